@@ -135,7 +135,7 @@ class Record:
     payload: None when it is not in memory; size: bytes of the payload; waiting: how many members have not handled it
     yet; handled: a member has handled it; keepers: how many members wait for room and need the payload; done: no member
     is waited for; fetching: the payload is being fetched again; doubtful: how many of the members waited for may have
-    got it by mistake; handed_out: a member has got it, or is being sent it; origin: of a dead letter.
+    got it by mistake; handed_out: a member has got it that asked for it, or is being sent it; origin: of a dead letter.
     """
 
     feed: Source

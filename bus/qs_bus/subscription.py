@@ -91,7 +91,7 @@ class Subscription:
 
     def send(self, record: Record, document: bytes) -> None:
         self._counts.deliveries += 1
-        record.handed_out = True
+        record.handed_out |= self._doubtful is None  # a client in doubt did not ask for it
         taken = self._outbox.put(document, (self, record)) and not self.ack
         if taken and self._doubtful is None:
             record.feed.handled(record)

@@ -66,15 +66,16 @@ class RequestCounts:
         """Counts requests that have been answered together, each within these seconds."""
         bucket = bisect_left(BOUNDS, seconds)
         durations = self._durations
-        for request, answer in zip(requests, answers, strict=False):
-            kind = request.__class__
-            if isinstance(answer, Error):
-                self.refused(_op_of(kind) or NO_OPERATION, answer.code)
+        for kind in map(type, requests):
             histogram = durations.get(kind)
             if histogram is None:
                 histogram = durations[kind] = Histogram()
             histogram.counts[bucket] += 1
             histogram.sum += seconds
+        if Error in map(type, answers):
+            for request, answer in zip(requests, answers, strict=True):
+                if isinstance(answer, Error):
+                    self.refused(_op_of(type(request)) or NO_OPERATION, answer.code)
 
     def refused(self, operation: str, code: int) -> None:
         """Counts an error."""

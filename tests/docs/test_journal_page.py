@@ -10,6 +10,7 @@ from support.serving import PROJECT
 
 from qs_server.storage.journal import frames, records
 from qs_server.storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
+from qs_server.storage.journal.retired_record import Retired
 from qs_server.storage.journal.transfer_record import Transfer
 
 PAGE = PROJECT / "docs" / "journal.md"
@@ -47,6 +48,7 @@ def test_every_kind() -> None:
         records.Kind.TAKEN: len(records.taken(1, 0)),
         records.Kind.UNLINKED: len(records.unlinked(1, 0)),
         records.Kind.TRANSFER: len(Transfer(1, 0, 0, 0, 0, 0, False, None, b"").body()),
+        records.Kind.RETIRED: len(Retired(1, (1,)).body()),
     }
     told = {
         (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))

@@ -1,4 +1,5 @@
-"""A power loss at every file operation of a run in which messages die and come back: each is in exactly one queue."""
+"""A power loss at every file operation of a run in which messages die, come back and get too old: each is in
+exactly one queue, or gone for good."""
 
 import functools
 import os
@@ -11,6 +12,7 @@ from support.power_loss_check import VARIANTS, fast_directory
 from support.power_loss_dead_letters import Check, first_trouble, run_of
 from support.power_loss_engines import small_journal
 
+from qs_server.storage.journal import replay
 from qs_server.storage.journal.replay import Replay
 from qs_server.storage.root import RootDirectory
 
@@ -18,7 +20,7 @@ SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261123"))
 OPERATIONS = 180
 FILES = ["files", "files-sidecar"]
 NAMES = ["journal", "journal-buffered", *FILES]
-WORDS = {"create", "push", "receive", "release", "delete", "expire", "redrive"}
+WORDS = {"create", "push", "receive", "release", "delete", "expire", "redrive", "age"}
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_at_every_point(fast: Path, name: str) -> None:
     assert {text.split()[0] for _, text, _ in run.operations} == WORDS
     places = {place[:2] for _, _, shown in run.operations for place in shown.values()}
     assert places >= {("q", None), ("dead", "q"), ("last", "dead")}
-    assert run.copied > 5000 or name in FILES
+    assert (run.copied > 5000, run.retired > 20) == (True, True) or name in FILES
     numbers = points(run.log)
     assert len(numbers) > 200
     assert "\n".join(first_trouble(Check(name, run, fast), numbers, VARIANTS)) == ""
@@ -85,6 +87,13 @@ def test_every_variant_at_every_point(fast: Path, round_: int, name: str) -> Non
 def test_it_finds_a_move_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that ignores moves."""
     monkeypatch.setattr(Replay, "_transfer", lambda self, place, record: None)
+    run = recorded("journal", SEED, OPERATIONS)
+    assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)
+
+
+def test_it_finds_a_removal_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that ignores that messages were too old."""
+    monkeypatch.setattr(replay, "_retire", lambda queue, place, record: None)
     run = recorded("journal", SEED, OPERATIONS)
     assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)
 

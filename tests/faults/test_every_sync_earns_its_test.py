@@ -32,9 +32,6 @@ SURVIVORS: dict[Removal, str] = {
     ("journal/repair.py _set_aside: rename", "in place"): (
         "links of what is in the journal still: but the next run would take them for what a repair has set aside"
     ),
-    ("settings.py write_options: write_file", "in place"): (
-        "the directory of a queue that is being made has a temporary name itself; who converts one replaces its options"
-    ),
 }
 """What can be left out, and no test of a power loss fails: and why it is done all the same."""
 

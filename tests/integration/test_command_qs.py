@@ -15,7 +15,7 @@ import pytest
 from support.scripted_server import GIVE_UP, Conversation, scripted
 from support.serving import ServerProcess
 
-from qs_client import Error, QueueClient, ServerError, command, command_run
+from qs_client import Error, QueueClient, ServerError, command, command_output
 
 Run = Callable[..., tuple[int, str, str]]
 # Where tests run in the background, a child begins with Ctrl-C ignored.
@@ -220,15 +220,15 @@ def test_what_the_reader_did_not_take(shared_server: ServerProcess, client: Queu
 def test_messages_lost_to_another(qs: Run, client: QueueClient, qid: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that somebody else received before it could be deleted is not deleted, and that is said."""
     mid = client.push(qid, "x")
-    flush = command_run.Output.flush
+    flush = command_output.Output.flush
 
-    def slow_flush(self: command_run.Output) -> None:
+    def slow_flush(self: command_output.Output) -> None:
         flush(self)
         with contextlib.suppress(ServerError):  # the second flush is the command's last
             client.release(qid, mid)
             client.receive(qid)
 
-    monkeypatch.setattr(command_run.Output, "flush", slow_flush)
+    monkeypatch.setattr(command_output.Output, "flush", slow_flush)
     code, out, err = qs("receive", qid, "--delete")
     assert (code, out, err.count("\n")) == (0, "x\n", 1)
     assert "1 of these messages" in err

@@ -14,7 +14,13 @@ from support.serving import PROJECT
 _ABSOLUTE = re.compile(r"(?<![\w.])/(?=(etc|opt|var)/)")
 _SYSTEMCTL = "sudo systemctl "
 _UNITS = "/etc/systemd/system"
-_STUBS = """sudo() { if [ "$1" = -u ]; then shift 2; fi; "$@"; }; chown() { :; }; systemd-sysusers() { :; }"""
+_STUBS = """
+sudo() { if [ "$1" = -u ]; then shift 2; fi; "$@"; }
+chown() { :; }
+systemd-sysusers() { :; }
+rm() { command rm "$@"; hash -r; }
+"""
+"""What stands in the shell for commands that need root, or, last, lets the shell forget where commands were."""
 
 
 class Machine(Console):

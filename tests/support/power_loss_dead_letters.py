@@ -1,7 +1,8 @@
-"""Records a run in which messages die and are moved back, and plays a power loss at any point of it.
+"""Records a run in which messages die, are moved back or get too old, and plays a power loss at any point of it.
 
 A message is known by its payload, which no other one has. After a power loss each is in exactly one queue: where it was
-before the operation that was under way, or after; and it was received there no more often than that.
+before the operation that was under way, or after; and it was received there no more often than that. One that was
+removed for its age stays so.
 """
 
 import random
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from qs_server.storage.engine import Draft, Engine, Options, Receipt, State
+from qs_server.storage.engine import Draft, Engine, Feature, Options, Receipt, State
 from support.engines import ManualClock
 from support.power_loss import Image
 from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else
@@ -39,11 +40,12 @@ Shown = dict[bytes, Placed]
 @dataclass
 class Recorded:
     """log: with the markers `begin` and `answered`; operations: when each was, what it was in words, and what is shown
-    after it; copied: bytes that compaction has copied."""
+    after it; copied: bytes that compaction has copied; retired: messages that were removed for their age."""
 
     log: list[Entry]
     operations: list[tuple[int, str, Shown]] = field(default_factory=list)
     copied: int = 0
+    retired: int = 0
 
 
 def show(engine: Engine) -> Shown:
@@ -92,6 +94,7 @@ class _Run:
     def _choose(self) -> Callable[[], str]:
         weighted = {
             self._push: 3, self._receive: 6, self._release: 2, self._expire: 3, self._delete: 1.5, self._redrive: 2,
+            self._age: 1,
         }  # fmt: skip
         return self.rng.choices(list(weighted), list(weighted.values()))[0]
 
@@ -116,7 +119,7 @@ class _Run:
         return f"push {count}"
 
     def _receive(self) -> str:
-        qid = self.rng.choice([each for each in QUEUES if each in self.engine.queues()])
+        qid = self.rng.choice(self._there())
         found = self.engine.receive([qid], self.rng.randint(1, 3), WINDOW, LOTS)
         if qid == "dead" and not self.engine.queue("dead").options.dead_letter:
             options = replace(self.engine.queue("dead").options, dead_letter="last", max_receives=1)
@@ -126,8 +129,7 @@ class _Run:
     def _some(self) -> tuple[str, Receipt] | None:
         found = [
             (qid, Receipt(mid))
-            for qid in QUEUES
-            if qid in self.engine.queues()
+            for qid in self._there()
             for mid in self.engine.queue(qid).list_mids(State.ALL, 10**6, -1)
         ]
         return self.rng.choice(found) if found else None
@@ -147,11 +149,38 @@ class _Run:
     def _expire(self) -> str:
         due = self.engine.effects().next_expiry
         self.clock.now = max(self.clock.now, due or 0)
+        before, old = show(self.engine), self._too_old()
         self.engine.expire(1000)
+        gone = before.keys() - show(self.engine).keys()
+        assert gone <= old, f"not due: {sorted(gone - old)}"
+        self.recorded.retired += len(gone)
         return "expire"
 
+    def _too_old(self) -> set[bytes]:
+        """The payloads of all messages that are older than the retention of their queue."""
+        found: set[bytes] = set()
+        for qid in self._there():
+            queue = self.engine.queue(qid)
+            age = queue.options.retention
+            for mid in queue.list_mids(State.ALL, 10**6, -1) if age is not None else ():
+                if mid + (age or 0) <= self.clock.now:
+                    found.add(queue.read(Receipt(mid)).payload or b"")
+        return found
+
+    def _age(self) -> str:
+        """Most are still in flight or young when it is changed again."""
+        if Feature.RETENTION in self.engine.cannot:
+            return "age"
+        qid = self.rng.choice(self._there())
+        age = self.rng.choice((None, None, 4 * WINDOW, 8 * WINDOW))
+        self.engine.configure(qid, replace(self.engine.queue(qid).options, retention=age))
+        return f"age {age}"
+
+    def _there(self) -> list[str]:
+        return [qid for qid in QUEUES if qid in self.engine.queues()]
+
     def _redrive(self) -> str:
-        qid = self.rng.choice([each for each in QUEUES if each in self.engine.queues()])
+        qid = self.rng.choice(self._there())
         redrive = self.engine.queue(qid).redrive
         assert redrive is not None
         letters = redrive.letters((), self.rng.choice((1, 3, 1000)))
@@ -201,9 +230,11 @@ class Check(PowerLosses):
         return [difference(found, each) for each in allowed]
 
 
-def _may_be(found: Placed, expected: Placed | None) -> bool:
-    """Tells whether a message is in its place. The last receive may not have been counted durably."""
-    return expected is not None and found[:2] == expected[:2] and found.receives <= expected.receives
+def _may_be(found: Placed | None, expected: Placed | None) -> bool:
+    """Tells whether a message is in its place, None: gone. The last receive may not have been counted durably."""
+    if found is None or expected is None:
+        return found is expected
+    return found[:2] == expected[:2] and found.receives <= expected.receives
 
 
 def _agree(found: Shown, expected: Shown) -> bool:
@@ -211,11 +242,10 @@ def _agree(found: Shown, expected: Shown) -> bool:
 
 
 def _is_each_in(found: Shown, allowed: Sequence[Shown]) -> bool:
-    """Tells whether each message is where it may be. Each that dies at the end of its window does so by itself, and
-    does not if its last receive was not durable."""
-    return all(found.keys() == each.keys() for each in allowed) and all(
-        any(_may_be(placed, each[payload]) for each in allowed) for payload, placed in found.items()
-    )
+    """Tells whether each message is where it may be, or gone if it may be. Each that dies at the end of its window does
+    so by itself, and does not if its last receive was not durable."""
+    known = {payload for each in (found, *allowed) for payload in each}
+    return all(any(_may_be(found.get(payload), each.get(payload)) for each in allowed) for payload in known)
 
 
 def difference(found: Shown, expected: Shown) -> str:

@@ -83,7 +83,7 @@ def _tiles(table: FigureTable) -> list[Fact]:
         Fact("Subscriptions", amounts.count(table.value("subscriptions"))),
         Fact("Waiting receives", amounts.count(table.value("waiting_receives"))),
         Fact("Disk free", amounts.size(free), "bad" if free is not None and free < _GIB else ""),
-        Fact("Sync, 99 of 100", amounts.seconds(None if sync is None else sync.most)),
+        Fact("Sync, p99", amounts.seconds(None if sync is None else sync.most)),
     ]
     if table.value("journal_failed"):
         tiles.append(Fact("Journal", "failed", "bad"))
@@ -91,10 +91,10 @@ def _tiles(table: FigureTable) -> list[Fact]:
 
 
 def _bus_tiles(table: FigureTable) -> list[Fact]:
-    connected = table.value("server_connected")
+    connected = {None: amounts.NONE, 0.0: "lost"}.get(table.value("server_connected"), "connected")
     return [
         Fact("Up for", _age(table)),
-        Fact("Queue server", "connected" if connected else "lost", "" if connected else "bad"),
+        Fact("Queue server", connected, "bad" if connected == "lost" else ""),
         Fact("Subscribers", amounts.count(table.value("subscribers"))),
         Fact("Subscriptions", amounts.count(table.value("subscriptions"))),
         Fact("Unacknowledged", amounts.count(table.value("unacknowledged"))),
@@ -131,8 +131,8 @@ def _journal(table: FigureTable) -> list[Fact]:
         Fact("Segments", amounts.count(table.value("journal_segments"))),
         Fact("Compacted", amounts.size(table.value("journal_compacted_bytes_total"))),
         Fact("Syncs", amounts.count(sync.count)),
-        Fact("Sync, median", amounts.seconds(sync.half)),
-        Fact("Sync, 99 of 100", amounts.seconds(sync.most)),
+        Fact("Sync, p50", amounts.seconds(sync.half)),
+        Fact("Sync, p99", amounts.seconds(sync.most)),
         Fact("Cache", amounts.size(table.value("cache_bytes"))),
     ]
 

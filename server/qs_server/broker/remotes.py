@@ -13,6 +13,7 @@ from ..storage.engine import (
     Receipt,
     RemoteError,
     StaleReceiptError,
+    Stats,
     UnsupportedError,
 )
 from ..storage.lifecycle import Event, Lifecycle
@@ -40,11 +41,23 @@ class Remotes:
         self._missing = missing
         self._default = default
         self._lifecycle = lifecycle
+        self.counts = Stats()
+        """What this server has done with messages of all such queues since the start, also of those that are gone."""
         self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
         """Whether there is or was such a queue. An attribute, as every request asks."""
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
-        """Tells the lifecycle record what has happened to a message; see Lifecycle."""
+        """Counts what has happened to a message, and tells the lifecycle record; see Lifecycle."""
+        counts = self.counts
+        if event == "pushed":
+            counts.pushed += 1
+        elif event == "received":
+            counts.delivered += 1
+            counts.redelivered += (receives or 0) > 1
+        elif event == "released":
+            counts.released += 1
+        elif event == "deleted":
+            counts.deleted += 1
         if self._lifecycle is not None:
             self._lifecycle.note(event, qid, mid, size, receives)
 

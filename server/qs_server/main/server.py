@@ -21,6 +21,7 @@ from ..broker.waiting import Waiters
 from ..history.record import History
 from ..session.connection import Connection
 from ..storage.engine import Clock, Engine, wall_clock
+from ..storage.totals import totals_of
 from .options import ServerOptions
 
 _LABELS = {"messages_dead_lettered_total": {"reason": "receives"}}
@@ -61,10 +62,11 @@ class Server(Acceptor[Connection]):
 
     def figures(self) -> list[Figure]:
         """Returns the figures of the server: see docs/protocol.md. Call it where the engine runs, in a batch."""
-        found = [Figure(name, value, _LABELS.get(name, {})) for name, value in self._storage.figures().items()]
+        remote = totals_of(self._remotes.counts)
+        found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
         return [
             *super().figures(),
-            *found,
+            *(Figure(name, value, _LABELS.get(name, {})) for name, value in found.items()),
             *self._syncs.figures("journal_sync_seconds"),
             Figure("subscriptions", self._subscriptions.total),
             Figure("waiting_receives", self._waiters.total),

@@ -107,6 +107,8 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
     answer = call.result()
     for event, mid, size, receives in _events(request, answer):
         service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
+    if isinstance(answer, wire.PurgeQueue):
+        service.remotes.counts.deleted += answer.count or 0
     return answer
 
 

@@ -18,6 +18,11 @@ _COUNTED = {
 """Fields of Stats, and the names of their sums."""
 
 
+def totals_of(counts: Stats) -> dict[str, float]:
+    """Returns counts by the names of their sums."""
+    return {name: getattr(counts, field) for field, name in _COUNTED.items()}
+
+
 class Counted(Protocol):
     """A queue that counts."""
 

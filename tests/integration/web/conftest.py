@@ -1,6 +1,6 @@
 """A page for a whole file, and a browser that looks at it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -20,3 +20,14 @@ def browser(web: WebProcess) -> Iterator[httpx.Client]:
     """A browser that has not been anywhere yet."""
     with visitor(web) as client:
         yield client
+
+
+@pytest.fixture
+def look(browser: httpx.Client, qid: str) -> Callable[..., str]:
+    """Returns the page of all queues as it is now. Without an action of the same visitor it may be a second old."""
+
+    def queues(**query: str) -> str:
+        assert browser.post("/queues", data={"do": "resume", "q": qid}).status_code == 303
+        return browser.get("/", params=query).text
+
+    return queues

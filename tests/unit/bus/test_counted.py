@@ -139,3 +139,14 @@ async def test_the_end_of_the_bus(world: World, *, counted: bool) -> None:
     expected = [Release(mid, 1, counts=False) for mid in sent[1:]] if counted else []
     assert world.upstream.releases.of(feed) == expected
     assert world.upstream.synced[feed] == 0
+
+
+async def test_a_client_that_was_only_slow(world: World) -> None:
+    """What a client got unasked, because it said nothing at first, does not count as received."""
+    feed = world.fan_out()
+    feed.counted = True
+    slow = world.client().join(feed, asked=False)
+    mid = world.push(feed)
+    slow.leave()
+    assert world.upstream.releases.of(feed) == [Release(mid, 1, counts=False)]
+    assert nothing_left(feed)

@@ -1,0 +1,154 @@
+"""What the forms of a queue and of its messages do, and that what destroys asks first."""
+
+import re
+
+import httpx
+import pytest
+
+from qs_client import QueueClient
+
+
+def note(browser: httpx.Client, answer: httpx.Response) -> str:
+    """What the page after an action says."""
+    assert answer.status_code == 303, answer.text
+    page = browser.get(answer.headers["location"])
+    assert page.status_code == 200
+    return "".join(re.findall(r'<p class="notice"[^>]*>(.*?)</p>', page.text))
+
+
+def test_push(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A payload is pushed as it was typed, with delay and key. Line ends are those of the text."""
+    form = {"payload": "a\r\nb + ä & <c>", "delay": "", "key": "once"}
+    for _ in range(2):
+        assert note(browser, browser.post("/push", params={"q": qid}, data=form)) == "Pushed 1 message."
+    (message,) = client.receive(qid, max=10)
+    assert message.text == "a\nb + ä & <c>"
+    browser.post("/push", params={"q": qid}, data={"payload": "later", "delay": "3600"})
+    assert client.stats(qid)[0].delayed == 1
+
+
+@pytest.mark.parametrize("form", [{"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}])
+def test_wrong_pushes(browser: httpx.Client, client: QueueClient, qid: str, form: dict[str, str]) -> None:
+    """What cannot be pushed is said, and nothing is stored."""
+    answer = browser.post("/push", params={"q": qid}, data={"payload": "x", **form})
+    assert answer.status_code == 400
+    assert client.stats(qid)[0].ready == 0
+
+
+def test_purge(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A purge asks with the number of messages, and removes them after that."""
+    client.push_many(qid, ["x"] * 7)
+    form = {"do": "purge", "q": qid, "back": "queue"}
+    asked = browser.post("/queues", data=form)
+    assert f"Purge {qid}?" in asked.text
+    assert "Remove 7 messages" in asked.text
+    assert client.stats(qid)[0].ready == 7
+    assert note(browser, browser.post("/queues", data={**form, "sure": "yes"})) == "Purged: 7 messages removed."
+    assert client.stats(qid)[0].ready == 0
+
+
+@pytest.mark.parametrize("do", ["purge", "delete"])
+def test_more_than_a_thousand(browser: httpx.Client, client: QueueClient, qid: str, do: str) -> None:
+    """Of a queue with more than 1,000 messages the name has to be typed, and a wrong one changes nothing."""
+    client.push_many(qid, ["x"] * 1001)
+    form = {"do": do, "q": qid, "back": "queue"}
+    assert (
+        f"Type <strong><bdi>{qid}</bdi></strong> to confirm (1,001 messages)" in browser.post("/queues", data=form).text
+    )
+    for typed in ({}, {"typed-0": ""}, {"typed-0": qid[:-1]}):
+        refused = browser.post("/queues", data={**form, "sure": "yes", **typed})
+        assert refused.status_code == 409
+        assert "Nothing was changed." in refused.text
+        assert client.stats(qid)[0].ready == 1001
+    note(browser, browser.post("/queues", data={**form, "sure": "yes", "typed-0": qid}))
+    assert [info.ready for info in client.stats() if info.qid == qid] == ([0] if do == "purge" else [])
+
+
+def test_the_count_is_that_of_the_moment(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A queue that has grown past 1,000 since the question is not purged without its name."""
+    client.push(qid, "x")
+    browser.post("/queues", data={"do": "purge", "q": qid})
+    client.push_many(qid, ["x"] * 1000)
+    assert browser.post("/queues", data={"do": "purge", "q": qid, "sure": "yes"}).status_code == 409
+    assert client.stats(qid)[0].ready == 1001
+
+
+def test_delete_messages(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The checked messages are deleted after a question with their number; the next page is where one was."""
+    mids = client.push_many(qid, ["a", "b", "c"])
+    form = {"do": "delete", "id": [str(mid) for mid in mids[:2]], "state": "ready", "after": ""}
+    asked = browser.post("/messages", params={"q": qid}, data=form)
+    assert "This removes 2 messages for good." in asked.text
+    assert client.stats(qid)[0].ready == 3
+    answer = browser.post("/messages", params={"q": qid}, data={**form, "sure": "yes"})
+    assert "state=ready" in answer.headers["location"]
+    assert note(browser, answer) == "Deleted 2 messages."
+    assert list(client.list_messages(qid, state="all")) == mids[2:]
+
+
+def test_release_messages(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """Messages in flight and delayed ones are visible at once. Those that are gone or ready do not count."""
+    mids = client.push_many(qid, ["a", "b", "c"])
+    client.receive(qid, max=2)
+    form = {"do": "release", "id": [*map(str, mids), "1"]}
+    said = note(browser, browser.post("/messages", params={"q": qid}, data=form))
+    assert said in {"Released 2 messages.", "Released 3 messages."}
+    assert client.stats(qid)[0].ready == 3
+
+
+@pytest.mark.parametrize("which", ["some", "all", "elsewhere"])
+def test_redrive(browser: httpx.Client, client: QueueClient, qid: str, which: str) -> None:
+    """Dead letters go back: those that are checked, all of them, or to another queue."""
+    dead = f"{qid}-dead"
+    client.set_queue(qid, dead_letter=dead, max_receives=1)
+    client.push_many(qid, ["a", "b", "c"])
+    for message in client.receive(qid, max=3):
+        client.release(message)
+    mids = list(client.list_messages(dead, state="all"))
+    if which == "some":
+        form = {"do": "redrive", "id": [str(mid) for mid in mids[:2]]}
+        said = note(browser, browser.post("/messages", params={"q": dead}, data=form))
+        assert (said, client.stats(qid)[0].ready) == ("Moved 2 messages back.", 2)
+    elif which == "all":
+        said = note(browser, browser.post("/redrive", params={"q": dead}, data={"to": ""}))
+        assert (said, client.stats(qid)[0].ready) == ("Moved 3 messages back.", 3)
+    else:
+        client.new_queue(f"{qid}-other")
+        note(browser, browser.post("/redrive", params={"q": dead}, data={"to": f"{qid}-other"}))
+        assert client.stats(f"{qid}-other")[0].ready == 3
+        gone = browser.post("/redrive", params={"q": dead}, data={"to": "nowhere at all"})
+        assert gone.status_code in {303, 404}
+
+
+def test_options(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """Options are changed, and an empty field removes one."""
+    form = {"visibility": "45", "capacity": "1000", "retention": "", "dead_letter": f"{qid}-dead", "max_receives": "3"}
+    assert note(browser, browser.post("/options", params={"q": qid}, data=form)) == "Changed 4 options."
+    now = client.queue_options(qid)
+    assert (now.visibility, now.capacity, now.dead_letter, now.max_receives) == (45, 1000, f"{qid}-dead", 3)
+    page = browser.get("/queue", params={"q": qid}).text
+    assert 'name="capacity" value="1000"' in page
+    note(browser, browser.post("/options", params={"q": qid}, data={**form, "capacity": ""}))
+    assert client.queue_options(qid).capacity is None
+    wrong = browser.post("/options", params={"q": qid}, data={**form, "capacity": "many"})
+    assert wrong.status_code == 400
+    assert "Capacity is &#39;many&#39;, not a whole number." in wrong.text
+    cycle = browser.post("/options", params={"q": qid}, data={**form, "dead_letter": qid})
+    assert cycle.status_code == 409
+
+
+def test_a_queue_that_is_gone(browser: httpx.Client) -> None:
+    """Actions on a queue that is not there answer the server's text, with its status."""
+    for path, form in (
+        ("/push", {"payload": "x"}), ("/options", {"capacity": "1"}), ("/redrive", {"to": ""}),
+        ("/messages", {"do": "redrive", "id": "1"}),
+    ):  # fmt: skip
+        assert browser.post(path, params={"q": "gone"}, data=form).status_code == 404
+    for do in ("pause", "resume", "purge", "delete"):
+        assert browser.post("/queues", data={"do": do, "q": "gone"}).status_code == 404
+
+
+def test_a_get_changes_nothing(browser: httpx.Client, qid: str) -> None:
+    """The addresses of actions answer POST only."""
+    for path in ("/queues", "/new", "/push", "/options", "/redrive", "/messages", "/sign-out"):
+        assert browser.get(path, params={"q": qid}).status_code == 405

@@ -1,0 +1,169 @@
+"""The page of one queue, and of one message: nothing is received by looking, and payloads are never HTML."""
+
+import html
+import json
+import re
+
+import httpx
+import pytest
+
+from qs_client import QueueClient
+
+
+def facts(page: str) -> dict[str, str]:
+    """The names and values of all lists of figures on a page."""
+    pairs = re.findall(r"<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page, re.DOTALL)
+    return {name: html.unescape(re.sub(r"<[^>]*>", "", value)).strip() for name, value in pairs}
+
+
+def payload_of(page: str) -> str:
+    """The payload as the page of a message shows it."""
+    (shown,) = re.findall(r'<pre class="payload-view"[^>]*>(.*?)</pre>', page, re.DOTALL)
+    return html.unescape(shown)
+
+
+def ids(page: str) -> list[int]:
+    return [int(mid) for mid in re.findall(r'<tr data-key="(\d+)">', page)]
+
+
+def test_figures(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The page has the counts by state, the size, and what was done since the start."""
+    client.push_many(qid, ["a", "bb", "ccc"])
+    client.delete(client.receive(qid)[0])
+    client.receive(qid)
+    shown = facts(browser.get("/queue", params={"q": qid}).text)
+    assert {key: shown[key] for key in ("Ready", "In flight", "Delayed", "Pushed", "Deleted", "Storage")} == {
+        "Ready": "1", "In flight": "1", "Delayed": "0", "Pushed": "3", "Deleted": "1", "Storage": "journal",
+    }  # fmt: skip
+
+
+def test_messages_by_state(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """Each state has its messages, and looking at them receives none."""
+    mids = client.push_many(qid, ["one", "two", "three"])
+    delayed = client.push(qid, "later", delay=3600)
+    taken = client.receive(qid, max=2)
+    client.release(taken[1])
+
+    def shown(state: str) -> list[int]:
+        return ids(browser.get("/queue", params={"q": qid, "state": state}).text)
+
+    for _ in range(2):
+        assert shown("all") == [*mids, delayed]
+        assert shown("ready") == mids[1:]
+        assert shown("new") == [*mids[2:], delayed]
+        assert shown("in-flight") == mids[:1]
+        assert shown("delayed") == [delayed]
+    assert [message.mid for message in client.receive(qid, max=10)] == mids[1:]
+
+
+def test_pages_of_messages(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """25 messages on a page; the next one begins after the last id."""
+    mids = client.push_many(qid, [str(number) for number in range(60)])
+    found: list[int] = []
+    after = None
+    for _ in range(3):
+        page = browser.get("/queue", params={"q": qid, "after": after} if after else {"q": qid}).text
+        found += ids(page)
+        after = found[-1]
+    assert found == mids
+    assert 'rel="next"' not in page
+    assert 'rel="next"' in browser.get("/queue", params={"q": qid}).text
+
+
+@pytest.mark.parametrize("payload", [
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "</pre><script>alert(1)</script>",
+    '<a xmlns="http://www.w3.org/1999/xhtml"><script>alert(1)</script></a>', '{"a": "<script>alert(1)</script>"}',
+    "javascript:alert(1)", "\"><script>alert(1)</script>", "<!--<script>alert(1)</script>",
+    "]]><script>alert(1)</script>",
+])  # fmt: skip
+def test_payloads_are_never_html(browser: httpx.Client, client: QueueClient, qid: str, payload: str) -> None:
+    """A payload that is HTML is shown as the text that it is, in the table, on its page, and as a file."""
+    mid = client.push(qid, payload)
+    for page in (
+        browser.get("/queue", params={"q": qid}),
+        *(browser.get("/message", params={"q": qid, "id": mid, "view": view}) for view in ("pretty", "text", "hex")),
+    ):
+        assert page.status_code == 200
+        assert "<script>alert" not in page.text
+        assert "<img src=x" not in page.text
+        assert page.text.count("<script") == 1  # the page's own
+    saved = browser.get("/payload", params={"q": qid, "id": mid})
+    assert saved.content == payload.encode()
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert saved.headers["content-disposition"] == f'attachment; filename="{mid}.bin"'
+    assert saved.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in saved.headers["content-security-policy"]
+
+
+def test_json_is_indented(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """JSON has one member a line; numbers and strings stay as they were written."""
+    mid = client.push(qid, '{"a": 1.0e5, "b": [1, {}, []], "b": "\\u00e9"}')
+    shown = payload_of(browser.get("/message", params={"q": qid, "id": mid}).text)
+    assert shown == '{\n  "a": 1.0e5,\n  "b": [\n    1,\n    {},\n    []\n  ],\n  "b": "\\u00e9"\n}'
+    assert json.loads(shown)
+
+
+def test_xml_is_indented(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """XML has one element a line. A document type is not read: such a payload is shown as it is."""
+    mid = client.push(qid, "<order><item>1</item><item>2</item></order>")
+    shown = payload_of(browser.get("/message", params={"q": qid, "id": mid}).text)
+    assert shown == "<order>\n  <item>1</item>\n  <item>2</item>\n</order>"
+    bomb = '<!DOCTYPE a [<!ENTITY b "boom"><!ENTITY c SYSTEM "file:///etc/passwd">]><a>&b;&c;</a>'
+    mid = client.push(qid, bomb)
+    assert payload_of(browser.get("/message", params={"q": qid, "id": mid}).text) == bomb
+
+
+def test_binary_is_hexadecimal(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """What is no text is shown as bytes, 4 KiB at a time."""
+    mid = client.push(qid, bytes(range(256)) * 32)
+    page = browser.get("/message", params={"q": qid, "id": mid})
+    assert payload_of(page.text).startswith("00000000  00 01 02 03 04 05 06 07  08 09 0a 0b")
+    assert "Next 4 KiB" in page.text
+    rest = browser.get("/message", params={"q": qid, "id": mid, "view": "hex", "offset": 4096}).text
+    assert payload_of(rest).startswith("00001000  00 01 02")
+    assert "Next 4 KiB" not in rest
+
+
+def test_a_large_payload(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """Of a payload of megabytes the page shows the beginning; all of it can be saved. The table of messages does not
+    fetch one after the other."""
+    large = "0123456789" * 400_000
+    mids = client.push_many(qid, [large, large, "small"])
+    page = browser.get("/message", params={"q": qid, "id": mids[0]})
+    assert len(page.content) < 400_000
+    assert "more characters are not shown" in page.text
+    assert browser.get("/payload", params={"q": qid, "id": mids[0]}).content == large.encode()
+    table = browser.get("/queue", params={"q": qid})
+    assert len(table.content) < 50_000
+    assert ids(table.text) == mids
+    assert table.text.count("large messages before this one") == 2
+
+
+def test_in_flight_and_dead_letters(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A message in flight shows until when, and no payload. A dead letter shows where it came from."""
+    dead = f"{qid}-dead"
+    client.set_queue(qid, dead_letter=dead, max_receives=1)
+    old = client.push(qid, "tried once")
+    taken = client.receive(qid)[0]
+    page = browser.get("/message", params={"q": qid, "id": old}).text
+    assert "The payload is not shown while the message is in flight." in page
+    assert facts(page)["Receives"] == "1"
+    client.release(taken)
+    (mid,) = client.list_messages(dead, state="all")
+    shown = facts(browser.get("/message", params={"q": dead, "id": mid}).text)
+    wanted = {"Came from": qid, "Its id there": str(old), "Receives there": "1", "Because of": "receives"}
+    assert {name: shown[name] for name in wanted} == wanted
+    assert "Move back" in browser.get("/queue", params={"q": dead}).text
+
+
+@pytest.mark.parametrize(("address", "status"), [
+    ("/queue", 400), ("/queue?q=missing", 404), ("/message?q=missing&id=1", 404), ("/message?q=x&id=abc", 400),
+    ("/message?q=x", 400), ("/queue?q=%01", 400), ("/queue?q=" + "x" * 300, 400), ("/nothing", 404),
+    ("/payload?q=missing&id=1", 404), ("/static/../app.py", 404), ("/static/%2e%2e%2fapp.py", 404),
+    ("/queue?q=%ff%fe", 404), ("/bus", 404),
+])  # fmt: skip
+def test_addresses_of_nothing(browser: httpx.Client, address: str, status: int) -> None:
+    """What is not there, or cannot be, is said on a page, with a status."""
+    answer = browser.get(address)
+    assert answer.status_code == status, answer.text
+    assert "Traceback" not in answer.text
