@@ -41,16 +41,19 @@ class DirectoryDeadLetters:
 
     def bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
         """Moves a message to the dead-letter queue if it has been received so often. Call it within `exclusive`, with
-        the state that it gave. peer: see Lifecycle. Returns False if it has not, or cannot be moved."""
-        return is_exhausted(self._options, receives) and self._moves.attempt(lambda: self._bury(mid, state, peer))
+        the state that it gave. receives: how many count; peer: see Lifecycle. Returns False if it has not, or cannot be
+        moved."""
+        return is_exhausted(self._options, receives) and self._moves.attempt(
+            lambda: self._bury(mid, state, receives, peer)
+        )
 
-    def _bury(self, mid: int, state: MessageState, peer: str | None) -> None:
+    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> None:
         target = self._find()
         if target is None or target is self:
             raise StorageError("it is the same queue")
         target.require_room(1)
         before, pushed_at = self._mover.origins.get(mid), self._store.pushed_at(mid)
-        origin = new_origin(self._qid, mid, state.receives, self._clock(), pushed_at=pushed_at, before=before)
+        origin = new_origin(self._qid, mid, receives, self._clock(), pushed_at=pushed_at, before=before)
         if self._move(mid, state, target, origin, peer) is not None:
             self._publisher.counts.dead += 1
 

@@ -31,19 +31,19 @@ class DeadLetters:
         self._begin_move = begin_move
         self._moves = DeadLetterMoves(table.qid, table.options, lambda: store.rollbacks)
 
-    def bury(self, mid: int, peer: str | None) -> bool:
-        """Moves a message to the dead-letter queue. peer: see Lifecycle. Returns False if it cannot be moved:
-        the caller makes it visible. OSError: what was changed before in this batch has been taken back."""
-        return self._moves.attempt(partial(self._move, mid, peer))
+    def bury(self, mid: int, peer: str | None, receives: int) -> bool:
+        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how many count. Returns False if it
+        cannot be moved: the caller makes it visible. OSError: what was changed before in this batch has been taken
+        back."""
+        return self._moves.attempt(partial(self._move, mid, peer, receives))
 
-    def _move(self, mid: int, peer: str | None) -> None:
+    def _move(self, mid: int, peer: str | None, receives: int) -> None:
         table = self._table
         target = self._find()
         if target is table:
             raise StorageError("it is the same queue")
         require_room(target.qid, target.options.capacity, target.__len__, 1)
         now = self._clock()
-        receives = table.receives.get(mid, 0)
         before = table.origins.get(mid)
         origin = new_origin(table.qid, mid, receives, now, pushed_at=table.time(mid), before=before)
         move = self._begin_move(mid, target, origin)
