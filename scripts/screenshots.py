@@ -128,7 +128,7 @@ def main() -> int:
                 running = threading.Thread(target=flow, args=(server, time.monotonic() + 25))
                 running.start()
                 take(window, "page-queues", "/", 960)
-                take(window, "page-queue", "/queue?q=orders", 1200)
+                take(window, "page-queue", "/queue?q=orders", 1000)
                 take(window, "page-message", f"/message?q=mail-dead&id={dead}", 900)
                 take(window, "page-server", "/server", 1160)
                 window.open("/queue?q=audit")
