@@ -104,6 +104,24 @@ def test_a_release(dying: Bench, delay: int) -> None:
         queue.delete(Receipt(mid, 2))
 
 
+def test_a_release_that_does_not_count(dying: Bench) -> None:
+    """It moves a message that has been received too often even so, which says how often without that receive."""
+    bench = dying
+    configure(bench, "q", max_receives=3)
+    [mid] = bench.push(b"x")
+    fail(bench, times=2)
+    assert [m.receives for m in receive(bench)] == [3]
+    configure(bench, "q", max_receives=2)
+    bench.engine.queue("q").release(Receipt(mid, 3), 0, count=False)
+    bench.engine.commit()
+    for _ in range(2):
+        [dead] = receive(bench, "dead")
+        assert dead.origin is not None
+        assert (dead.origin.mid, dead.origin.receives) == (mid, 2)
+        bench.clock.now += WINDOW
+        bench.reopen()
+
+
 def test_a_first_receive_that_is_taken_back(dying: Bench) -> None:
     """The message is new again."""
     bench = dying
@@ -212,6 +230,18 @@ def test_a_dead_letter_queue_of_another_storage(dying: Bench, caplog: pytest.Log
     assert [m.receives for m in receive(bench)] == [3]
     assert "'dirq-simple'" in caplog.text
     assert held(bench, "dead") == []
+
+
+def test_other_options_beside_a_dead_letter_queue_of_another_storage(dying: Bench) -> None:
+    """They can be changed, and the queue can be paused."""
+    bench = dying
+    bench.queue("dead", storage="dirq-simple")
+    configure(bench, "q", paused=True, max_receives=5)
+    with pytest.raises(UnsupportedError, match="'dirq-simple'"):
+        bench.queue("other", dead_letter="dead", max_receives=1)
+    bench.reopen()
+    options = bench.engine.queue("q").options
+    assert (options.paused, options.dead_letter, options.max_receives) == (True, "dead", 5)
 
 
 def test_cycles(dying: Bench) -> None:

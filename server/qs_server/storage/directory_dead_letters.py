@@ -41,16 +41,19 @@ class DirectoryDeadLetters:
 
     def bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
         """Moves a message to the dead-letter queue if it has been received so often. Call it within `exclusive`, with
-        the state that it gave. peer: see Lifecycle. Returns False if it has not, or cannot be moved."""
-        return is_exhausted(self._options, receives) and self._moves.attempt(lambda: self._bury(mid, state, peer))
+        the state that it gave. receives: how often, as far as that counts; peer: see Lifecycle. Returns False if it has
+        not, or cannot be moved."""
+        if not is_exhausted(self._options, receives):
+            return False
+        return self._moves.attempt(lambda: self._bury(mid, state, receives, peer))
 
-    def _bury(self, mid: int, state: MessageState, peer: str | None) -> None:
+    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> None:
         target = self._find()
         if target is None or target is self:
             raise StorageError("it is the same queue")
         target.require_room(1)
         before, pushed_at = self._mover.origins.get(mid), self._store.pushed_at(mid)
-        origin = new_origin(self._qid, mid, state.receives, self._clock(), pushed_at=pushed_at, before=before)
+        origin = new_origin(self._qid, mid, receives, self._clock(), pushed_at=pushed_at, before=before)
         if self._move(mid, state, target, origin, peer) is not None:
             self._publisher.counts.dead += 1
 
@@ -60,7 +63,8 @@ class DirectoryDeadLetters:
         size = self._store.index.size(mid)
         new = self._mover.move(mid, state, target._mover, origin)
         if new is not None:
-            self._recorder.note_gone("redriven" if origin is None else "dead", mid, size, state.receives, peer=peer)
+            event, receives = ("redriven", state.receives) if origin is None else ("dead", origin.receives)
+            self._recorder.note_gone(event, mid, size, receives, peer=peer)
             target._publisher.counts.pushed += 1
             target._recorder.note("pushed", new, 0, peer=peer)
         return new

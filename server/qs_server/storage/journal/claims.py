@@ -242,9 +242,12 @@ class LogClaims:
         return len(claim.record.mids)
 
     def _make_visible(self, mids: Sequence[int]) -> None:
+        """Counts that messages were received, and ends that. Hides those that were received too often until `expire`,
+        which moves them to the dead-letter queue."""
+        table = self._table
         for mid in mids:
-            self._table.receives[mid] = self._table.receives.get(mid, 0) + 1
-            self._table.show(mid, 0, delayed=False)
+            table.receives[mid] = table.receives.get(mid, 0) + 1
+            table.show(mid, int(table.is_exhausted(mid)), delayed=False)
 
     def _unrelease(self, claim: OpenClaim, mids: Sequence[int]) -> None:
         self.consumers[claim.record.consumer].claims[claim.record.seq] = claim

@@ -31,24 +31,24 @@ class DeadLetters:
         self._begin_move = begin_move
         self._moves = DeadLetterMoves(table.qid, table.options, lambda: store.rollbacks)
 
-    def bury(self, mid: int, peer: str | None) -> bool:
-        """Moves a message to the dead-letter queue. peer: see Lifecycle. Returns False if it cannot be moved:
-        the caller makes it visible. OSError: what was changed before in this batch has been taken back."""
-        return self._moves.attempt(partial(self._move, mid, peer))
+    def bury(self, mid: int, receives: int, peer: str | None) -> bool:
+        """Moves a message to the dead-letter queue. receives: how often it was received, as far as that counts; peer:
+        see Lifecycle. Returns False if it cannot be moved: the caller makes it visible. OSError: what was changed
+        before in this batch has been taken back."""
+        return self._moves.attempt(partial(self._move, mid, receives, peer))
 
-    def _move(self, mid: int, peer: str | None) -> None:
+    def _move(self, mid: int, receives: int, peer: str | None) -> None:
         table = self._table
         target = self._find()
         if target is table:
             raise StorageError("it is the same queue")
         require_room(target.qid, target.options.capacity, target.__len__, 1)
         now = self._clock()
-        receives = table.receives.get(mid, 0)
         before = table.origins.get(mid)
         origin = new_origin(table.qid, mid, receives, now, pushed_at=table.time(mid), before=before)
         move = self._begin_move(mid, target, origin)
         self._store.log.reserve(move.size, push=True)
-        table.note("dead", mid, peer=peer)
+        table.note("dead", mid, more=receives - table.receives.get(mid, 0), peer=peer)
         move.make(now)
         table.counts.dead += 1
         self._store.undo.append((self._uncount,))

@@ -53,7 +53,7 @@ class MessageTable:
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
-        self.bury: Callable[[int, str | None], bool] = lambda mid, peer: False
+        self.bury: Callable[[int, int, str | None], bool] = lambda mid, receives, peer: False
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
         """Removes messages that are too old: see `Retirement`."""
@@ -101,7 +101,7 @@ class MessageTable:
 
     def note(self, event: Event, mid: int, *, more: int = 0, peer: str | None = None) -> None:
         """Tells the lifecycle record what has happened to a message that is here. more: receives that the table does
-        not count yet."""
+        not count yet; negative: those that it counts still."""
         if self.lifecycle is not None:
             receives = self.receives.get(mid, 0) + more
             self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
@@ -213,7 +213,7 @@ class MessageTable:
                     later.append(mid)
                 else:
                     delayed = self.index.is_delayed(mid)
-                    if self.bury(mid, ""):
+                    if self.bury(mid, self.receives[mid], ""):
                         moved += 1
                         self.counts.expired += not delayed
                     else:
