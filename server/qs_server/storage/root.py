@@ -180,12 +180,10 @@ class RootDirectory:
         self.dirty = True
 
     def configure(self, queue: EngineQueue, options: Options) -> None:
-        """Replaces the options of a queue: first in its directory, durably. OSError, UnsupportedError,
-        DeadLetterCycleError: then nothing has changed."""
+        """Replaces the options of a queue: first in its directory, durably. A dead-letter queue that cannot be used any
+        more prevents no other change. OSError, UnsupportedError, DeadLetterCycleError: then nothing has changed."""
         refuse_retention(options)
-        if (
-            options.dead_letter != queue.options.dead_letter
-        ):  # one that cannot be used any more prevents no other change
+        if options.dead_letter != queue.options.dead_letter:
             self._check_dead_letter(queue.qid, options)
         write_options(queue.path, options, self._disk)
         for field in fields(Options):
