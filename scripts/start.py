@@ -47,6 +47,7 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "-v", "--verbose", action="count", default=0, help="log what each of them does; twice: connections too"
     )
+    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="form of the log of all")
     parser.add_argument("--host", default="127.0.0.1", help="address that all listen on (default: %(default)s)")
     parser.add_argument(
         "--port",
@@ -217,10 +218,15 @@ class _Children:
                 print(f"{name} has ended ({how}){others}", file=sys.stderr, flush=True)
 
 
+def _logging(options: argparse.Namespace) -> list[str]:
+    """Returns the flags about the log, which all have."""
+    return [*["-v"] * options.verbose, f"--log-format={options.log_format}"]
+
+
 def _web_arguments(options: argparse.Namespace, server: str, bus: str) -> list[str]:
     """Returns the flags of the page. server, bus: HOST:PORT; bus: "" if there is none."""
     return [
-        *["-v"] * options.verbose,
+        *_logging(options),
         f"--host={options.host}",
         f"--port={options.web_port}",
         f"--server={server}",
@@ -262,7 +268,7 @@ def _stop_at_signals(children: _Children) -> None:
 def main() -> int:
     """Runs all. Returns the exit code of the process that ended first."""
     options, rest = _options()
-    common = ["-v"] * options.verbose + [f"--host={options.host}", f"--end-of-document={options.end_of_document}"]
+    common = [*_logging(options), f"--host={options.host}", f"--end-of-document={options.end_of_document}"]
     common += ["--open"] * options.open
     children = _Children()
     _stop_at_signals(children)

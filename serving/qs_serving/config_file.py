@@ -9,7 +9,7 @@ from typing import Any
 
 from .arguments import AtLeast
 
-_COMMAND_LINE_ONLY = ("help", "version", "config", "check")
+_COMMAND_LINE_ONLY = ("help", "version", "print-completion", "config", "check")
 """Flags that say what to do now, not how to run."""
 _PATHS = ("FILE", "DIR")
 """What the help calls the value of a flag that names a file."""

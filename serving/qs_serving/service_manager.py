@@ -40,6 +40,8 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """Says that clients are served, after a start or a reload. status: a line for people."""
+        if self._address is None and (name := self.environ.get("NOTIFY_SOCKET")):
+            _logger.warning("NOTIFY_SOCKET=%s is no socket of this machine: nothing is sent there", name)
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
@@ -73,10 +75,8 @@ class ServiceManager:
 
 
 def _address(name: str) -> str | None:
-    """Returns the address of a socket of the local machine; one of the abstract name space is written with @."""
+    """Returns the address of a socket of the local machine, None for others. One of the abstract name space is written
+    with @."""
     if name.startswith("@"):
         return f"\0{name[1:]}"
-    if name and not name.startswith("/"):
-        _logger.warning("NOTIFY_SOCKET=%s is no socket of this machine: nothing is sent there", name)
-        return None
-    return name or None
+    return name if name.startswith("/") else None

@@ -180,6 +180,21 @@ def test_a_policy_that_changes(dying: Bench) -> None:
     assert (held(bench, "q"), len(held(bench, "other"))) == ([], 1)
 
 
+def test_a_release_that_does_not_count(dying: Bench) -> None:
+    """It does not count either if the message has to go all the same, as the policy has changed."""
+    bench = dying
+    configure(bench, "q", max_receives=9)
+    [mid] = bench.push(b"x")
+    fail(bench, times=2)
+    receive(bench)
+    configure(bench, "q", max_receives=2)
+    bench.engine.queue("q").release(Receipt(mid, 3), 0, count=False)
+    [dead] = held(bench, "dead")
+    origin = bench.engine.queue("dead").get(dead, peek=True, visibility=None).origin
+    assert origin is not None
+    assert origin.receives == 2
+
+
 def test_a_full_dead_letter_queue(dying: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """The message stays, visible, and the log says so once; once there is room, it goes at its next release."""
     bench = dying

@@ -64,7 +64,7 @@ def test_the_first_program(server: ServerProcess, fenced_blocks: Callable[..., l
     assert (done.stdout, done.stderr) == ("four pears\n", "")
 
 
-@pytest.mark.parametrize("page", ["architecture.md"])
+@pytest.mark.parametrize("page", ["architecture.md", "commands.md"])
 def test_the_examples_of_a_page(page: str, run_console_blocks: Callable[..., int]) -> None:
     """What the page shows is what happens."""
     assert run_console_blocks(PROJECT / "docs" / page)

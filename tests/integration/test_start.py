@@ -166,6 +166,15 @@ def test_flags_of_the_page(tmp_path: Path) -> None:
     assert [flag for flag in given if re.fullmatch(r"--(server|bus)=127\.0\.0\.1:[1-9]\d*", flag)]
 
 
+def test_the_form_of_the_log(tmp_path: Path) -> None:
+    """--log-format goes to all."""
+    with started(tmp_path, "--log-format", "json") as start:
+        for pid in (start.server, start.bus, start.web):
+            assert "--log-format=json" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        start.process.terminate()
+        assert start.end() == (0, "")
+
+
 def test_without_the_page(tmp_path: Path) -> None:
     """--no-web and --no-bus leave the queue server alone."""
     command = [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0", "--no-web", "--no-bus"]

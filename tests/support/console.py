@@ -12,11 +12,11 @@ from typing import IO, NamedTuple
 
 from support.serving import PROJECT
 
-PORT, BUS_PORT = "9876", "9878"
+PORT, BUS_PORT, WEB_PORT = "9876", "9878", "9880"
 """The ports that pages show. The tests put free ones in their place."""
 
 _FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py|queue-bus\.py)(?!.*(--help|--version|--check|-h\b))")
+_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-(server|bus|web)\.py)(?!.*(--help|--version|--check|-h\b))")
 _SCRIPTS = {"./scripts/run": "start.py"}
 _RELOAD = "sudo systemctl reload "
 _HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?$")
@@ -83,15 +83,15 @@ def matches(expected: str, printed: str) -> bool:
 class Console:
     """One bash, which runs one command after the other in a folder, as a reader of the page would.
 
-    `./scripts/run`, `queue-server.py` and `queue-bus.py` are started in the background, on free ports that stand for
-    9876 and 9878 in every command and every output; `qs` is told by QS_SERVER and QS_BUS. scripts/run itself is not
-    run, because it may install. `sudo systemctl reload` sends SIGHUP to all of them. `qs tail` goes on in the
-    background, as in a terminal of its own; what it prints is compared in the end.
+    `./scripts/run`, `queue-server.py`, `queue-bus.py` and `queue-web.py` are started in the background, on free ports
+    that stand for 9876, 9878 and 9880 in every command and every output; `qs` is told by QS_SERVER and QS_BUS.
+    scripts/run itself is not run, because it may install. `sudo systemctl reload` sends SIGHUP to all of them. `qs
+    tail` goes on in the background, as in a terminal of its own; what it prints is compared in the end.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self.bus_port = PORT, BUS_PORT
+        self.port, self.bus_port, self.web_port = PORT, BUS_PORT, WEB_PORT
         self._tails: list[tuple[Step, subprocess.Popen[str]]] = []
         self._servers: list[subprocess.Popen[str]] = []
         self._log = (folder.parent / f"{folder.name}.server.log").open("a")
@@ -141,10 +141,14 @@ class Console:
         return self._show(self._say(self._hide(step.command)))
 
     def _hide(self, text: str) -> str:
-        return re.sub(rf"\b{BUS_PORT}\b", self.bus_port, re.sub(rf"\b{PORT}\b", self.port, text))
+        for shown, real in ((BUS_PORT, self.bus_port), (WEB_PORT, self.web_port), (PORT, self.port)):
+            text = re.sub(rf"\b{shown}\b", real, text)
+        return text
 
     def _show(self, text: str) -> str:
-        return re.sub(rf"\b{self.bus_port}\b", BUS_PORT, re.sub(rf"\b{self.port}\b", PORT, text))
+        for shown, real in ((BUS_PORT, self.bus_port), (WEB_PORT, self.web_port), (PORT, self.port)):
+            text = re.sub(rf"\b{real}\b", shown, text)
+        return text
 
     def _say(self, command: str) -> str:
         """Without stdin: it is the shell's own. In the shell itself, so that `cd` and `exec` last."""
@@ -162,7 +166,9 @@ class Console:
         program, *words = shlex.split(self._hide(command.removesuffix("&").replace("\\\n", " ")))
         while "--port" in words:
             at = words.index("--port")
-            assert words[at + 1 : at + 2] == [self.port], f"show port {PORT}, which the tests replace: {command}"
+            assert words[at + 1] in {self.port, self.web_port}, (
+                f"show port {PORT} or {WEB_PORT}, which the tests replace: {command}"
+            )
             del words[at : at + 2]
         server = subprocess.Popen(
             [sys.executable, str(PROJECT / "scripts" / _SCRIPTS.get(program, program)), *words, "--port", "0"],
@@ -176,6 +182,9 @@ class Console:
         self._servers.append(server)
         assert server.stdout is not None
         printed = line = self._listening(command, server.stdout)
+        if program == "queue-web.py":
+            self.web_port = line.rsplit(":", 1)[1].strip()
+            return self._show(printed)
         if program != "queue-bus.py":
             self.point_to(int(line.rsplit(":", 1)[1]))
         if program == "./scripts/run":

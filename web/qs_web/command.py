@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import re
+import sys
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,10 +22,11 @@ from qs_serving.config_file import parse_arguments
 from qs_serving.service_manager import ServiceManager
 
 from .options import PORT, WebOptions
-from .serving import describe, run_web
 
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-web.py"
+INSTALL = "pip install 'starlette>=0.41' 'jinja2>=3.1.5' 'hypercorn>=0.17' 'prometheus-client>=0.21' 'regex>=2024.5'"
+"""What the extra `web` installs: this works wherever qs itself was installed from."""
 _SERVER = "--server-"
 """The beginning of the flags for TLS and a token towards the queue server."""
 _DESCRIPTION = (
@@ -118,6 +120,11 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
+    try:
+        from .serving import describe, run_web  # noqa: PLC0415 - --help needs no extra
+    except ModuleNotFoundError as error:
+        print(f"{_PROGRAM}: a library is not installed ({error}): {INSTALL}", file=sys.stderr)
+        return 1
     if options.check:
         return check_files(_PROGRAM, verbose, lambda: describe(options), options.log_format)
     run = partial(run_web, manager=ServiceManager(os.environ))

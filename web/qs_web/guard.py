@@ -70,7 +70,10 @@ class Guard:
         """Returns the answer to a request that does not pass."""
         headers = Headers(scope=scope)
         if not scope["http_version"].startswith("1"):  # over an upgrade that proxies do not look into
-            return PlainTextResponse("this page speaks HTTP/1.1\n", 505)
+            close = {} if scope["http_version"].startswith("2") else {"connection": "close"}
+            return PlainTextResponse("this page speaks HTTP/1.1\n", 505, close)
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may have read it another way
+            return PlainTextResponse("two lengths of one body\n", 400, {"connection": "close"})
         if not self._hosts.allows(headers.get("host", "")):
             text = "this page is not known by this name: start queue-web.py with --allow-host NAME\n"
             return PlainTextResponse(text, 421)

@@ -35,6 +35,17 @@ FIGURES = {
 """Of the figures of the server, and of those that the bus shares with it, by name. A figure that is not here is shown
 without help."""
 
+BUS = {
+    "up": "1 if the bus answered this scrape.",
+    "server_connected": "1 if the bus is connected to its queue server.",
+    "subscribers": "Clients of the bus with a subscription.",
+    "deliveries_total": "Messages sent to subscribers: one for each that a message goes to.",
+    "unacknowledged": "Messages that were sent to subscribers and are not handled.",
+    "held": "Messages that wait for subscribers which are too slow for them.",
+    "disconnected_total": "Subscribers that were disconnected because they were too slow, by reason.",
+}
+"""Of the figures that only the bus has. Its metrics begin with qs_bus_."""
+
 TOTALS = {
     "up": "1 if the server answered this scrape.",
     "queues": "Queues that the page may see.",

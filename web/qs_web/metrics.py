@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from qs_client import Figure, QueueInfo
 
-from .metric_help import FIGURES, QUEUES, TOTALS
+from .metric_help import BUS, FIGURES, QUEUES, TOTALS
 
 _PREFIX = "qs_"
 _TOTAL, _BUCKET, _SUM = "_total", "_bucket", "_sum"
@@ -47,7 +47,7 @@ def of_figures(figures: Iterable[Figure], prefix: str = "") -> Iterator[Metric]:
         base = _PARTS.sub("", figure.name)
         families.setdefault(base if base in histograms else figure.name, []).append(figure)
     for name, members in families.items():
-        shown, text = _PREFIX + prefix + name, FIGURES.get(name, "")
+        shown, text = _PREFIX + prefix + name, FIGURES.get(name) or BUS.get(name, "")
         yield (_histogram if name in histograms else _plain)(shown, text, members)
 
 
@@ -82,6 +82,11 @@ def _histogram(name: str, text: str, figures: list[Figure]) -> Metric:
 def up(answers: bool) -> Metric:
     """Says whether the server answered."""
     return GaugeMetricFamily(f"{_PREFIX}up", TOTALS["up"], int(answers))
+
+
+def bus_up(answers: bool) -> Metric:
+    """Says whether the bus answered."""
+    return GaugeMetricFamily(f"{_PREFIX}bus_up", BUS["up"], int(answers))
 
 
 def of_totals(queues: Iterable[QueueInfo]) -> Iterator[Metric]:

@@ -9,16 +9,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from qs_client import Forbidden, QueueInfo, ServerError, ServerUnavailable, Unauthorized
+from qs_client import AsyncQueueClient, Forbidden, QueueInfo, ServerError, ServerUnavailable, Unauthorized
 from qs_client.security import Token
 
 from .health import check_server
-from .metrics import encode, of_figures, of_queues, of_totals, up
+from .metrics import bus_up, encode, of_figures, of_queues, of_totals, up
 from .services import Services
 from .upstream import Upstream
 
-_SECONDS = 5.0
-"""Within which the server has to answer a scrape; Prometheus waits 10 by default."""
+_SECONDS = 4.0
+"""Within which the server, and then the bus, has to answer a scrape. Prometheus waits 10 seconds by default."""
 _READY = 2.0
 """Within which it has to answer to be ready."""
 _QUEUES = 1000
@@ -79,16 +79,32 @@ def _server(services: Services, request: Request) -> Upstream:
 
 
 async def _show_metrics(services: Services, request: Request) -> Response:
-    server = _server(services, request)
+    upstream = _server(services, request)
+    async with _AT_ONCE:
+        metrics = await _of_server(upstream)
+        if upstream.bus is not None:
+            metrics += await _of_bus(upstream.bus)
+    return _encoded(request, metrics)
+
+
+async def _of_server(upstream: Upstream) -> list[Metric]:
     try:
         with trio.fail_after(_SECONDS):
-            async with _AT_ONCE:
-                figures, queues = await server.client.server_stats(), await server.fresh_stats()
+            figures, queues = await upstream.client.server_stats(), await upstream.fresh_stats()
     except (Unauthorized, Forbidden) as error:
         raise _refused(error) from None
     except (ServerError, ServerUnavailable, trio.TooSlowError):
-        return _encoded(request, [up(False)])
-    return _encoded(request, [up(True), *of_figures(figures), *of_totals(queues)])
+        return [up(False)]
+    return [up(True), *of_figures(figures), *of_totals(queues)]
+
+
+async def _of_bus(bus: AsyncQueueClient) -> list[Metric]:
+    try:
+        with trio.fail_after(_SECONDS):
+            figures = await bus.server_stats()
+    except (ServerError, ServerUnavailable, trio.TooSlowError):
+        return [bus_up(False)]
+    return [bus_up(True), *of_figures(figures, "bus_")]
 
 
 async def _show_queues(services: Services, request: Request) -> Response:

@@ -35,4 +35,4 @@ class WebOptions:
     open: bool = False
     check: bool = False
     log_format: str = "text"
-    grace: float = 5.0
+    grace: float = 10.0

@@ -42,11 +42,11 @@ class DirectoryDeadLetters:
 
     def bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
         """Moves a message to the dead-letter queue if it has been received so often. Call it within `exclusive`, with
-        the state that it gave. receives: how often, as far as that counts; peer: see Lifecycle. Returns False if it has
-        not, or cannot be moved."""
-        if not is_exhausted(self._options, receives):
-            return False
-        return self._moves.attempt(lambda: self._bury(mid, state, receives, peer))
+        the state that it gave. receives: how many count; peer: see Lifecycle. Returns False if it has not, or cannot be
+        moved."""
+        return is_exhausted(self._options, receives) and self._moves.attempt(
+            lambda: self._bury(mid, state, receives, peer)
+        )
 
     def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> None:
         target = self._find()

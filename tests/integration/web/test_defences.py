@@ -79,8 +79,8 @@ def test_our_own_origin(browser: httpx.Client, qid: str) -> None:
 ])  # fmt: skip
 def test_wrong_names(browser: httpx.Client, host: str, status: int) -> None:
     """The page answers only to names that it listens on: a name of another site that leads here is none."""
-    assert browser.get("/", headers={"host": host}).status_code == status
-    assert browser.get("/metrics", headers={"host": host}).status_code in {status, 404}
+    assert browser.get("/sign-in", headers={"host": host}).status_code == status
+    assert browser.get("/livez", headers={"host": host}).status_code in {status, 404}
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "FOO"])

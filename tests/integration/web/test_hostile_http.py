@@ -17,7 +17,8 @@ def raw(web: WebProcess, *parts: bytes) -> bytes:
         try:
             for part in parts:
                 connected.sendall(part)
-        except (BrokenPipeError, ConnectionResetError):
+            connected.shutdown(socket.SHUT_WR)
+        except OSError:  # it was refused before all was sent
             pass
         return read_all(connected)
 
@@ -39,7 +40,7 @@ SMUGGLED = b"GET /queue?q=smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("request_", [
-    b"GET / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n" + HOST + CLOSE + b"\r\n0\r\n\r\n" + SMUGGLED,
+    b"GET / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n0\r\n\r\n" + SMUGGLED,
     b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Content-Length: 4\r\nContent-Length: 400\r\n\r\na=bc" + SMUGGLED,
     b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
     b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
@@ -59,8 +60,8 @@ SMUGGLED = b"GET /queue?q=smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def test_refused_requests(web: WebProcess, browser: httpx.Client, request_: bytes) -> None:
     """A request that could be read in two ways, or is too large, is refused, and nothing behind it is answered."""
     answer = raw(web, request_)
-    assert answer == b"" or answer.split()[1] in {b"400", b"431", b"413", b"505"}, answer[:200]
-    assert answer.count(b"HTTP/1.1") <= 1
+    assert answer == b"" or answer.split()[1] in {b"400", b"431", b"413", b"501", b"505"}, answer[:200]
+    assert answer.count(b"HTTP/1.1 ") <= 1
     assert b"smuggled" not in answer
     assert browser.get("/").status_code == 200
 
@@ -78,7 +79,8 @@ def test_odd_paths(web: WebProcess, target: bytes) -> None:
 
 
 @pytest.mark.parametrize("upgrade", [
-    b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAMAAABk\r\n\r\n",
     b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 ], ids=["h2c", "websocket"])  # fmt: skip
@@ -86,12 +88,14 @@ def test_upgrades(web: WebProcess, upgrade: bytes) -> None:
     """Another protocol on the same connection reaches no page: a proxy would not look into it."""
     with web.connect() as connected:
         connected.sendall(upgrade)
-        connected.shutdown(socket.SHUT_WR)
-        assert b"<!doctype" not in read_all(connected)
+        got = b""
+        while b"this page speaks HTTP/1.1" not in got and (part := connected.recv(65536)):
+            got += part
+        assert b"<!doctype" not in got
 
 
 @pytest.mark.parametrize(("path", "size", "status"), [
-    ("/queues", 600_000, 413), ("/sign-in", 600_000, 413), ("/push?q=x", 27_000_000, 413),
+    ("/queues", 600_000, 413), ("/sign-in", 600_000, 413), ("/push?q=x", 28_000_000, 413),
 ])  # fmt: skip
 def test_large_forms(browser: httpx.Client, path: str, size: int, status: int) -> None:
     """A form is read up to a bound, however it is sent."""

@@ -31,13 +31,13 @@ class DeadLetters:
         self._begin_move = begin_move
         self._moves = DeadLetterMoves(table.qid, table.options, lambda: store.rollbacks)
 
-    def bury(self, mid: int, receives: int, peer: str | None) -> bool:
-        """Moves a message to the dead-letter queue. receives: how often it was received, as far as that counts; peer:
-        see Lifecycle. Returns False if it cannot be moved: the caller makes it visible. OSError: what was changed
-        before in this batch has been taken back."""
-        return self._moves.attempt(partial(self._move, mid, receives, peer))
+    def bury(self, mid: int, peer: str | None, receives: int) -> bool:
+        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how many count. Returns False if it
+        cannot be moved: the caller makes it visible. OSError: what was changed before in this batch has been taken
+        back."""
+        return self._moves.attempt(partial(self._move, mid, peer, receives))
 
-    def _move(self, mid: int, receives: int, peer: str | None) -> None:
+    def _move(self, mid: int, peer: str | None, receives: int) -> None:
         table = self._table
         target = self._find()
         if target is table:

@@ -53,7 +53,7 @@ class MessageTable:
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
-        self.bury: Callable[[int, int, str | None], bool] = lambda mid, receives, peer: False
+        self.bury: Callable[[int, str | None, int], bool] = lambda mid, peer, receives: False
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
         """Removes messages that are too old: see `Retirement`."""
@@ -213,7 +213,7 @@ class MessageTable:
                     later.append(mid)
                 else:
                     delayed = self.index.is_delayed(mid)
-                    if self.bury(mid, self.receives[mid], ""):
+                    if self.bury(mid, "", self.receives.get(mid, 0)):
                         moved += 1
                         self.counts.expired += not delayed
                     else:

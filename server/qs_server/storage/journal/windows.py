@@ -29,7 +29,7 @@ class Windows:
             return None  # it was visible before
         receives = table.receives.get(mid, 0)
         counted = receives if count or not expiry or table.index.is_delayed(mid) else receives - 1
-        if expiry and table.is_exhausted(mid, counted) and table.bury(mid, counted, None):
+        if expiry and table.is_exhausted(mid, counted) and table.bury(mid, None, counted):
             return None
         if mid <= table.too_old_upto():
             table.remove_old([mid], None)

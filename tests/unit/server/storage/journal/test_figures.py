@@ -6,7 +6,7 @@ import pytest
 from support.engines import ManualClock
 
 from qs_server.storage.directories import FilesEngine, JournalEngine
-from qs_server.storage.engine import Draft, Durability, Options
+from qs_server.storage.engine import SECOND, Draft, Durability, Options
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,20 @@ def test_what_is_taken_back(tmp_path: Path) -> None:
     engine.queue("q").push([Draft(b"x")])
     engine.roll_back()
     assert engine.figures()["messages_pushed_total"] == 0
+    engine.close()
+
+
+def test_what_is_too_old(tmp_path: Path) -> None:
+    """What retention removes is counted."""
+    clock = ManualClock()
+    engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.NONE)
+    engine.create("q", Options(retention=SECOND))
+    engine.queue("q").push([Draft(b"x"), Draft(b"y")])
+    engine.commit()
+    clock.now += 2 * SECOND
+    engine.expire(10)
+    engine.commit()
+    assert engine.figures()["messages_retired_total"] == 2
     engine.close()
 
 

@@ -1,0 +1,138 @@
+"""What the page is like to use: on a phone, in the dark, by keyboard, with a screen reader, without script."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from support.chromium import Chromium, chromium
+from support.web_serving import WebProcess
+
+from qs_client import QueueClient
+
+pytestmark = pytest.mark.slow  # some 20 s in all: three browsers start
+
+CONTRAST = """
+const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+const lightness = ([r, g, b]) => {
+  const part = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+};
+const backgroundOf = (element) => {
+  for (; element; element = element.parentElement) {
+    const color = parse(getComputedStyle(element).backgroundColor);
+    if (color.length === 3 || color[3] === 1) return color;
+  }
+  return [255, 255, 255];
+};
+const found = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement;
+  if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest(".skip")) continue;
+  const [one, two] = [parse(getComputedStyle(element).color), backgroundOf(element)].map(lightness);
+  const contrast = (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
+  if (contrast < 4.5) found.push(walker.currentNode.data.trim() + ": " + contrast.toFixed(2));
+}
+return found;
+"""
+"""The texts whose contrast is under that of WCAG's level AA."""
+
+NAMELESS = """
+return [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a, img, svg")]
+  .filter((each) => each.checkVisibility() && !each.closest("[aria-hidden=true]"))
+  .filter((each) => !(each.getAttribute("aria-label") || each.labels?.length || each.textContent.trim()
+    || (each.tagName === "IMG" && each.hasAttribute("alt"))))
+  .map((each) => each.outerHTML);
+"""
+"""What a screen reader has no name for."""
+
+
+@pytest.fixture(scope="module")
+def paths(server: object, web: WebProcess) -> Iterator[list[str]]:
+    """One address of each kind of page."""
+    with QueueClient(server.host, server.port) as client:  # type: ignore[attr-defined]
+        name = "a-queue-with-quite-a-long-name-as-they-are-in-the-wild." * 3
+        client.new_queue(name)
+        mids = client.push_many(name, ['{"order": 1, "lines": [' + "1, " * 200 + "1]}"] * 30)
+        client.receive(name)
+        client.pause(name)
+        queue = quote(name)
+        yield [
+            "/", "/?filter=nothing-has-this", f"/queue?q={queue}", f"/message?q={queue}&id={mids[4]}",
+            f"/message?q={queue}&id={mids[4]}&view=hex", f"/message?q={queue}&id={mids[0]}", "/server", "/sign-in",
+            "/queue?q=missing", f"/queue?q={queue}&done=pushed",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_contrast(web: WebProcess, paths: list[str], *, dark: bool) -> None:
+    """Every text has the contrast of level AA, by day and by night."""
+    with chromium(web.url, dark=dark) as window:
+        for path in paths:
+            window.open(path)
+            assert window.run(CONTRAST) == [], path
+        back = str(window.run("return getComputedStyle(document.body).backgroundColor"))
+        assert (back == "rgb(18, 23, 26)") == dark
+
+
+def test_names_and_structure(window: Chromium, paths: list[str]) -> None:
+    """What can be used has a name; tables have captions and heads; there is one main heading; nothing is complained
+    about by the browser."""
+    for path in paths:
+        window.open(path)
+        assert window.run(NAMELESS) == [], path
+        assert window.run("return document.querySelectorAll('h1').length") == 1
+        assert window.run("return document.documentElement.lang") == "en"
+        assert window.run("return [...document.querySelectorAll('table')].filter((t) => !t.caption).length") == 0
+        loose = "return [...document.querySelectorAll('th')].filter((th) => !th.scope).length"
+        assert window.run(loose) == 0
+    assert [error for error in window.errors() if "404" not in error] == []
+
+
+def test_a_phone(web: WebProcess, paths: list[str]) -> None:
+    """At 400 px nothing but tables is wider than the window, and every button can be reached."""
+    with chromium(web.url, 400, 800) as window:
+        for path in paths:
+            window.open(path)
+            assert window.run("return document.documentElement.scrollWidth") == 400, path
+            cut = window.run("""
+                return [...document.querySelectorAll("button, input:not([type=hidden]), h1, .tile dd")]
+                  .filter((each) => each.checkVisibility() && !each.closest(".table"))
+                  .filter((each) => each.getBoundingClientRect().right > 400 || each.scrollWidth > each.clientWidth + 1
+                    && each.tagName !== "INPUT").map((each) => each.outerHTML);
+            """)
+            assert cut == [], path
+
+
+def test_keyboard(window: Chromium, paths: list[str]) -> None:
+    """The first stop of the tab key leads to the content, and each stop can be seen."""
+    window.open(paths[0])
+    body = window.one("body")
+    body.send_keys("\ue004")  # the tab key
+    assert window.run("return document.activeElement.className") == "skip"
+    assert window.run("return document.activeElement.getBoundingClientRect().left >= 0")
+    for _ in range(12):
+        window.one("body").send_keys("\ue004")
+        style = window.run("return getComputedStyle(document.activeElement).outlineStyle")
+        assert style != "none", window.run("return document.activeElement.outerHTML")
+
+
+def test_without_script(web: WebProcess, client: QueueClient, qid: str) -> None:
+    """With scripts switched off, forms and links do everything."""
+    with chromium(web.url, script=False) as window:
+        window.open(f"/?filter={quote(qid)}")
+        assert not window.one("#live").is_displayed()
+        window.one("tbody input[type=checkbox]").click()
+        window.press("Pause")
+        window.until_text("Paused 1 queue.")
+        window.open(f"/queue?q={quote(qid)}")
+        window.fill("#payload", "without script")
+        window.press("Push")
+        window.until_text("Pushed 1 message.")
+        window.press("Purge…")
+        window.press("Remove 1 message")
+        window.until_text("1 message removed")
+        assert client.stats(qid)[0].ready == 0
+        window.open("/?sort=-ready")
+        window.press("Queue")
+        assert "sort=name" in window.driver.current_url

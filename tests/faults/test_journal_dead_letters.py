@@ -1,0 +1,148 @@
+"""Dead letters and messages that were too old, in a journal that is damaged, checked, converted, or on a full disk."""
+
+import errno
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from support.broken_journals import Session, flip, middle_of, recover, small_segments
+
+from qs_server.main import queue_journal as journal_command
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import SECOND, Durability, Message, Options, Origin, Receipt, State
+from qs_server.storage.journal import log
+from qs_server.storage.journal.recovery import JournalDamagedError
+from qs_server.storage.journal.repair import repair
+from qs_server.tools.journal.convert import Conversion
+
+AGE = 3600 * SECOND
+LOTS = 1 << 40
+
+
+def messages(session: Session, qid: str) -> list[Message]:
+    queue = session.engine.queue(qid)
+    return [queue.get(mid, peek=True, visibility=None) for mid in queue.list_mids(State.ALL, 1000, -1)]
+
+
+def fail(session: Session, count: int) -> None:
+    """Lets so many messages of `jobs` be received once too often."""
+    for message in session.engine.receive(["jobs"], count, None, LOTS):
+        session.engine.queue("jobs").release(Receipt(message.mid), 0)
+    session.engine.commit()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three dead letters, one of them an orphan of a queue that is gone, and two messages that were removed for their
+    age; then a crash."""
+    made = tmp_path / "root"
+    made.mkdir()
+    session = Session(made)
+    engine = session.engine
+    engine.create("jobs", Options("journal", dead_letter="dead", max_receives=1))
+    engine.create("old", Options("journal", retention=AGE))
+    engine.commit()
+    session.push("old", b"old 1", b"old 2")
+    session.push("jobs", b"poison 1", b"poison 2", b"poison 3", b"good")
+    fail(session, 3)
+    session.clock.now += AGE
+    engine.expire(100)
+    engine.commit()
+    session.push("jobs", b"one that is lost")
+    session.push("old", b"young")
+    session.crash()
+    return made
+
+
+def check_all(root: Path) -> None:
+    """What must be there, whatever else is lost."""
+    session = Session(root)
+    try:
+        found = messages(session, "dead")
+        assert [message.payload for message in found] == [b"poison 1", b"poison 2", b"poison 3"]
+        for message in found:
+            origin = message.origin
+            assert origin is not None
+            assert origin == Origin("jobs", origin.mid, 1, origin.at, "receives", message.pushed_at)
+            assert origin.mid == message.pushed_at
+        assert [message.payload for message in messages(session, "old")] == [b"young"]
+        assert b"good" in [message.payload for message in messages(session, "jobs")]
+    finally:
+        session.crash()
+
+
+def test_repair(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A message is damaged: dead letters are kept with what they were, and what was too old stays away. The command
+    names the kinds of records."""
+    check_all(shutil.copytree(root, root.parent / "copy"))
+    for segment in recover(f"{root}/.journal").segments:
+        at = bytes(segment.data).find(b"one that is lost")
+        if at >= 0:
+            flip(Path(segment.path), at, 0)
+    with pytest.raises(JournalDamagedError):
+        Session(root)
+    assert journal_command.main(["check", "--verbose", "--root", str(root)]) == 1
+    assert "damaged" in capsys.readouterr().out
+    done = repair(f"{root}/.journal", Disk())
+    assert done is not None
+    kinds = {type(record).__name__ for record in recover(f"{root}/.journal").records()}
+    assert kinds >= {"Transfer", "Retired"}
+    check_all(root)
+    with_all = Session(root)
+    assert b"one that is lost" not in [message.payload for message in messages(with_all, "jobs")]
+    with_all.crash()
+
+
+def test_damage_in_any_frame(root: Path) -> None:
+    """The repair of a journal with damage in its middle leaves each message in one queue at most."""
+    path, at = middle_of(root)
+    flip(path, at, 0)
+    assert repair(f"{root}/.journal", Disk()) is not None
+    session = Session(root)
+    payloads = [message.payload for qid in session.engine.queues() for message in messages(session, qid)]
+    session.crash()
+    assert len(payloads) == len(set(payloads))
+
+
+def test_convert(root: Path) -> None:
+    """The queue of dead letters becomes one of files and back: its messages, ids and order stay."""
+    session = Session(root)
+    before = [(message.mid, message.payload) for message in messages(session, "dead")]
+    session.engine.close()
+    for storage in ("files", "journal"):
+        Conversion(str(root), "dead", Disk(), session.clock).run(storage)
+        session = Session(root)
+        assert [(message.mid, message.payload) for message in messages(session, "dead")] == before
+        assert session.engine.queue("dead").options.storage == storage
+        session.engine.close()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A message whose move finds no room stays, visible, and the log says so once. Old messages are removed all the
+    same. Once there is room, the message moves."""
+    small_segments(monkeypatch, 256 * 1024)
+    monkeypatch.setattr(log, "_RESERVE", 1 << 20)
+    tmp_path.joinpath("root").mkdir()
+    session = Session(tmp_path / "root", Durability.NONE)
+    engine = session.engine
+    engine.create("jobs", Options("journal", dead_letter="dead", max_receives=1))
+    engine.create("dead", Options("journal"))
+    engine.create("old", Options("journal", retention=AGE))
+    session.push("jobs", b"poison".ljust(130_000))
+    session.push("old", b"old")
+    session.clock.now += AGE
+    session.disk.arm(1, errno.ENOSPC, "rename", lasting=True)  # of a new segment
+    caplog.set_level(logging.ERROR)
+    for times in (1, 2):
+        fail(session, 1)
+        assert [message.receives for message in messages(session, "jobs")] == [times]
+        assert messages(session, "dead") == []
+    assert caplog.text.count("stay") == 1
+    engine.expire(100)
+    engine.commit()
+    assert messages(session, "old") == []
+    session.disk.disarm()
+    fail(session, 1)
+    assert (messages(session, "jobs"), len(messages(session, "dead"))) == ([], 1)
+    session.crash()

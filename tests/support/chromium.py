@@ -1,0 +1,104 @@
+"""A real browser for tests and screenshots: Debian's Chromium without a screen, driven by Selenium."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+INSTALL = "apt install chromium chromium-driver"
+WITHIN = 20.0
+"""Seconds within which what a test waits for has to be on the page."""
+
+
+def missing() -> str:
+    """What has to be installed, "" if all is there."""
+    found = shutil.which("chromium") and shutil.which("chromedriver")
+    return "" if found else f"the tests in a real browser need Chromium: {INSTALL}"
+
+
+class Chromium:
+    """A browser window."""
+
+    def __init__(self, url: str, width: int, height: int, *, dark: bool, script: bool) -> None:
+        options = Options()
+        options.binary_location = shutil.which("chromium") or ""
+        for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"):
+            options.add_argument(f"--{flag}")
+        options.add_argument(f"--window-size={width},{height}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        if not script:
+            options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+        self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        self.url = url
+        self.resize(width, height)
+        scheme = "dark" if dark else "light"
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+
+    def resize(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.url + path)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        """The only element of a selector, once it is there."""
+        return self.until(lambda: self.all(selector))[0]  # type: ignore[no-any-return]
+
+    def text(self, selector: str = "main") -> str:
+        return self.one(selector).text
+
+    def press(self, label: str) -> None:
+        """Clicks the button or link with this text."""
+        for element in self.all("button, a, summary"):
+            if element.text == label and element.is_displayed():
+                element.click()
+                return
+        raise AssertionError(f"no button {label!r} on {self.driver.current_url}:\n{self.text('body')}")
+
+    def fill(self, selector: str, text: str) -> None:
+        element = self.one(selector)
+        element.clear()
+        element.send_keys(text)
+
+    def until(self, condition: Callable[[], object]) -> object:
+        """Waits until a condition holds, and returns what it returns. It may fail while the page changes."""
+        wait = WebDriverWait(self.driver, WITHIN, poll_frequency=0.05, ignored_exceptions=(Exception,))
+        return wait.until(lambda _: condition())
+
+    def until_text(self, text: str, selector: str = "body") -> None:
+        """Waits until a text is on the page."""
+        try:
+            self.until(lambda: text in self.text(selector))
+        except Exception:
+            raise AssertionError(f"no {text!r} on {self.driver.current_url}:\n{self.text('body')}") from None
+
+    def run(self, script: str, *arguments: object) -> object:
+        """Runs a script in the page, and returns what it returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def errors(self) -> list[str]:
+        """What the browser has complained about: scripts, policies, resources."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@contextlib.contextmanager
+def chromium(
+    url: str, width: int = 1280, height: int = 900, *, dark: bool = False, script: bool = True
+) -> Iterator[Chromium]:
+    """A browser for the length of a with block. url: of the page, without a slash at the end."""
+    window = Chromium(url, width, height, dark=dark, script=script)
+    try:
+        yield window
+    finally:
+        window.driver.quit()
