@@ -104,24 +104,6 @@ def test_a_release(dying: Bench, delay: int) -> None:
         queue.delete(Receipt(mid, 2))
 
 
-def test_a_release_that_does_not_count(dying: Bench) -> None:
-    """It moves a message that has been received too often even so, which says how often without that receive."""
-    bench = dying
-    configure(bench, "q", max_receives=3)
-    [mid] = bench.push(b"x")
-    fail(bench, times=2)
-    assert [m.receives for m in receive(bench)] == [3]
-    configure(bench, "q", max_receives=2)
-    bench.engine.queue("q").release(Receipt(mid, 3), 0, count=False)
-    bench.engine.commit()
-    for _ in range(2):
-        [dead] = receive(bench, "dead")
-        assert dead.origin is not None
-        assert (dead.origin.mid, dead.origin.receives) == (mid, 2)
-        bench.clock.now += WINDOW
-        bench.reopen()
-
-
 def test_a_first_receive_that_is_taken_back(dying: Bench) -> None:
     """The message is new again."""
     bench = dying
