@@ -11,7 +11,7 @@ from qs_client import AsyncQueueClient, ServerUnavailable
 from . import amounts
 from .answering import ProblemError
 from .figure_table import Distribution, FigureTable
-from .visit import Visit
+from .visit import LIVE, Visit
 
 _GIB = 1 << 30
 
@@ -38,7 +38,7 @@ async def show_server(visit: Visit) -> Response:
     table = FigureTable(await visit.client.server_stats())
     return visit.page(
         "server",
-        live=True,
+        live=LIVE,
         title="Server",
         tiles=_tiles(table),
         groups=[("Process", _process(table)), ("Journal", _journal(table)), ("Traffic", _traffic(table))],
@@ -59,7 +59,7 @@ async def show_bus(visit: Visit) -> Response:
         raise ServerUnavailable(f"the bus: {error}") from error
     return visit.page(
         "bus",
-        live=True,
+        live=LIVE,
         title="Bus",
         tiles=_bus_tiles(table),
         groups=[("Process", _process(table)), ("Deliveries", _deliveries(table)), ("Traffic", _traffic(table))],
