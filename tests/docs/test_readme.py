@@ -64,7 +64,7 @@ def test_the_first_program(server: ServerProcess, fenced_blocks: Callable[..., l
     assert (done.stdout, done.stderr) == ("four pears\n", "")
 
 
-@pytest.mark.parametrize("page", ["architecture.md"])
+@pytest.mark.parametrize("page", ["architecture.md", "commands.md"])
 def test_the_examples_of_a_page(page: str, run_console_blocks: Callable[..., int]) -> None:
     """What the page shows is what happens."""
     assert run_console_blocks(PROJECT / "docs" / page)
@@ -104,9 +104,9 @@ def test_defaults_of_the_server() -> None:
     assert not wrong, f"defaults of queue-server.py, and what docs/operations.md says: {wrong}"
 
 
-@pytest.mark.parametrize("script", ["queue-bus.py", "start.py"])
+@pytest.mark.parametrize("script", ["queue-bus.py", "queue-web.py", "start.py"])
 def test_every_flag_of_the_bus_is_named(script: str) -> None:
-    """README.md or a page names every flag of queue-bus.py, and of scripts/run."""
+    """README.md or a page names every flag of queue-bus.py, queue-web.py and scripts/run."""
     missing = missing_from_pages(flags_in(help_of([sys.executable, str(PROJECT / "scripts" / script)])))
     assert not missing, f"neither README.md nor docs/*.md names these flags of {script}: {', '.join(missing)}"
 
