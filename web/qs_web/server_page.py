@@ -11,7 +11,7 @@ from qs_client import AsyncQueueClient, Figure, ServerUnavailable
 from . import amounts
 from .answering import ProblemError
 from .figure_table import Distribution, FigureTable
-from .visit import Visit
+from .visit import LIVE, Visit
 
 _GIB = 1 << 30
 _STARTED, _SUBSCRIPTIONS = "connection_start_time_seconds", "connection_subscriptions"
@@ -53,7 +53,7 @@ async def show_server(visit: Visit) -> Response:
     table, connections = _read(await visit.client.server_stats(connections=True))
     return visit.page(
         "server",
-        live=True,
+        live=LIVE,
         title="Server",
         tiles=_tiles(table),
         groups=[("Process", _process(table)), ("Journal", _journal(table)), ("Traffic", _traffic(table))],
@@ -75,7 +75,7 @@ async def show_bus(visit: Visit) -> Response:
         raise ServerUnavailable(f"the bus: {error}") from error
     return visit.page(
         "bus",
-        live=True,
+        live=LIVE,
         title="Bus",
         tiles=_bus_tiles(table),
         groups=[("Process", _process(table)), ("Deliveries", _deliveries(table)), ("Traffic", _traffic(table))],
