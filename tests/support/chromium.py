@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -62,12 +63,18 @@ class Chromium:
         return self.one(selector).text
 
     def press(self, label: str) -> None:
-        """Clicks the button or link with this text."""
+        """Clicks the button or link with this text, once it is there."""
+        try:
+            self.until(lambda: self._press(label))
+        except TimeoutException:
+            raise AssertionError(f"no button {label!r} on {self.driver.current_url}:\n{self.text('body')}") from None
+
+    def _press(self, label: str) -> bool:
         for element in self.all("button, a, summary"):
             if element.text == label and element.is_displayed():
                 element.click()
-                return
-        raise AssertionError(f"no button {label!r} on {self.driver.current_url}:\n{self.text('body')}")
+                return True
+        return False
 
     def fill(self, selector: str, text: str) -> None:
         element = self.one(selector)
@@ -76,14 +83,16 @@ class Chromium:
 
     def until(self, condition: Callable[[], object]) -> object:
         """Waits until a condition holds, and returns what it returns. It may fail while the page changes."""
-        wait = WebDriverWait(self.driver, WITHIN, poll_frequency=0.05, ignored_exceptions=(Exception,))
+        wait = WebDriverWait(
+            self.driver, WITHIN, poll_frequency=0.05, ignored_exceptions=(WebDriverException, LookupError)
+        )
         return wait.until(lambda _: condition())
 
     def until_text(self, text: str, selector: str = "body") -> None:
         """Waits until a text is on the page."""
         try:
             self.until(lambda: text in self.text(selector))
-        except Exception:
+        except TimeoutException:
             raise AssertionError(f"no {text!r} on {self.driver.current_url}:\n{self.text('body')}") from None
 
     def run(self, script: str, *arguments: object) -> object:
