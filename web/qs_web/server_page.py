@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from qs_client import AsyncQueueClient, Figure, ServerUnavailable
+from qs_client import AsyncQueueClient, Figure, ServerUnavailable, Unauthorized
 
 from . import amounts
 from .figure_table import Distribution, FigureTable
@@ -73,6 +73,11 @@ async def show_bus(visit: Visit) -> Response:
         table, connections = _read(await bus.server_stats(connections=True))
     except ServerUnavailable as error:
         raise ServerUnavailable(f"the bus: {error}") from error
+    except Unauthorized as error:
+        if visit.session is None:
+            raise
+        text = f"the bus does not accept your token, which the queue server does: {error.text}"
+        raise ProblemError(403, text) from error
     return visit.page(
         "bus",
         live=LIVE,
