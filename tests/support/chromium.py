@@ -13,6 +13,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 INSTALL = "apt install chromium chromium-driver"
+NAME = "queues.example"
+"""A name that leads to this machine, and is to browsers a machine like any other."""
 WITHIN = 20.0
 """Seconds within which what a test waits for has to be on the page."""
 
@@ -32,6 +34,7 @@ class Chromium:
         for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"):
             options.add_argument(f"--{flag}")
         options.add_argument(f"--window-size={width},{height}")
+        options.add_argument(f"--host-resolver-rules=MAP {NAME} 127.0.0.1")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         if not script:
             options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})

@@ -1,10 +1,9 @@
 """Reads what a form sends, within bounds of size and time."""
 
-from urllib.parse import parse_qs
-
 import trio
 from starlette.requests import ClientDisconnect, Request
 
+from .form_fields import form_fields
 from .problem import ProblemError
 
 _SMALL = 512 * 1024
@@ -61,7 +60,6 @@ async def read_form(request: Request, most: int = _SMALL) -> Form:
     except ClientDisconnect:
         raise ProblemError(400, "the form was cut off") from None
     try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS)
+        return Form(form_fields(bytes(body), _FIELDS))
     except ValueError:  # UnicodeDecodeError is one
         raise ProblemError(400, "the form is not readable: text in UTF-8, and not too many fields") from None
-    return Form(fields)
