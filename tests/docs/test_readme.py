@@ -5,12 +5,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.serving import COMMAND, PROJECT, ServerProcess
-
-from qs_client import QueueClient
+from support.serving import COMMAND, PROJECT
 
 README = PROJECT / "README.md"
 PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
@@ -47,21 +44,6 @@ def test_the_console_blocks(run_console_blocks: Callable[..., int]) -> None:
     """Every command of README.md's console blocks, run in an empty folder, prints what README.md shows."""
     found = run_console_blocks(README)
     assert found, "README.md has no ```console block with a line '$ command'"
-
-
-def test_the_first_program(server: ServerProcess, fenced_blocks: Callable[..., list[Any]]) -> None:
-    """The first Python program of README.md prints what it pushes, in a queue that the commands before it have made."""
-    program = fenced_blocks(README.read_text(encoding="utf-8"), "python")[0].body
-    with QueueClient("127.0.0.1", server.port) as client:
-        client.new_queue("pears")
-    done = subprocess.run(
-        [sys.executable, "-c", program.replace("9876", str(server.port))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("four pears\n", "")
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "commands.md"])
@@ -104,9 +86,9 @@ def test_defaults_of_the_server() -> None:
     assert not wrong, f"defaults of queue-server.py, and what docs/operations.md says: {wrong}"
 
 
-@pytest.mark.parametrize("script", ["queue-bus.py", "start.py"])
+@pytest.mark.parametrize("script", ["queue-bus.py", "queue-web.py", "start.py"])
 def test_every_flag_of_the_bus_is_named(script: str) -> None:
-    """README.md or a page names every flag of queue-bus.py, and of scripts/run."""
+    """README.md or a page names every flag of queue-bus.py, queue-web.py and scripts/run."""
     missing = missing_from_pages(flags_in(help_of([sys.executable, str(PROJECT / "scripts" / script)])))
     assert not missing, f"neither README.md nor docs/*.md names these flags of {script}: {', '.join(missing)}"
 
