@@ -1,6 +1,7 @@
 """Addresses for programs that watch the server: metrics for Prometheus, and whether all is well."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import trio
 from prometheus_client.metrics_core import Metric
@@ -74,9 +75,25 @@ def _server(services: Services, request: Request) -> Upstream:
         raise _RefusedError(401, str(error)) from None
 
 
-async def _show_metrics(services: Services, request: Request) -> Response:
-    upstream = _server(services, request)
+@asynccontextmanager
+async def _asking(services: Services, request: Request) -> AsyncIterator[Upstream]:
+    """Gives the server as the one who asks may see it, when it is this request's turn. A token that the server does not
+    accept leaves nothing behind."""
     async with _AT_ONCE:
+        upstream = _server(services, request)
+        try:
+            yield upstream
+        except (Unauthorized, Forbidden) as error:
+            if isinstance(error, Unauthorized):
+                services.upstreams.drop(upstream)
+            hint = "send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page"
+            raise _RefusedError(error.code, f"{error.text} ({hint})") from None
+        finally:
+            await services.upstreams.close_unused()
+
+
+async def _show_metrics(services: Services, request: Request) -> Response:
+    async with _asking(services, request) as upstream:
         metrics = await _of_server(upstream)
         if upstream.bus is not None:
             metrics += await _of_bus(upstream.bus)
@@ -87,8 +104,8 @@ async def _of_server(upstream: Upstream) -> list[Metric]:
     try:
         with trio.fail_after(_SECONDS):
             figures, queues = await upstream.client.server_stats(), await upstream.fresh_stats()
-    except (Unauthorized, Forbidden) as error:
-        raise _refused(error) from None
+    except (Unauthorized, Forbidden):
+        raise
     except (ServerError, ServerUnavailable, trio.TooSlowError):
         return [up(False)]
     return [up(True), *of_figures(figures), *of_totals(queues)]
@@ -107,10 +124,8 @@ async def _show_queues(services: Services, request: Request) -> Response:
     pattern = request.query_params.get("queue", ".*")
     try:
         with trio.fail_after(_SECONDS):
-            async with _AT_ONCE:
-                queues = await _server(services, request).fresh_stats()
-    except (Unauthorized, Forbidden) as error:
-        raise _refused(error) from None
+            async with _asking(services, request) as upstream:
+                queues = await upstream.fresh_stats()
     except (ServerError, ServerUnavailable) as error:
         raise _RefusedError(503, str(error)) from None
     except trio.TooSlowError:
@@ -122,11 +137,6 @@ async def _show_queues(services: Services, request: Request) -> Response:
     if len(found) > _QUEUES:
         raise _RefusedError(400, f"{len(found)} queues match, and at most {_QUEUES} are shown: narrow ?queue=REGEX")
     return _encoded(request, of_queues(found))
-
-
-def _refused(error: ServerError) -> _RefusedError:
-    hint = "send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page"
-    return _RefusedError(error.code, f"{error.text} ({hint})")
 
 
 def _encoded(request: Request, metrics: Iterable[Metric]) -> Response:

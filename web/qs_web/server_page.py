@@ -79,6 +79,11 @@ async def show_bus(visit: Visit) -> Response:
         ) from None
     except ServerUnavailable as error:
         raise ServerUnavailable(f"the bus: {error}") from error
+    except Unauthorized as error:
+        if visit.session is None:
+            raise
+        text = f"the bus does not accept your token, which the queue server does: {error.text}"
+        raise ProblemError(403, text) from error
     return visit.page(
         "bus",
         live=LIVE,

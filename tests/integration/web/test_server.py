@@ -55,3 +55,20 @@ def test_connections(tmp_path: Path, shared_server: ServerProcess, qid: str, pat
             own = set(found)
         while rows(browser, path).keys() - own:  # until it has noticed that the two have gone
             pass
+
+
+def test_a_bus_that_knows_others(tmp_path: Path, shared_server: ServerProcess) -> None:
+    """A token that the bus does not accept is said to be one. The visitor stays signed in at the queue server."""
+    known = write_access(tmp_path / "access.toml", [principal("ops", admin=True)])
+    others = write_access(tmp_path / "bus.toml", [principal("other", admin=True)])
+    with (
+        serving(tmp_path / "root", *FAST, "--access", str(known)) as server,
+        bus_serving(shared_server, "--access", str(others)) as bus,
+        web_serving(tmp_path, server, "--bus", f"{bus.host}:{bus.port}") as web,
+        visitor(web) as browser,
+    ):
+        browser.post("/sign-in", data={"token": "ops-token", "after": "/"})
+        refused = browser.get("/bus")
+        assert refused.status_code == 403
+        assert "The bus does not accept your token, which the queue server does: " in refused.text
+        assert browser.get("/server").status_code == 200

@@ -51,7 +51,7 @@ def test_json_keeps_its_letters(text: str) -> None:
 ])  # fmt: skip
 def test_xml(payload: bytes, shown: str | None) -> None:
     """XML is indented where that changes no text. What is no XML, or asks for a document type, is left alone."""
-    found = indent_xml(payload)
+    found = indent_xml(payload, 1000)
     assert found is None if shown is None else found is not None and found.replace("\n<a", "<a") == shown
 
 
@@ -103,3 +103,14 @@ def test_what_cannot_be_seen() -> None:
     assert preview(("ä" * 500).encode()).startswith("ää")
     assert preview(b"a\nb\r\n  c") == "a b c"  # type: ignore[arg-type]
     assert preview(b"\xff\xd8\xff\xe0" * 50).startswith("ff d8 ff e0")
+
+
+@pytest.mark.parametrize(("depth", "kinds"), [(1, ["JSON", "JSON", "XML"]), (150, ["text"] * 3)])
+def test_indenting_is_bounded(depth: int, kinds: list[str]) -> None:
+    """A large flat document is indented. A deep one would become a hundred times as long, and is shown as text."""
+    payloads = [
+        "[" * depth + "1," * 200_000 + "1" + "]" * depth,
+        '{"a":' * depth + "[" + "{}," * 100_000 + "1]" + "}" * depth,
+        "<a>" * depth + "<b/>" * 100_000 + "</a>" * depth,
+    ]
+    assert [view_payload(payload.encode(), "").kind for payload in payloads] == kinds
