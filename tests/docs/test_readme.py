@@ -111,9 +111,9 @@ def test_defaults_of_the_server() -> None:
     assert not wrong, f"defaults of queue-server.py, and what docs/operations.md says: {wrong}"
 
 
-@pytest.mark.parametrize("script", ["queue-bus.py", "start.py"])
+@pytest.mark.parametrize("script", ["queue-bus.py", "queue-web.py", "start.py"])
 def test_every_flag_of_the_bus_is_named(script: str) -> None:
-    """README.md or a page names every flag of queue-bus.py, and of scripts/run."""
+    """README.md or a page names every flag of queue-bus.py, queue-web.py and scripts/run."""
     missing = missing_from_pages(flags_in(help_of([sys.executable, str(PROJECT / "scripts" / script)])))
     assert not missing, f"neither README.md nor docs/*.md names these flags of {script}: {', '.join(missing)}"
 

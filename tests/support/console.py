@@ -209,6 +209,8 @@ class Console:
                 line = server.stdout.readline()
                 assert line, f"{command}: says no more than {printed!r}"
                 printed += line
+                if line.startswith("listening on "):
+                    self.web_port = line.rsplit(":", 1)[1].strip()
         return self._show(printed)
 
     def _listening(self, command: str, stdout: IO[str]) -> str:
