@@ -8,6 +8,8 @@ from starlette.requests import ClientDisconnect, Request
 _SMALL = 512 * 1024
 """Bytes of a form. Room for a thousand names of queues."""
 _FIELDS = 4000
+_LARGE_AT_ONCE = 8
+"""Forms larger than usual that are read at the same time. Others wait for their turn."""
 _SECONDS = 20.0
 """How long a browser may take to send a form."""
 
@@ -37,6 +39,15 @@ class Form:
     def flat(self, *without: str) -> list[tuple[str, str]]:
         """Returns all fields as pairs, but for those named, to send them again with another form."""
         return [(name, value) for name, values in self._fields.items() if name not in without for value in values]
+
+
+_large = trio.CapacityLimiter(_LARGE_AT_ONCE)
+
+
+async def read_large_form(request: Request, most: int) -> Form:
+    """Reads the form of a request, when few others of this kind are being read. Otherwise like `read_form`."""
+    async with _large:
+        return await read_form(request, most)
 
 
 async def read_form(request: Request, most: int = _SMALL) -> Form:

@@ -9,7 +9,7 @@ from qs_client import Draft
 
 from .answering import ProblemError
 from .confirming import Doomed, ask, is_confirmed
-from .forms import Form, read_form
+from .forms import Form, read_form, read_large_form
 from .queue_page import figures, queue_name
 from .visit import Visit
 
@@ -126,7 +126,7 @@ async def make_queue(visit: Visit) -> Response:
 async def push_message(visit: Visit) -> Response:
     """Pushes a message. `payload`, `delay` in seconds or empty, `key` or empty."""
     qid = queue_name(visit)
-    form = await read_form(visit.request, _PUSH_MOST)
+    form = await read_large_form(visit.request, _PUSH_MOST)
     payload = form.one("payload").replace("\r\n", "\n")  # browsers send line ends of forms so
     delay = _number(form, "delay", float)
     await visit.client.push_many(qid, [Draft(payload, delay, form.one("key").strip() or None)])

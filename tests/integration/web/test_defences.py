@@ -127,6 +127,7 @@ def test_under_a_path(shared_server: ServerProcess, client: QueueClient, qid: st
                     assert part.startswith(("/ops/queues/", "#")), part[:60]
         answer = browser.post("/ops/queues/queues", data={"do": "pause", "q": qid})
         assert answer.headers["location"].startswith("/ops/queues/?done=paused")
+        assert browser.get("/ops/queues").headers["location"] == "/ops/queues/"
         assert browser.get("/").status_code == 404
         assert browser.get("/ops/queues/", headers={"host": "other.example:8443"}).status_code == 200
         assert browser.get("/ops/queues/", headers={"host": "other.example"}).status_code == 421
