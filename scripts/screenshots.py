@@ -130,7 +130,7 @@ def main() -> int:
                 take(window, "page-queues", "/", 960)
                 take(window, "page-queue", "/queue?q=orders", 1000)
                 take(window, "page-message", f"/message?q=mail-dead&id={dead}", 900)
-                take(window, "page-server", "/server", 1160)
+                take(window, "page-server", "/server", 1000)
                 window.open("/queue?q=audit")
                 window.press("Purge…")
                 window.until_text("for good")

@@ -8,12 +8,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from . import monitoring
-from .answering import ProblemError, Show, answer
+from .answering import Show, answer
 from .assets import send_asset
 from .guard import Guard
 from .hosts import AllowedHosts
 from .message_actions import act_on_messages
 from .message_page import send_payload, show_message
+from .problem import ProblemError
 from .queue_actions import act_on_queues, make_queue, push_message, redrive_all, set_options
 from .queue_list import show_queues
 from .queue_page import show_queue

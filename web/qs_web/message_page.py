@@ -4,8 +4,8 @@ from starlette.responses import Response
 
 from qs_schemas import GetMessage
 
-from .answering import ProblemError
 from .payloads import HEX_MOST, view_payload
+from .problem import ProblemError
 from .queue_page import payload_of, queue_name
 from .visit import LIVE, Visit
 

@@ -2,18 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
-import regex
 import trio
 from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from qs_client import AsyncQueueClient, Forbidden, QueueInfo, ServerError, ServerUnavailable, Unauthorized
+from qs_client import AsyncQueueClient, Forbidden, ServerError, ServerUnavailable, Unauthorized
 from qs_client.security import Token
 
 from .health import check_server
 from .metrics import bus_up, encode, of_figures, of_queues, of_totals, up
+from .queue_patterns import matching
 from .services import Services
 from .upstream import Upstream
 
@@ -23,10 +23,6 @@ _READY = 2.0
 """Within which it has to answer to be ready."""
 _QUEUES = 1000
 """Queues that one answer has at most."""
-_PATTERN = 256
-"""Characters of a pattern."""
-_MATCHING = 0.1
-"""Seconds that a pattern may take, of all queues."""
 
 _AT_ONCE = trio.CapacityLimiter(8)
 """Scrapes that ask the queue server at the same time: nobody has to sign in to try a token here."""
@@ -119,24 +115,13 @@ async def _show_queues(services: Services, request: Request) -> Response:
         raise _RefusedError(503, str(error)) from None
     except trio.TooSlowError:
         raise _RefusedError(503, f"the queue server has not answered within {_SECONDS:.0f} s") from None
-    found = _matching(pattern, queues)
+    try:
+        found = matching(pattern, queues)
+    except ValueError as error:
+        raise _RefusedError(400, str(error)) from None
     if len(found) > _QUEUES:
         raise _RefusedError(400, f"{len(found)} queues match, and at most {_QUEUES} are shown: narrow ?queue=REGEX")
     return _encoded(request, of_queues(found))
-
-
-def _matching(pattern: str, queues: list[QueueInfo]) -> list[QueueInfo]:
-    """Returns the queues whose whole names match."""
-    if len(pattern) > _PATTERN:
-        raise _RefusedError(400, f"the regular expression has more than {_PATTERN} characters")
-    until = trio.current_time() + _MATCHING
-    try:
-        matches = regex.compile(pattern).fullmatch
-        return [each for each in queues if matches(each.qid, timeout=max(until - trio.current_time(), 1e-6))]
-    except regex.error as error:
-        raise _RefusedError(400, f"?queue= is not a regular expression: {error}") from None
-    except TimeoutError:
-        raise _RefusedError(400, "the regular expression takes too long: make it simpler") from None
 
 
 def _refused(error: ServerError) -> _RefusedError:

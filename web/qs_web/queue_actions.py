@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from qs_client import Draft
 
-from .answering import ProblemError
 from .confirming import Doomed, ask, is_confirmed
 from .forms import Form, read_form, read_large_form
+from .problem import ProblemError
 from .queue_page import figures, queue_name
 from .visit import Visit
 

@@ -7,10 +7,10 @@ from starlette.responses import Response
 from qs_client import AsyncQueueClient, Forbidden, NotImplementedByServer, QueueInfo, QueueOptions, ServerError
 from qs_schemas import GetMessage
 
-from .answering import ProblemError
 from .drawing import draw
 from .history import depth_of, figures_of
 from .payloads import preview
+from .problem import ProblemError
 from .visit import LIVE, Visit
 
 MESSAGES = 25

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from qs_client import AsyncQueueClient, Figure, ServerUnavailable
 
 from . import amounts
-from .answering import ProblemError
 from .figure_table import Distribution, FigureTable
+from .problem import ProblemError
 from .visit import LIVE, Visit
 
 _GIB = 1 << 30

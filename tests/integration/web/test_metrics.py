@@ -86,6 +86,9 @@ def test_a_queue_with_a_hostile_name(browser: httpx.Client, shared_server: Serve
         ("(", "?queue= is not a regular expression: missing )"),
         ("(a+)+" * 40 + "b", "takes too long"),
         ("a" * 257, "more than 256 characters"),
+        ("(?:" * 36 + "a" + "){9}" * 36, "repeats a part more than 1000 times"),
+        ("(?x)" + "(?:" * 20 + "a" + "){ 9 }" * 20, "repeats a part more than 1000 times"),
+        (r"(?:\\{99}){99}", "repeats a part more than 1000 times"),
     ],
 )
 def test_bad_patterns(browser: httpx.Client, shared_server: ServerProcess, qid: str, pattern: str, text: str) -> None:

@@ -1,5 +1,8 @@
 """The small parts of the page: amounts, links, hosts, sessions, notices, and the look-up of figures."""
 
+import re
+from importlib import resources
+
 import pytest
 
 from qs_client import Figure
@@ -103,3 +106,13 @@ def test_quantiles() -> None:
     assert table.value("missing") is None
     assert table.by("took_count", "operation") == {"never": 0, "push": 100, "slow": 3}
     assert table.distribution("missing") is None
+
+
+def test_the_script_is_small() -> None:
+    """The script has less than 5 kB, and neither it nor the style sheet names another host."""
+    files = resources.files("qs_web") / "static"
+    assert len((files / "page.js").read_bytes()) < 5000
+    for name in ("page.js", "page.css"):
+        text = (files / name).read_text(encoding="utf-8")
+        assert "//" not in re.sub("^ *// .*$", "", text, flags=re.MULTILINE)
+        assert "url(" not in text

@@ -92,10 +92,12 @@ class Compaction:
             raise
 
     def run(self) -> bool:
-        """Compacts the oldest segment at once, if that is worth it. Returns True if the segment is gone. OSError."""
-        oldest = self._store.log.oldest
-        if self._stepping or not self.wanted:
+        """Compacts the oldest segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
+        log, oldest = self._store.log, self._store.log.oldest
+        if self._stepping:
             return False  # called by a slice that has no room: a second one would have none either
+        if not self.wanted and (log.failed or oldest == self._damaged or not self._store.usage.gains(log.sizes)):
+            return False
         while self._store.log.oldest == oldest and oldest != self._damaged:
             self.step()
             self._store.commit_early()

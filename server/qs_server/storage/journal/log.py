@@ -26,6 +26,8 @@ from .supply import Supply, enough_of
 _logger = logging.getLogger(__name__)
 _RESERVE = 1 << 20
 """Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
+_DROP = 2 * BLOCK
+"""Bytes at a segment's end that a full disk leaves to the record with which the oldest segment goes."""
 FRAME = 32 << 20
 """Bytes of records after which a frame is written though its batch goes on."""
 QUICK = 0.003
@@ -73,7 +75,7 @@ class Log:
         """What was appended and is not written: bodies, and payloads that follow them."""
         self.unwritten: dict[int, bytes] = {}
         """Payloads that were appended one by one and are in no segment yet, by their places."""
-        self._length, self._wanted, self._kept = 0, False, 0
+        self._length, self._wanted, self._kept, self._halfway = 0, False, 0, 0
         self._start = 0  # the place at which the records of the frame that is being made begin
         self.on_sync: Callable[[float], object] = lambda seconds: None
         """Is told, in any thread, how long each sync has taken, with the write before it if that is what was synced."""
@@ -114,28 +116,54 @@ class Log:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
+    def reserve(self, size: int, *, push: bool = False, copy: bool = False, drop: bool = False) -> None:
         """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
         room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
-        of deletes. OSError: there is no room, and nothing has changed, unless what was appended before could not be
-        committed."""
+        of deletes; drop: leaves nothing, as a segment goes with it. OSError: there is no room, and nothing has changed,
+        unless what was appended before could not be committed."""
         if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self.failed is not None:
             raise LogFailedError(self.failed.errno, f"the journal failed ({self.failed.strerror})")
         if self.pending:
             self.commit_batch()
+        if self.is_short and not copy and not drop:
+            self._relieve(push=push)
         needed = padded(FRAME_HEAD + size)
-        if self._writer is None or needed > self.room - self._leave(push=push, copy=copy):
+        if self._writer is None or needed > self.room - self._leave(push=push, copy=copy, drop=drop):
             self._go_over(needed, push=push, copy=copy)
         self._count_left()
         self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
 
+    @property
+    def is_short(self) -> bool:
+        """True if the disk is full and the reserve is used up. What is left of the last segment is then for compaction
+        and deletes alone: without it they could not make room for another reserve."""
+        return self.tight and self.wants_reserve is not None
+
+    def _relieve(self, *, push: bool) -> None:
+        """Tries to end the shortage. For deletes also by compaction, whenever they have used half of what was left: as
+        long as its copies may have room there. OSError."""
+        if push:
+            self.renew_reserve()
+        else:
+            self.make_room()
+            self._halfway = self.room // 2
+
+    def renew_reserve(self) -> None:
+        """Makes another reserve if there is room for one by now. OSError, except for lack of room."""
+        try:
+            self.supply.require_reserve(self._largest)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+
     def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
-        """Begins a new segment. On a full disk, what frees room again first has room made for itself. OSError."""
+        """Begins a new segment. On a full disk, deletes have room made, and take the reserve only if compaction did not
+        need it. OSError."""
         self.changes += 1
         try:
-            self._begin_or_wait(needed, push=push, exact=copy)
+            self._begin_or_wait(needed, push=push, copy=copy)
         except OSError as error:
             if not has_no_room(error):
                 raise
@@ -143,24 +171,26 @@ class Log:
             if push or copy:
                 raise
             self.make_room()
-            if self._writer is None or needed > self.room:
-                self._begin_segment(needed, push=False, exact=True)
+            if self._writer is None or needed > self.room - self._leave(push=push, copy=copy, drop=False):
+                self._begin_segment(needed, push=False, exact=True, lend=True)
         else:
             self.tight = self.tight and not push
 
-    def _begin_or_wait(self, needed: int, *, push: bool, exact: bool) -> None:
+    def _begin_or_wait(self, needed: int, *, push: bool, copy: bool) -> None:
         """Begins a new segment. When there is no room, a spare one that is being made may have taken it: tries again
         after that. OSError."""
         try:
-            self._begin_segment(needed, push=push, exact=exact)
+            self._begin_segment(needed, push=push, exact=copy, lend=copy)
         except OSError as error:
             if not has_no_room(error) or not self.settle_upkeep():
                 raise
-            self._begin_segment(needed, push=push, exact=exact)
+            self._begin_segment(needed, push=push, exact=copy, lend=copy)
 
-    def _leave(self, *, push: bool, copy: bool) -> int:
+    def _leave(self, *, push: bool, copy: bool, drop: bool) -> int:
         """Returns how many bytes at the end of the last segment are left to what frees room again."""
-        return self._kept if push else self._kept // 2 if copy else 0
+        if push:
+            return self.room if self.is_short else self._kept
+        return self._kept // 2 if copy else _DROP if self.tight and not drop else 0
 
     def _count_left(self) -> None:
         writer = self._writer
@@ -169,9 +199,10 @@ class Log:
             return
         size, end, length = writer.header.size, writer.end, self._length
         self.room = size - end
-        room = self.room - BLOCK - FRAME_HEAD - length
-        self.left = min(room, FRAME - length)
-        self.left_to_pushes = min(room - self._kept, FRAME - length)
+        room, most = self.room - BLOCK - FRAME_HEAD - length, FRAME - length
+        halfway = self._halfway if self.is_short else 0
+        self.left = min(room - max(halfway, self._leave(push=False, copy=False, drop=False)), most)
+        self.left_to_pushes = min(room - self._leave(push=True, copy=False, drop=False), most)
         self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
 
     def append(self, body: bytes, payload: bytes | None = None, *, durable: bool = True) -> int:
@@ -294,13 +325,13 @@ class Log:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def _begin_segment(self, needed: int, *, push: bool, exact: bool) -> None:
+    def _begin_segment(self, needed: int, *, push: bool, exact: bool, lend: bool = False) -> None:
         """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
         number = self.number + 1
         first = list(self.first_records())
         begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
         size, path, recycled = self.supply.take(
-            begin + padded(needed), push=push, exact=exact, largest=max(self.sizes.values(), default=0)
+            begin + padded(needed), push=push, exact=exact, lend=lend, largest=self._largest
         )
         self._sync_last()
         oldest = next(iter(self.sizes), number)
@@ -384,7 +415,11 @@ class Log:
     @property
     def wants_reserve(self) -> int | None:
         """Bytes of the reserve to make now, None if there is one or it is too early."""
-        return None if self._writer is None else self.supply.wanted_reserve(max(self.sizes.values()))
+        return None if self._writer is None else self.supply.wanted_reserve(self._largest)
+
+    @property
+    def _largest(self) -> int:
+        return max(self.sizes.values(), default=0)
 
     @property
     def size(self) -> int:
@@ -399,7 +434,7 @@ class Log:
     def drop_oldest(self) -> None:
         """Gives up the oldest segment: nothing in it is needed, and a record says so, durably. OSError."""
         oldest = next(iter(self.sizes))
-        self.reserve(records.SMALL)
+        self.reserve(records.SMALL, drop=True)
         self.append(records.checkpoint(oldest + 1))
         self.commit_batch()
         del self.sizes[oldest], self.salts[oldest]

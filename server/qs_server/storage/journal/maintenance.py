@@ -180,6 +180,8 @@ class Maintenance:
             self.checkpointed = store.log.position
         elif compaction.wanted:
             compaction.step()
+            if store.log.is_short:
+                self.make_room()  # before deletes use up the room for the other copies
 
     def _forget_keys(self) -> None:
         """Forgets old keys, in the queues to which nobody pushes any more too: they would hold segments."""
@@ -221,22 +223,27 @@ class Maintenance:
             _logger.warning("there is room for more of the journal again")
 
     def make_room(self) -> bool:
-        """Removes at once what is not needed any more, as the disk is full. Returns whether there was anything. OSError
-        for any reason but that compaction has no room either."""
+        """Removes at once what is not needed any more, as the disk is full, until there is a reserve again. Commits
+        first, as what compaction has changed may have to be taken back. Returns whether there was anything. OSError for
+        any reason but that compaction has no room either."""
         if self._making_room:
             return False
+        store, log, freed = self._store, self._store.log, False
+        store.commit_early()
         self._making_room = True
         try:
             freed = self._remove_garbage()
-            while not freed and self.compaction.run():
-                freed = self._remove_garbage()
-            return freed
+            log.renew_reserve()
+            while (not freed or log.is_short) and self.compaction.run():
+                freed = self._remove_garbage() or freed
+                log.renew_reserve()
         except OSError as error:
             if not has_no_room(error):
                 raise
-            return False  # what asked for room may need less than a segment's live messages
+            store.roll_back()  # what asked for room may need less than a segment's live messages
         finally:
             self._making_room = False
+        return freed
 
     def settle_running(self) -> bool:
         """Waits for upkeep that is under way. Returns whether there was any."""

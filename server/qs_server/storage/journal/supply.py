@@ -92,27 +92,51 @@ class Supply:
         self._disk.rename(f"{self._directory}/{name}", f"{self._directory}/{RESERVE}")
         self._reserve = size
 
-    def take(self, needed: int, *, push: bool, exact: bool, largest: int = 0) -> tuple[int, str, bool]:
+    def require_reserve(self, largest: int) -> None:
+        """Makes the reserve unless it is large enough; on a full disk, of the spare. largest: see `wanted_reserve`.
+        OSError."""
+        size = self.wanted_reserve(largest)
+        if size is None:
+            return
+        try:
+            make_file(f"{self._directory}/{NEXT}", size, self._disk, sync=self._sync)
+        except OSError as error:
+            if not has_no_room(error) or self._spare is None or self._spare < size:
+                raise
+            spare, self._spare = self._spare, None
+            self.take_reserve(spare, SPARE)
+        else:
+            self.take_reserve(size, NEXT)
+
+    def take(self, needed: int, *, push: bool, exact: bool, lend: bool, largest: int = 0) -> tuple[int, str, bool]:
         """Takes a file of at least `needed` bytes. Returns its size, its path, and whether it is recycled. push: it is
         for pushes, which leave the reserve, and on a full disk the spare, to what makes room; exact: the file may have
-        just the needed bytes; largest: see `wanted_reserve`. OSError: no file can be made."""
-        if push and (reserve := self.wanted_reserve(largest)) is not None:
-            make_file(f"{self._directory}/{NEXT}", reserve, self._disk, sync=self._sync)
-            self.take_reserve(reserve, NEXT)
+        just the needed bytes; lend: the file may be the reserve; largest: see `wanted_reserve`. OSError: no file can be
+        made."""
+        if push:
+            self.require_reserve(largest)
         spare, usual = self._spare, needed + SMALLEST
         if spare is not None and spare >= usual and not (push and self._tight):
             self._spare = None
             return spare, f"{self._directory}/{SPARE}", self._recycled
         path = f"{self._directory}/{NEXT}"
-        for size in (max(self._next_size, usual), usual):
-            if self._make(path, size):
-                return size, path, False
-        if not push and needed <= self._reserve:
+        if needed + SMALLEST // 2 <= self._reserve < usual:
+            usual = self._reserve  # a larger segment would want a larger reserve
+        size = max(self._next_size, usual)
+        if self._leaves_room(size) and self._make(path, size):
+            return size, path, False
+        if (not push or self._leaves_room(usual)) and self._make(path, usual):
+            return usual, path, False
+        if lend and needed <= self._reserve:
             size, self._reserve = self._reserve, 0
             return size, f"{self._directory}/{RESERVE}", True
         if exact and self._make(path, needed):
             return needed, path, False
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def _leaves_room(self, size: int) -> bool:
+        """Tells whether the disk has room for a segment of that many bytes and for a reserve as large. OSError."""
+        return size <= self._reserve or 2 * size <= self._disk.free_bytes(self._directory)
 
     def _make(self, path: str, size: int) -> bool:
         """Makes a segment file. Returns False if there is no room for it. OSError."""
@@ -135,6 +159,8 @@ class Supply:
 
     def make_spare(self, size: int) -> None:
         """Makes a spare; may run in any thread. Report the result with `has_made` or `could_not_make`. OSError."""
+        if not self._leaves_room(size):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._directory)
         make_file(f"{self._directory}/{SPARE}", size, self._disk, sync=self._sync)
 
     def recycle(self, path: str, size: int) -> bool:

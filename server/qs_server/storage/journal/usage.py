@@ -51,6 +51,11 @@ class Usage:
             return False
         return not self.live.get(next(iter(sizes))) or self.total < self.least(sizes, tight=tight)
 
+    def gains(self, sizes: dict[int, int]) -> bool:
+        """Tells whether an eighth of the oldest segment or more is dead. sizes: see `wants_compaction`."""
+        oldest = next(iter(sizes), 0)
+        return len(sizes) > 1 and self.live.get(oldest, 0) <= sizes[oldest] // 8 * 7
+
     @staticmethod
     def least(sizes: dict[int, int], *, tight: bool) -> int:
         """Returns the number of live bytes below which the oldest segment should go. sizes, tight: see
