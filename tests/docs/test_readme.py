@@ -1,13 +1,17 @@
 """README.md and the pages are true and complete: what they show is run, and every flag is named in them."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.serving import COMMAND, PROJECT
+from support.serving import COMMAND, PROJECT, ServerProcess
+
+from qs_client import QueueClient
 
 README = PROJECT / "README.md"
 PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
@@ -44,6 +48,27 @@ def test_the_console_blocks(run_console_blocks: Callable[..., int]) -> None:
     """Every command of README.md's console blocks, run in an empty folder, prints what README.md shows."""
     found = run_console_blocks(README)
     assert found, "README.md has no ```console block with a line '$ command'"
+
+
+def test_the_worker_survives_its_own_crash(
+    server: ServerProcess, fenced_blocks: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """README.md's worker is killed while it handles a message: the next worker gets the message at once."""
+    [program] = fenced_blocks(README.read_text(encoding="utf-8"), "python")
+    worker = tmp_path / program.title
+    worker.write_text(program.body.replace("9876", str(server.port)))
+    killed = (
+        "import builtins, os, runpy; "
+        f"builtins.print = lambda _: os.kill(os.getpid(), 9); runpy.run_path({str(worker)!r})"
+    )
+    with QueueClient("127.0.0.1", server.port) as client:
+        client.new_queue("orders", max_receives=2, dead_letter="failed")
+        client.push("orders", "3 apples")
+        assert subprocess.run([sys.executable, "-c", killed], timeout=60, check=False).returncode == -signal.SIGKILL
+        with subprocess.Popen([sys.executable, "-u", str(worker)], stdout=subprocess.PIPE, text=True) as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "packed 3 apples\n"
+            second.kill()
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "commands.md"])

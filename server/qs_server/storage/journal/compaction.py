@@ -7,6 +7,7 @@ its own. The work is done in slices, each committed with a batch of requests, so
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from time import perf_counter
 from typing import Protocol
 
@@ -99,7 +100,7 @@ class Compaction:
         if not self.wanted and (log.failed or oldest == self._damaged or not self._store.usage.gains(log.sizes)):
             return False
         while self._store.log.oldest == oldest and oldest != self._damaged:
-            self.step()
+            self.step(inf)  # each slice is a frame, which takes whole blocks: as few as can be
             self._store.commit_early()
         return self._store.log.oldest != oldest
 

@@ -163,7 +163,7 @@ class Copying:
         except OSError as error:
             if not has_no_room(error):
                 raise
-            left = store.usage.live.get(segment, 0)
+            left = max(store.usage.live.get(segment, 0) - size, 0)
             store.log.reserve(size + left + left // 16, copy=True)
 
 

@@ -190,7 +190,9 @@ class Log:
         """Returns how many bytes at the end of the last segment are left to what frees room again."""
         if push:
             return self.room if self.is_short else self._kept
-        return self._kept // 2 if copy else _DROP if self.tight and not drop else 0
+        if copy and not self.is_short:
+            return self._kept // 2
+        return _DROP if self.tight and not drop else 0
 
     def _count_left(self) -> None:
         writer = self._writer

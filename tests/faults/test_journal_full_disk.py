@@ -1,0 +1,111 @@
+"""A journal on a really full disk: pushes are refused, and deletes go on, one by one, until the queue is empty."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.engines import ManualClock
+from support.small_disk import small_disk
+
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt
+
+
+class Consumer:
+    """An engine with a queue on a small disk, and the ids of the messages in it."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.clock = ManualClock()
+        self.engine = JournalEngine(str(root), clock=self.clock, durability=Durability.ALWAYS)
+        self.left: list[int] = []
+        self.engine.create("q", Options())
+        self.engine.commit()
+
+    def push(self, size: int) -> bool:
+        """Pushes a message of that many bytes if there is room."""
+        self.clock.tick()
+        try:
+            mids = self.engine.queue("q").push([Draft(b"x" * size)])
+            self.engine.commit()
+        except OSError:
+            self.engine.roll_back()
+            return False
+        self.left += mids
+        return True
+
+    def delete(self, index: int) -> None:
+        """Deletes a message. OSError: there is no room."""
+        self.clock.tick()
+        self.engine.queue("q").delete(Receipt(self.left.pop(index)))
+        self.engine.commit()
+
+    def upkeep(self) -> None:
+        work = self.engine.begin_upkeep()
+        self.engine.commit()
+        if work is not None:
+            work.run()
+            self.engine.finish_upkeep(work)
+
+    def finds_room(self, size: int) -> bool:
+        """Pushes a message of that many bytes after some seconds of upkeep."""
+        for _ in range(10):
+            self.clock.now += 2 * SECOND
+            self.upkeep()
+        return self.push(size)
+
+
+@pytest.fixture(name="consumer")
+def _consumer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Consumer]:
+    with small_disk(tmp_path / "small", request.param) as mounted:
+        consumer = Consumer(mounted / "root")
+        with contextlib.closing(consumer.engine):
+            yield consumer
+
+
+def any_of(left: list[int], chance: random.Random) -> int:
+    return chance.randrange(len(left))
+
+
+ORDERS: dict[str, Callable[[list[int], random.Random], int]] = {
+    "oldest first": lambda left, chance: 0,
+    "newest first": lambda left, chance: len(left) - 1,
+    "any": any_of,
+}
+
+
+@pytest.mark.parametrize("order", list(ORDERS))
+@pytest.mark.parametrize("size", [1000, 8000, 20000])
+@pytest.mark.parametrize("consumer", ["512k", "1m", "2m", "4m"], indirect=True)
+def test_deletes_are_not_refused(consumer: Consumer, size: int, order: str) -> None:
+    """A producer tries again before each delete, and gets what room there is: all of it but that for compaction and
+    deletes. When the producer stops, the queue can be emptied, and then there is room for pushes."""
+    while consumer.push(size):
+        pass
+    chance, tries, pushed = random.Random(1), 3 * len(consumer.left), 0
+    while consumer.left:
+        if tries:
+            tries -= 1
+            pushed += consumer.push(size)
+        consumer.delete(ORDERS[order](consumer.left, chance))
+    assert pushed
+    assert consumer.finds_room(size)
+
+
+@pytest.mark.parametrize("order", list(ORDERS))
+@pytest.mark.parametrize("size", [1000, 8000])
+@pytest.mark.parametrize("consumer", ["2m", "6m"], indirect=True)
+def test_deletes_are_not_refused_beside_upkeep(consumer: Consumer, size: int, order: str) -> None:
+    """Upkeep, which compacts in slices and makes spare segments, leaves deletes their room too."""
+    while consumer.push(size):
+        consumer.upkeep()
+    chance, tries = random.Random(1), len(consumer.left)
+    while consumer.left:
+        if tries:
+            tries -= 1
+            consumer.push(size)
+        consumer.upkeep()
+        consumer.delete(ORDERS[order](consumer.left, chance))
+    assert consumer.finds_room(size)
