@@ -33,7 +33,10 @@ class _Families:
 def encode(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     """Returns a body and its content type: OpenMetrics if `accept`, the header, asks for it, else the text format
     0.0.4."""
-    encoder, content_type = choose_encoder(accept)
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encoder, content_type = choose_encoder("")
     return encoder(_Families(metrics)), content_type
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from qs_client import AsyncQueueClient, Forbidden, ServerError, ServerUnavailable, Unauthorized
+from qs_client import AsyncQueueClient, ServerError, ServerUnavailable
 from qs_client.security import Token
 
 from .health import check_server
@@ -20,6 +20,8 @@ from .upstream import Upstream
 
 _SECONDS = 4.0
 """Within which the server, and then the bus, has to answer a scrape. Prometheus waits 10 seconds by default."""
+_WRONG_TOKEN = frozenset({401, 501})
+"""Codes for a token that the server does not take: a wrong one, or any, if it has no access file."""
 _READY = 2.0
 """Within which it has to answer to be ready."""
 _QUEUES = 1000
@@ -83,11 +85,11 @@ async def _asking(services: Services, request: Request) -> AsyncIterator[Upstrea
         upstream = _server(services, request)
         try:
             yield upstream
-        except (Unauthorized, Forbidden) as error:
-            if isinstance(error, Unauthorized):
+        except ServerError as error:
+            if error.code in _WRONG_TOKEN:
                 services.upstreams.drop(upstream)
-            hint = "send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page"
-            raise _RefusedError(error.code, f"{error.text} ({hint})") from None
+            hint = " (send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page)"
+            raise _RefusedError(error.code, error.text + (hint if error.code in {401, 403} else "")) from None
         finally:
             await services.upstreams.close_unused()
 
@@ -104,9 +106,11 @@ async def _of_server(upstream: Upstream) -> list[Metric]:
     try:
         with trio.fail_after(_SECONDS):
             figures, queues = await upstream.client.server_stats(), await upstream.fresh_stats()
-    except (Unauthorized, Forbidden):
-        raise
-    except (ServerError, ServerUnavailable, trio.TooSlowError):
+    except ServerError as error:
+        if error.code in _WRONG_TOKEN | {403}:  # it answers
+            raise
+        return [up(False)]
+    except (ServerUnavailable, trio.TooSlowError):
         return [up(False)]
     return [up(True), *of_figures(figures), *of_totals(queues)]
 
@@ -126,7 +130,7 @@ async def _show_queues(services: Services, request: Request) -> Response:
         with trio.fail_after(_SECONDS):
             async with _asking(services, request) as upstream:
                 queues = await upstream.fresh_stats()
-    except (ServerError, ServerUnavailable) as error:
+    except ServerUnavailable as error:
         raise _RefusedError(503, str(error)) from None
     except trio.TooSlowError:
         raise _RefusedError(503, f"the queue server has not answered within {_SECONDS:.0f} s") from None

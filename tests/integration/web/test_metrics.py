@@ -49,6 +49,22 @@ def test_openmetrics(browser: httpx.Client) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x.0", "", ";;="])
+def test_a_format_that_there_is_not(browser: httpx.Client, version: str) -> None:
+    """A version that nobody can have meant is answered all the same."""
+    answer = browser.get("/metrics", headers={"accept": f"application/openmetrics-text; version={version}"})
+    assert answer.status_code == 200
+    assert "qs_up 1.0" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/queues"])
+def test_a_token_that_nobody_needs(browser: httpx.Client, path: str) -> None:
+    """A server without an access file takes no token. That is said, and not that the server is down."""
+    answer = browser.get(path, headers={"authorization": "Bearer token"})
+    assert answer.status_code == 501
+    assert answer.text.startswith("this server has no access file")
+
+
 @needs_promtool
 def test_promtool_finds_nothing_wrong(browser: httpx.Client, qid: str) -> None:
     """Names, units and help are as Prometheus wants them."""
