@@ -70,10 +70,7 @@ class Upstream:
         it. ServerError, ServerUnavailable as the client raises them; trio.TooSlowError."""
         if self._stats is not None and self._clock() < self._fresh_until:
             return self._stats
-        asking = self._asking
-        if asking is None:
-            asking = self._asking = _Asking(self._clock(), self._version)
-            trio.lowlevel.spawn_system_task(self._ask, asking)
+        asking = self._begin()
         patience = float("inf") if self._stats is None else _LATE if self._shown != self._version else _SOON
         with trio.move_on_after(patience):
             await asking.ended.wait()
@@ -82,6 +79,13 @@ class Upstream:
         if self._stats is None or (self._asking is asking and self._is_late(asking)):
             raise trio.TooSlowError
         return self._stats
+
+    def _begin(self) -> _Asking:
+        """Returns the question that is under way, or begins one."""
+        if self._asking is None:
+            self._asking = _Asking(self._clock(), self._version)
+            trio.lowlevel.spawn_system_task(self._ask, self._asking)
+        return self._asking
 
     def _is_late(self, asking: _Asking) -> bool:
         return self._clock() - asking.begun > max(_LATE, 2 * self._took)
@@ -105,9 +109,16 @@ class Upstream:
             asking.ended.set()
 
     async def fresh_stats(self) -> list[QueueInfo]:
-        """Returns the figures as they are now, see `stats`."""
+        """Returns the figures as they are now, however long that takes the queue server. Otherwise like `stats`."""
         self.forget()
-        return await self.stats()
+        wanted = self._version
+        while True:
+            asking = self._begin()
+            await asking.ended.wait()
+            if asking.error is not None:
+                raise asking.error
+            if asking.version >= wanted and self._stats is not None:
+                return self._stats
 
     def forget(self) -> None:
         """Makes the next `stats` ask again, after a change."""
