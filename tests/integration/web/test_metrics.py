@@ -39,6 +39,7 @@ def test_the_text_format(browser: httpx.Client, shared_server: ServerProcess, qi
     durations = 'qs_request_duration_seconds_bucket{le="+Inf",operation="push-message"}'
     assert after[durations] == after[pushes]
     assert after["qs_queues"] >= 1
+    assert after["qs_messages_ready"] >= 1
     assert not re.search(r'\bqueue="', answer.text), "the names of queues are in /metrics/queues only"
 
 
