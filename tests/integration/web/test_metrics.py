@@ -41,6 +41,7 @@ def test_the_text_format(browser: httpx.Client, shared_server: ServerProcess, qi
     assert after["qs_queues"] >= 1
     assert after["qs_messages_ready"] >= 1
     assert not re.search(r'\bqueue="', answer.text), "the names of queues are in /metrics/queues only"
+    assert "peer=" not in answer.text, "there must not be a series for each client"
 
 
 def test_openmetrics(browser: httpx.Client) -> None:
