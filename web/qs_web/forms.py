@@ -21,6 +21,10 @@ class Form:
     def __init__(self, fields: dict[str, list[str]]) -> None:
         self._fields = fields
 
+    def has(self, name: str) -> bool:
+        """Tells whether a field is there."""
+        return name in self._fields
+
     def one(self, name: str) -> str:
         """Returns the value of a field, "" if it is missing."""
         return self._fields.get(name, [""])[0]
