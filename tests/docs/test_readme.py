@@ -62,8 +62,8 @@ def test_the_worker_survives_its_own_crash(
         f"builtins.print = lambda _: os.kill(os.getpid(), 9); runpy.run_path({str(worker)!r})"
     )
     with QueueClient("127.0.0.1", server.port) as client:
-        client.new_queue("orders", max_receives=2, dead_letter="failed")
-        client.push("orders", "3 apples")
+        client.new_queue("jobs", max_receives=2, dead_letter="failed")
+        client.push("jobs", "3 apples")
         assert subprocess.run([sys.executable, "-c", killed], timeout=60, check=False).returncode == -signal.SIGKILL
         with subprocess.Popen([sys.executable, "-u", str(worker)], stdout=subprocess.PIPE, text=True) as second:
             assert second.stdout is not None

@@ -13,7 +13,7 @@ from qs_client import AsyncQueueClient, ServerError, ServerUnavailable
 from qs_client.security import Token
 
 from .health import check_server
-from .metrics import bus_up, encode, of_figures, of_queues, of_totals, up
+from .metrics import bus_up, encode, of_figures, of_queues, up
 from .queue_patterns import matching
 from .services import Services
 from .upstream import Upstream
@@ -105,14 +105,14 @@ async def _show_metrics(services: Services, request: Request) -> Response:
 async def _of_server(upstream: Upstream) -> list[Metric]:
     try:
         with trio.fail_after(_SECONDS):
-            figures, queues = await upstream.client.server_stats(), await upstream.fresh_stats()
+            figures = await upstream.client.server_stats()
     except ServerError as error:
         if error.code in _WRONG_TOKEN | {403}:  # it answers
             raise
         return [up(False)]
     except (ServerUnavailable, trio.TooSlowError):
         return [up(False)]
-    return [up(True), *of_figures(figures), *of_totals(queues)]
+    return [up(True), *of_figures(figures)]
 
 
 async def _of_bus(bus: AsyncQueueClient) -> list[Metric]:
