@@ -126,6 +126,18 @@ def test_deletes_are_not_refused_beside_upkeep(consumer: Consumer, size: int, or
     assert consumer.finds_room(size)
 
 
+@pytest.mark.parametrize("order", ["oldest first", "any"])
+@pytest.mark.parametrize("consumer", ["24m"], indirect=True)
+def test_deletes_are_not_refused_on_a_larger_disk(consumer: Consumer, order: str) -> None:
+    """Segments are of several sizes, and deletes have to take the reserve before enough is dead to be compacted."""
+    while consumer.push(8000):
+        pass
+    chance = random.Random(1)
+    while consumer.left:
+        consumer.delete(ORDERS[order](consumer.left, chance))
+    assert consumer.finds_room(8000)
+
+
 @pytest.mark.parametrize("consumer", ["2m"], indirect=True)
 def test_pushes_wait_for_a_reserve(consumer: Consumer, tmp_path: Path) -> None:
     """When another program takes what compaction has freed, the rest of the reserve is for deletes alone: not even the
