@@ -66,12 +66,10 @@ class Bus(Acceptor[BusConnection]):
     def server_name(self) -> str:
         return self._monitor.server_name
 
-    def figures(self) -> list[Figure]:
-        """Returns the figures of the bus: see docs/protocol.md."""
+    def _own_figures(self) -> list[Figure]:
         subscriptions = [each for client in self._connections for each in client.subscriptions]
         counts = self.delivery_counts
         return [
-            *super().figures(),
             Figure("server_connected", int(self._monitor.upstream.connected.is_set())),
             Figure("subscribers", sum(bool(client.subscriptions) for client in self._connections)),
             Figure("subscriptions", len(subscriptions)),

@@ -93,8 +93,8 @@ class Broker(Protocol):
     def leave(self, conversation: BusConnection) -> None:
         """Ends all subscriptions of a client. Messages that it has not handled are no longer waited for."""
 
-    def figures(self) -> list[Figure]:
-        """Returns the figures of the bus."""
+    def figures(self, connections: bool) -> list[Figure]:
+        """Returns the figures of the bus. connections: also those of each connection."""
 
     def log_slow(self, text: str) -> None:
         """Logs why a slow client is disconnected."""
@@ -116,8 +116,7 @@ class BusConnection(Conversation):
         caller: Caller | None,
     ) -> None:
         """caller: who the client is; None if there is no access file."""
-        super().__init__(stream, peer, limits, writers, bus.counts)
-        self._caller = caller
+        super().__init__(stream, peer, limits, writers, bus.counts, caller=caller)
         self.rights = Rights(caller)
         self._bus = bus
         self.subscriptions: list[Subscription] = []
@@ -125,6 +124,10 @@ class BusConnection(Conversation):
         self._has_sent = False
         self._closes = False  # the client has been told that the connection ends
         self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
+
+    @property
+    def subscription_count(self) -> int:
+        return len(self.subscriptions)
 
     # -- a client that sends nothing ------------------------------------------------------------------------------
 
@@ -247,9 +250,9 @@ class BusConnection(Conversation):
         self.rights_changed()
         return name
 
-    def figures(self) -> list[Figure]:
-        """Returns the figures of the bus."""
-        return self._bus.figures()
+    def figures(self, connections: bool) -> list[Figure]:
+        """Returns the figures of the bus. connections: also those of each connection."""
+        return self._bus.figures(connections)
 
     def rights_changed(self) -> None:
         """Ends what the client may not have any more: it is somebody else, or the access file has been read again."""

@@ -52,8 +52,8 @@ class Client(Protocol):
     def server_name(self) -> str:
         """HOST:PORT of the queue server."""
 
-    def figures(self) -> list[Figure]:
-        """Returns the figures of the bus."""
+    def figures(self, connections: bool) -> list[Figure]:
+        """Returns the figures of the bus. connections: also those of each connection."""
 
     async def subscribe(self, request: Subscribe | ListQueues, qids: list[str], answer: Message) -> None:
         """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
@@ -141,7 +141,7 @@ def _release_message(client: Client, request: ReleaseMessage) -> Message:
 
 
 def _server_stats(client: Client, request: ServerStats) -> Message:
-    return ServerStats(client.figures())
+    return ServerStats(client.figures(request.connections))
 
 
 EVERYBODY = None

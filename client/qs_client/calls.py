@@ -141,13 +141,14 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     return (yield from ask(QueueStats(qid))).queues
 
 
-def server_stats() -> Call[list[Figure]]:
+def server_stats(*, connections: bool = False) -> Call[list[Figure]]:
     """Returns the figures of the server, or of the bus: each has a name, a value and labels, as Prometheus has them.
 
-    docs/protocol.md lists the figures. Counters begin at 0 when the server starts. Raises Forbidden without the right
-    to monitor the server.
+    docs/protocol.md lists the figures. Counters begin at 0 when the server starts. connections: also figures of each
+    connection, at most 1,000: since when it is there, and its subscriptions, with the client's address and principal as
+    labels. Raises Forbidden without the right to monitor the server.
     """
-    return (yield from ask(ServerStats())).figures
+    return (yield from ask(ServerStats(connections=connections))).figures
 
 
 def ping() -> Call[None]:

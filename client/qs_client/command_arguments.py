@@ -282,6 +282,11 @@ def _server(add: AddCommand) -> None:
         "Requests, connections, messages, the journal, the process: one figure a line, in the notation of Prometheus. "
         "-s with the address of a bus shows those of the bus. Needs the right to monitor the server.",
     )
+    figures.add_argument(
+        "--connections",
+        action="store_true",
+        help="also since when each client is connected, and its subscriptions; the oldest 1,000",
+    )
     figures.add_argument("names", metavar="NAME", nargs="*", help="only these; * and ? stand for any characters")
     add(
         "token",

@@ -453,10 +453,11 @@ class QueueStats(Message):
 
 @checked
 class ServerStats(Message):
-    """Figures of the server, or of the bus."""
+    """Figures of the server, or of the bus. connections: asks for figures of each connection too."""
 
     op: ClassVar[str] = "server-stats"
     figures: list[Figure] = field(default_factory=list)
+    connections: bool = False
 
 
 @checked

@@ -192,11 +192,7 @@ def main() -> int:
         return 0
     started = time.monotonic()
     room_for(1000)
-    notes = (
-        ["A quick run: base points and short rounds; clients, batches, sizes and depths are left out."]
-        if parsed.quick
-        else []
-    )
+    notes = [_QUICK_NOTE] if parsed.quick else []
     results: Results = {"date": time.strftime("%Y-%m-%d"), "machine": "", "notes": notes, "missing": {}}
     results |= {"peers": [], "cells": [], "ratios": []}
     interrupted = False

@@ -1,4 +1,4 @@
-"""Writes the generated part of docs/performance.md, between two marks, and keeps the rest of the page."""
+"""Writes the generated parts of docs/performance.md, between marks, and keeps the rest of the page."""
 
 import shutil
 from collections.abc import Sequence
@@ -14,12 +14,14 @@ from compare_table import (
     point_table,
     rate_table,
     ratio_table,
+    short_table,
 )
 from processes import PROJECT
 
 PAGE = PROJECT / "docs" / "performance.md"
 PLOTS = PROJECT / "docs" / "performance"
 BEGIN = "<!-- made by scripts/bench/compare.py --docs: do not edit from here -->"
+BEGIN_SHORT = "<!-- made by scripts/bench/compare.py --docs, in short: do not edit from here -->"
 END = "<!-- to here -->"
 _CAPTIONS = {
     "push-by-clients": "Pushes of 1 KiB, one at a time, by clients",
@@ -36,7 +38,7 @@ _CAPTIONS = {
 def generated(results: Results, plots: Sequence[str]) -> str:
     """Returns the generated part. plots: names of files in docs/performance."""
     lines = [f"Measured on {results['date']}: {results['machine']}.", "", *results["notes"], ""]
-    lines += ["### Ratios with a target", "", *ratio_table(results), "", "### Peers", "", *peer_table(results)]
+    lines += ["### Peers", "", *peer_table(results)]
     if results["missing"]:
         lines += ["", *(f"- {name} was left out: {why}" for name, why in results["missing"].items())]
     for work, shown in WORKS.items():
@@ -56,15 +58,16 @@ def generated(results: Results, plots: Sequence[str]) -> str:
     why = dashes(results)
     if why:
         lines += ["", "### Dashes", "", *why]
+    lines += ["", "### Ratios with a target", "", *ratio_table(results)]
     return "\n".join(lines)
 
 
-def replaced(page: str, part: str) -> str:
-    """Returns the page with its generated part replaced. ValueError if the page has no marks."""
-    head, begin, rest = page.partition(BEGIN)
+def replaced(page: str, part: str, mark: str = BEGIN) -> str:
+    """Returns the page with a generated part replaced. mark: where it begins. ValueError if the page has no marks."""
+    head, begin, rest = page.partition(mark)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{PAGE} lacks its marks: {BEGIN} and {END}")
+        raise ValueError(f"{PAGE} lacks its marks: {mark} and {END}")
     return f"{head}{begin}\n\n{part}\n\n{end}{tail}"
 
 
@@ -75,5 +78,5 @@ def write(results: Results, plots: Sequence[Path]) -> None:
         old.unlink()
     for plot in plots:
         shutil.copyfile(plot, PLOTS / plot.name)
-    part = generated(results, [plot.name for plot in plots])
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), part), encoding="utf-8")
+    page = replaced(PAGE.read_text(encoding="utf-8"), "\n".join(short_table(results)), BEGIN_SHORT)
+    PAGE.write_text(replaced(page, generated(results, [plot.name for plot in plots])), encoding="utf-8")

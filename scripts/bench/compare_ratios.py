@@ -26,6 +26,8 @@ from qs_client import QueueClient
 
 _SIZE = 1024
 _SHALLOW = 1000
+_LEAST_BATCHED = 50_000
+"""Messages a second in lists of 100 that are the target where the journal alone does not manage four times as many."""
 Side = Callable[[], float]
 """Measures a rate once."""
 
@@ -34,7 +36,7 @@ Side = Callable[[], float]
 class Ratio:
     """A line. value: None when it could not be measured, and figures says why; target: None for what is information.
 
-    above: whether it has to be more than the target, and not just as much; unit: of what is no ratio.
+    above: whether it has to be more than the target, and not just as much.
     """
 
     name: str
@@ -42,7 +44,6 @@ class Ratio:
     target: float | None
     figures: str
     above: bool = False
-    unit: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -52,8 +53,8 @@ class Ratio:
         return self.value > self.target if self.above else self.value >= self.target
 
     def line(self) -> str:
-        value = "-" if self.value is None else f"{self.value:,.0f}{self.unit}" if self.unit else f"{self.value:.2f}"
-        goal = "" if self.target is None else f"{'>' if self.above else '>='} {self.target:,g}{self.unit}"
+        value = "-" if self.value is None else f"{self.value:.2f}"
+        goal = "" if self.target is None else f"{'>' if self.above else '>='} {self.target:g}"
         return f"| {self.name} | {value} | {goal} | {shown(self.met)} | {self.figures} |"
 
 
@@ -210,12 +211,11 @@ class Ratios:
             rates = self._turns({**sides, "journal": lambda: journal.rate(self.plan.round.counted)})
         if not rates.get("journal"):
             raise CellError(self._why["journal"])
-        bar = max(50_000, 0.25 * median(rates["journal"]))
-        figures = f"the journal alone: {median(rates['journal']):,.0f}/s; target: 50,000/s or 0.25 of that"
+        target = round(max(_LEAST_BATCHED / median(rates["journal"]), 0.25), 2)
         for key, shown_as in (("qs", "Python clients"), ("qs-raw", "raw sockets")):
             if rates.get(key):
-                name = f"durable push, lists of 100, 8 {shown_as}: messages a second"
-                self._add(Ratio(name, median(rates[key]), float(round(bar)), figures, unit="/s"))
+                name = f"durable push, lists of 100, 8 {shown_as}: qs / the journal alone"
+                self._versus(name, rates, (key, "journal"), target)
 
     def _depths(self) -> None:
         """Deep and shallow each with a server of its own. The shallow queue is made anew before each push."""

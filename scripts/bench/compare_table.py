@@ -59,6 +59,24 @@ def rate_table(results: Results, work: str) -> list[str]:
     return lines
 
 
+def short_table(results: Results) -> list[str]:
+    """Messages a second of the peers whose answers survive power loss, and the memory of their servers: what a reader
+    wants first."""
+    asked = [Point("push"), Point("push", "batch", batch=100), Point("cycle"), Point("cycle", "clients", 1)]
+    heads = ("push", "push in batches of 100", "push + receive + delete", "the same, 1 client", "memory of the server")
+    lines = [f"| messages/s, with 1 KiB and 32 clients | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
+    for peer in dict(grouped(results)).get(_GROUPS["always"], []):
+        if not peer["raw"]:
+            found = [figures_of(results, peer["key"], point) for point in asked]
+            cells = [*map(_rate, found), _memory(found[2])]
+            lines.append(f"| {peer['name']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _memory(found: dict[str, Any] | None) -> str:
+    return "-" if not found or found["memory"] is None else f"{found['memory'] / 1e6:,.0f} MB"
+
+
 def _rate(found: dict[str, Any] | None) -> str:
     return f"{found['rate']:,.0f}" if found else "-"
 
@@ -79,8 +97,14 @@ def _line(name: str, found: dict[str, Any] | None) -> str:
     if found is None:
         return f"| {name} |" + " - |" * 7
     server = "-" if found["server"] is None else f"{found['server']:.2f}"
-    memory = "-" if found["memory"] is None else f"{found['memory'] / 1e6:,.0f} MB"
-    columns = (_rate(found), _time(found["p50"]), _time(found["p99"]), server, f"{found['clients']:.2f}", memory)
+    columns = (
+        _rate(found),
+        _time(found["p50"]),
+        _time(found["p99"]),
+        server,
+        f"{found['clients']:.2f}",
+        _memory(found),
+    )
     return f"| {name} | {' | '.join(columns)} | {found['limit']} |"
 
 

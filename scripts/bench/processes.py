@@ -39,6 +39,11 @@ class Listening:
         assert found is not None
         return int(found[1]) * 1024
 
+    def processor_seconds(self) -> float:
+        """How long processors have worked for it until now, all its threads together."""
+        # The clock of another process, as clock_getcpuclockid(3) makes its number.
+        return time.clock_gettime(~self.process.pid << 3 | 2)
+
     def end(self) -> None:
         """Asks it to end; makes it, if it does not."""
         self.process.terminate()
@@ -72,6 +77,12 @@ def queue_bus(folder: Path, server: tuple[str, int], *queues: str) -> Listening:
     """The bus of these queues on a free port."""
     named = [word for qid in queues for word in ("-q", qid)]
     return Listening([str(BUS), "-s", f"{server[0]}:{server[1]}", *named, "--port", "0"], folder / "bus.log")
+
+
+def queue_web(log: Path, server: tuple[str, int]) -> Listening:
+    """The page of a queue server on a free port. log: path of its log, without the suffix."""
+    command = [str(PROJECT / "scripts" / "queue-web.py"), "-s", f"{server[0]}:{server[1]}", "--port", "0"]
+    return Listening(command, log.with_suffix(".log"))
 
 
 def echo_server(folder: Path) -> Listening:

@@ -26,6 +26,7 @@ import idle
 import latency
 import rivals
 import roundtrips
+import scrapes
 import starts
 from machine import machine_line
 from table import Row, print_table
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "latency": latency.measure,
     "idle": idle.measure,
     "hostile": hostile.measure,
+    "scrapes": scrapes.measure,
     "rivals": rivals.measure,
 }
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from contextlib import suppress
+from itertools import islice
 from typing import Generic, TypeVar
 
 import trio
@@ -24,6 +25,8 @@ from .transport import Transport
 
 C = TypeVar("C", bound=Conversation)
 _logger = logging.getLogger(__name__)
+_MOST_DESCRIBED = 1000
+"""Connections of which one answer gives figures, so that an answer stays below 1 MB, whatever the number of clients."""
 
 
 class Acceptor(Generic[C]):
@@ -38,7 +41,7 @@ class Acceptor(Generic[C]):
         self._tls = tls
         self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
-        self._connections: set[C] = set()
+        self._connections: dict[C, None] = {}  # the oldest first
         self._stopping = False
         self._listening: trio.CancelScope | None = None
         self._clients: trio.Nursery | None = None
@@ -69,9 +72,17 @@ class Acceptor(Generic[C]):
     async def _left(self, conversation: C) -> None:
         """Is called when a client has gone."""
 
-    def figures(self) -> list[Figure]:
-        """Returns what is known of the process, its clients and their requests: see docs/protocol.md. A subclass adds
-        its own."""
+    def figures(self, connections: bool = False) -> list[Figure]:
+        """Returns the figures that docs/protocol.md lists. connections: also those of each connection."""
+        found = [*self._shared_figures(), *self._own_figures()]
+        return [*found, *self._connection_figures()] if connections else found
+
+    def _own_figures(self) -> list[Figure]:
+        """Returns the figures that only this kind of server has."""
+        raise NotImplementedError
+
+    def _shared_figures(self) -> list[Figure]:
+        """Returns what is known of the process, its clients and their requests."""
         found = [
             *process_figures(self._started),
             Figure("connections", len(self._connections)),
@@ -89,6 +100,15 @@ class Acceptor(Generic[C]):
         if self._tls is not None and self._tls.expires is not None:
             found.append(Figure("tls_certificate_expiry_time_seconds", self._tls.expires))
         return [*found, *self.counts.figures()]
+
+    def _connection_figures(self) -> list[Figure]:
+        """Returns when each connection began and how many subscriptions it has; the oldest first, at most 1,000."""
+        found = []
+        for each in islice(list(self._connections), _MOST_DESCRIBED):  # a copy: clients come and go meanwhile
+            labels = {"peer": each.address, "principal": each.principal}
+            found.append(Figure("connection_start_time_seconds", each.started, labels))
+            found.append(Figure("connection_subscriptions", each.subscription_count, labels))
+        return found
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
@@ -145,12 +165,12 @@ class Acceptor(Generic[C]):
             await stream.aclose()
             return
         self._accepted += 1
-        self._connections.add(conversation)
+        self._connections[conversation] = None
         self._joined(conversation)
         if self._stopping:
             conversation.stop()
         try:
             await conversation.serve()
         finally:
-            self._connections.discard(conversation)
+            del self._connections[conversation]
             await self._left(conversation)

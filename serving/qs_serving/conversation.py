@@ -5,6 +5,7 @@ requests. What an event means is a subclass's business.
 """
 
 import logging
+import time
 from collections import deque
 
 import trio
@@ -12,6 +13,7 @@ import trio
 from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 
+from .access.caller import Caller
 from .answers import new_resp
 from .figures import NO_OPERATION, RequestCounts
 from .options import ServerLimits
@@ -28,13 +30,24 @@ class Conversation:
     stopping_text = "the server is stopping; connect again later"
 
     def __init__(
-        self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, counts: RequestCounts
+        self,
+        stream: Transport,
+        peer: Peer,
+        limits: ServerLimits,
+        writers: trio.Nursery,
+        counts: RequestCounts,
+        *,
+        caller: Caller | None = None,
     ) -> None:
-        """writers: where what a slow client has not read yet is sent from; counts: of all clients' requests."""
+        """writers: where what a slow client has not read yet is sent from; counts: of all clients' requests; caller:
+        who the client is, None if everybody may do everything."""
+        self.started = time.time()
+        """When the connection began, in seconds since 1970."""
         self._stream = stream
         self._peer = peer
         self._limits = limits
         self._counts = counts
+        self._caller = caller
         self._outbox = Outbox(stream, writers, self._written)
         self._early = peer.early
         self._events: deque[Message | Fault] = deque()
@@ -53,6 +66,22 @@ class Conversation:
         self._stopping = True
         if self._interruptible is not None:
             self._interruptible.cancel()
+
+    @property
+    def address(self) -> str:
+        """The client's HOST:PORT."""
+        return self._stream.peer
+
+    @property
+    def principal(self) -> str:
+        """The name of the principal that the client is now; empty if it is none."""
+        principal = None if self._caller is None else self._caller.principal
+        return "" if principal is None else principal.name or ""
+
+    @property
+    def subscription_count(self) -> int:
+        """How many subscriptions the client has."""
+        raise NotImplementedError
 
     def rights_changed(self) -> None:
         """The access file has been read again: what the client may not do any more has to end."""

@@ -21,7 +21,7 @@ def tile(window: Chromium, name: str) -> str:
         label, _, value = each.text.partition("\n")
         if label == name:
             return value
-    raise AssertionError(f"no tile {name!r}")
+    raise LookupError(f"no tile {name!r}")
 
 
 def test_counts_follow(window: Chromium, client: QueueClient, qid: str) -> None:

@@ -71,6 +71,8 @@ def test_contrast(web: WebProcess, paths: list[str], *, dark: bool) -> None:
         for path in paths:
             window.open(path)
             assert window.run(CONTRAST) == [], path
+        window.run("document.querySelector('h1').style.color = 'rgb(120, 120, 120)'")
+        assert window.run(CONTRAST) != []  # it would be noticed
         back = str(window.run("return getComputedStyle(document.body).backgroundColor"))
         assert (back == "rgb(18, 23, 26)") == dark
 

@@ -11,6 +11,7 @@ from qs_server.storage.engine import (
     ClaimOrderError,
     Engine,
     NoSuchClaimError,
+    Receipt,
     StaleReceiptError,
     State,
 )
@@ -198,6 +199,22 @@ def test_release(claiming: Bench, reopened: Reopened) -> None:
     assert [each.seq for each in engine.queue("q").claims.all()] == [2]
     acknowledge(engine, 2)
     assert claim(engine, 3).count == 0
+
+
+def test_release_of_messages_that_are_received_too_often(claiming: Bench, reopened: Reopened) -> None:
+    """They go to the dead-letter queue, as after any other release, also if the server ends before."""
+    claiming.queue(dead_letter="dead", max_receives=2)
+    claiming.push(b"0", b"1")
+    engine = claiming.engine
+    [message] = receive(engine, 1)
+    engine.queue("q").release(Receipt(message.mid), 0)
+    claim(engine)
+    release(engine, 1)
+    engine = reopened(claiming)
+    assert [(m.payload, m.receives) for m in receive(engine)] == [(b"1", 2)]
+    [dead] = engine.receive(["dead"], 10, None, LOTS)
+    assert dead.origin is not None
+    assert (dead.payload, dead.origin.receives) == (b"0", 2)
 
 
 def test_release_of_the_greatest(claiming: Bench) -> None:

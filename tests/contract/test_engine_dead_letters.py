@@ -229,6 +229,18 @@ def test_a_dead_letter_queue_of_another_storage(dying: Bench, caplog: pytest.Log
     assert held(bench, "dead") == []
 
 
+def test_other_options_beside_a_dead_letter_queue_of_another_storage(dying: Bench) -> None:
+    """They can be changed, and the queue can be paused."""
+    bench = dying
+    bench.queue("dead", storage="dirq-simple")
+    configure(bench, "q", paused=True, max_receives=5)
+    with pytest.raises(UnsupportedError, match="'dirq-simple'"):
+        bench.queue("other", dead_letter="dead", max_receives=1)
+    bench.reopen()
+    options = bench.engine.queue("q").options
+    assert (options.paused, options.dead_letter, options.max_receives) == (True, "dead", 5)
+
+
 def test_cycles(dying: Bench) -> None:
     """Are refused, of one, two and three queues; nothing has changed."""
     bench = dying

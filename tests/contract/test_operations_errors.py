@@ -8,10 +8,11 @@ from support.operation_calls import FillableDisk
 
 async def test_a_release_that_does_not_count(client: Client, autojump_clock: Clock) -> None:
     """release-message with count="no" on a queue that cannot do it: 501, and the message stays in flight."""
-    await client.ask(push("q", "x"))
-    [mid] = mids(await client.ask(receive("q")))
-    assert code(await client.ask(request("release-message", f"<qid>q</qid><mid>{mid}</mid>", count="no"))) == 501
-    assert mids(await client.ask(receive("q"))) == []
+    await client.ask(request("new-queue", '<qid>elements</qid><options storage="dirq-simple"/>'))
+    await client.ask(push("elements", "x"))
+    [mid] = mids(await client.ask(receive("elements")))
+    assert code(await client.ask(request("release-message", f"<qid>elements</qid><mid>{mid}</mid>", count="no"))) == 501
+    assert mids(await client.ask(receive("elements"))) == []
 
 
 NAMED = (

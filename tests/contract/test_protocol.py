@@ -198,7 +198,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "queue-stats": ("", ("qid queues/queue queue/@new queue/@ready queue/@in-flight queue/@delayed queue/@bytes "
                     "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage "
                     "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting")),
-    "server-stats": ("", "figures/figure figure/@name"),
+    "server-stats": ("connections", "figures/figure figure/@name"),
     "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
     "authenticate": ("", "token principal"),

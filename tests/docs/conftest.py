@@ -38,6 +38,8 @@ def _run_patiently(console: Console, step: Step, patience: float) -> str:
 @pytest.fixture
 def run_console_blocks(console: Console) -> Callable[..., int]:
     """Runs every console block of a page, in their order, and compares what each command prints; how many there were.
+    Python blocks whose title is the name of a file are written to it before the first command that names it.
+
     port: of the server that the page means, where the page starts none; on: the console to run them in, None for a new
     one. `sleep`: see `_run_patiently`."""
     usual = console
@@ -46,12 +48,17 @@ def run_console_blocks(console: Console) -> Callable[..., int]:
         console = on or usual
         if port is not None:
             console.point_to(port)
-        found = [step for block in blocks(page.read_text(encoding="utf-8"), "console") for step in steps(block)]
+        text = page.read_text(encoding="utf-8")
+        found = [step for block in blocks(text, "console") for step in steps(block)]
+        programs = [block for block in blocks(text, "python") if block.title]
         patience = 0.0
         for step in found:
             if _SLEEP.fullmatch(step.command):
                 patience = _PATIENCE
                 continue
+            for program in [each for each in programs if each.title in step.command]:
+                console.write(program)
+                programs.remove(program)
             printed = _run_patiently(console, step, patience)
             patience = 0.0
             assert matches(step.expected, printed), (

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.console import Block
 from support.serving import PROJECT
 
 from qs_server.storage import dirq
@@ -17,23 +18,27 @@ PAGE = PROJECT / "docs" / "dirq.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-Blocks = Callable[[str, str], list[tuple[str, str, int]]]
+Blocks = Callable[[str, str], list[Block]]
 
 
 def test_the_examples(fenced_blocks: Blocks, tmp_path: Path) -> None:
     """The programs print what the page shows below them."""
     programs, printed = fenced_blocks(TEXT, "python"), fenced_blocks(TEXT, "text")[:-1]
     assert len(programs) == len(printed) == 2
-    for (_, program, _), (_, expected, _) in zip(programs, printed, strict=True):
+    for program, expected in zip(programs, printed, strict=True):
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+            [sys.executable, "-W", "error", "-c", program.body],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        assert (done.stdout, done.stderr) == (expected, "")
+        assert (done.stdout, done.stderr) == (expected.body, "")
 
 
 def test_the_signatures(fenced_blocks: Blocks) -> None:
     """The page gives those of the code."""
-    told = fenced_blocks(TEXT, "text")[-1][1]
+    told = fenced_blocks(TEXT, "text")[-1].body
     found = []
     for made in (dirq.QueueSimple, dirq.Queue):
         bare = [p.replace(annotation=p.empty) for p in inspect.signature(made).parameters.values()]

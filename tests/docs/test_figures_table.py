@@ -13,8 +13,11 @@ from support.tls_serving import tls_flags
 from qs_client import Figure, QueueClient
 
 SECTION = (PROJECT / "docs" / "protocol.md").read_text(encoding="utf-8").partition("\n#### Figures\n")[2]
-TABLES = re.split(r"\nOf the (?:queue server and of the bus|queue server|bus):\n", SECTION.partition("\n## ")[0])
-BOTH, SERVER, BUS = (
+TABLES = re.split(
+    r"\nOf (?:the|each) [^\n]*:\n",
+    SECTION.partition("\n## ")[0],
+)
+BOTH, SERVER, BUS, CONNECTION = (
     {
         name: set(re.findall(r"`(\w+)`", labels))
         for names, labels in re.findall(r"^\| (`[^|]*`) \| ([^|]*)\|", table, re.MULTILINE)
@@ -36,7 +39,7 @@ def answered(figures: Iterable[Figure]) -> dict[str, set[str]]:
 
 
 def test_of_the_server_and_the_bus(tmp_path: Path) -> None:
-    """Both answer what the page says, and nothing else; with TLS the certificate's end too."""
+    """Both answer what the page says, and nothing else; of each connection only if that is asked for."""
     with serving(tmp_path / "root", *FAST) as server, bus_serving(server) as bus:
         for process, own in ((server, SERVER), (bus, BUS)):
             with QueueClient("127.0.0.1", process.port) as client:
@@ -44,6 +47,7 @@ def test_of_the_server_and_the_bus(tmp_path: Path) -> None:
                 expected = {**BOTH, **own}
                 del expected["tls_certificate_expiry_time_seconds"]
                 assert answered(client.server_stats()) == expected
+                assert answered(client.server_stats(connections=True)) == {**expected, **CONNECTION}
 
 
 def test_with_tls(tmp_path: Path) -> None:

@@ -41,8 +41,10 @@ def test_every_member(tmp_path: Path, fenced_blocks: Callable[..., list[Any]]) -
     [path] = tmp_path.iterdir()
     line = json.loads(path.read_text())
     assert rows("member") == list(line)
-    [schema] = fenced_blocks(TEXT, "sql")
-    columns = dict(column.split() for column in schema.body.split(","))
+    [program] = fenced_blocks(TEXT, "python")
+    schema = re.search(r'^schema = "(.*)"$', program.body, re.MULTILINE)
+    assert schema is not None
+    columns = dict(column.split() for column in schema[1].split(","))
     assert list(columns) == list(line)
     types = {int: {"BIGINT", "INT"}, str: {"STRING"}}
     assert all(columns[name] in types[type(value)] for name, value in line.items())

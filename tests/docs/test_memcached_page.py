@@ -1,7 +1,7 @@
 """docs/memcached.md: the keys and the limits that it names are those that are."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,14 @@ def _pattern(key: str) -> str:
     }.items():  # fmt: skip
         key = key.replace(name, stands_for)
     return key
+
+
+@needs_memcached
+def test_the_console_blocks(memcached: Memcached, tmp_path: Path, run_console_blocks: Callable[..., int]) -> None:
+    """What the page shows is what happens, with a memcached on another port."""
+    page = tmp_path / "memcached.md"
+    page.write_text(PAGE.replace(":11211", f":{memcached.port}"), encoding="utf-8")
+    assert run_console_blocks(page) == 5
 
 
 @needs_memcached

@@ -1,6 +1,7 @@
 """README.md and the pages are true and complete: what they show is run, and every flag is named in them."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,22 +50,28 @@ def test_the_console_blocks(run_console_blocks: Callable[..., int]) -> None:
     assert found, "README.md has no ```console block with a line '$ command'"
 
 
-def test_the_first_program(server: ServerProcess, fenced_blocks: Callable[..., list[Any]]) -> None:
-    """The first Python program of README.md prints what it pushes, in a queue that the commands before it have made."""
-    program = fenced_blocks(README.read_text(encoding="utf-8"), "python")[0].body
-    with QueueClient("127.0.0.1", server.port) as client:
-        client.new_queue("pears")
-    done = subprocess.run(
-        [sys.executable, "-c", program.replace("9876", str(server.port))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+def test_the_worker_survives_its_own_crash(
+    server: ServerProcess, fenced_blocks: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """README.md's worker is killed while it handles a message: the next worker gets the message at once."""
+    [program] = fenced_blocks(README.read_text(encoding="utf-8"), "python")
+    worker = tmp_path / program.title
+    worker.write_text(program.body.replace("9876", str(server.port)))
+    killed = (
+        "import builtins, os, runpy; "
+        f"builtins.print = lambda _: os.kill(os.getpid(), 9); runpy.run_path({str(worker)!r})"
     )
-    assert (done.stdout, done.stderr) == ("four pears\n", "")
+    with QueueClient("127.0.0.1", server.port) as client:
+        client.new_queue("jobs", max_receives=2, dead_letter="failed")
+        client.push("jobs", "3 apples")
+        assert subprocess.run([sys.executable, "-c", killed], timeout=60, check=False).returncode == -signal.SIGKILL
+        with subprocess.Popen([sys.executable, "-u", str(worker)], stdout=subprocess.PIPE, text=True) as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "packed 3 apples\n"
+            second.kill()
 
 
-@pytest.mark.parametrize("page", ["architecture.md"])
+@pytest.mark.parametrize("page", ["architecture.md", "commands.md"])
 def test_the_examples_of_a_page(page: str, run_console_blocks: Callable[..., int]) -> None:
     """What the page shows is what happens."""
     assert run_console_blocks(PROJECT / "docs" / page)
@@ -104,9 +111,9 @@ def test_defaults_of_the_server() -> None:
     assert not wrong, f"defaults of queue-server.py, and what docs/operations.md says: {wrong}"
 
 
-@pytest.mark.parametrize("script", ["queue-bus.py", "start.py"])
+@pytest.mark.parametrize("script", ["queue-bus.py", "queue-web.py", "start.py"])
 def test_every_flag_of_the_bus_is_named(script: str) -> None:
-    """README.md or a page names every flag of queue-bus.py, and of scripts/run."""
+    """README.md or a page names every flag of queue-bus.py, queue-web.py and scripts/run."""
     missing = missing_from_pages(flags_in(help_of([sys.executable, str(PROJECT / "scripts" / script)])))
     assert not missing, f"neither README.md nor docs/*.md names these flags of {script}: {', '.join(missing)}"
 

@@ -2,8 +2,14 @@
 
 import inspect
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+
+import pytest
+from support.sqs_serving import SqsServer, sqs_serving
 
 from qs_server.storage.engine import Feature
 from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, messages, receipts
@@ -53,3 +59,22 @@ def test_what_it_cannot_do() -> None:
         assert feature in SqsEngine.cannot
         assert feature.value in row
     assert "501" in row
+
+
+@pytest.fixture(name="endpoint")
+def _endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsServer]:
+    """moto's server, and the credentials that the page exports. Takes about 3 s."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    with sqs_serving() as server:
+        yield server
+
+
+def test_what_the_page_shows(endpoint: SqsServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Its console blocks do what it shows, with an endpoint on another port; so does its program."""
+    page = tmp_path / "sqs.md"
+    page.write_text(PAGE.replace("http://127.0.0.1:9324", endpoint.url), encoding="utf-8")
+    assert request.getfixturevalue("run_console_blocks")(page) == 5
+    [program] = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "['pears']\n"

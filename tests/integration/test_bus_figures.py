@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from support.access import principal, write_access
+from support.bus_access import known
 from support.bus_calls import push_one
 from support.bus_serving import BusProcess, bus_serving
-from support.documents import code, delete, mids, subscribe
-from support.figures import Figures, look
+from support.documents import code, delete, mids, request, subscribe
+from support.figures import Figures, address, look, look_at_connections
 from support.serving import ServerProcess, Wire
 
 from qs_client import Forbidden, QueueClient
@@ -56,6 +57,23 @@ def test_deliveries(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: 
             wire.socket.shutdown(socket.SHUT_WR)
             assert wire.line() == ""
     assert of_subscribers(look(watcher)) == [0, 0, 2, 0, 0]
+
+
+def test_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str) -> None:
+    """Its subscriptions and its principal, if that is asked for; no others than a monitor may ask."""
+    sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
+    access = write_access(tmp_path / "access.toml", sections)
+    with (
+        bus_serving(shared_server, "--access", str(access)) as bus,
+        known(bus, "reader") as subscriber,
+        QueueClient(bus.host, bus.port, token="monitor-token") as monitor,
+    ):
+        assert code(subscriber.ask(subscribe(qid))) == 0
+        first, second = look_at_connections(monitor)
+        assert code(subscriber.ask(request("server-stats", connections="yes"))) == 403
+        assert (first.peer, first.principal, first.subscriptions) == (address(subscriber), "reader", 1)
+    assert (second.principal, second.subscriptions) == ("monitor", 0)
+    assert first.started <= second.started
 
 
 def test_slow_subscribers(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: str) -> None:

@@ -145,6 +145,17 @@ COMMANDS: dict[str, tuple[list[str], list[Message], list[Message], int, str]] = 
         ],
         [ServerStats()], 0, 'connections 3\nrequests_total{operation="ping",code="200"} 7\n',
     ),
+    "figures of connections": (
+        ["figures", "--connections", "connection_*"],
+        [
+            ServerStats([
+                Figure("connections", 1),
+                Figure("connection_subscriptions", 2, {"peer": "127.0.0.1:4", "principal": "ops"}),
+            ]),
+        ],
+        [ServerStats(connections=True)], 0,
+        'connection_subscriptions{peer="127.0.0.1:4",principal="ops"} 2\n',
+    ),
     "ls": (
         ["ls", "-l"],
         [QueueStats(queues=[QueueInfo("q", 1, 1, 0, 0, dead=4, paused=True, subscribers=5)])], [QueueStats()], 0,

@@ -1,14 +1,18 @@
 """The figures of a real server: each moves as it should, and counters never go down."""
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import pytest
-from support.access import authenticate, principal, write_access
+from support.access import authenticate, principal, section, write_access
+from support.certificates import authority
 from support.documents import PING, code, request
-from support.figures import Figures, look
+from support.figures import CONNECTION, Figures, address, look, look_at_connections
 from support.serving import FAST, ServerProcess, Wire, serving
+from support.tls_serving import TlsWire, tls_flags
 
 from qs_client import Forbidden, NotFound, QueueClient, Unauthorized
 
@@ -179,6 +183,61 @@ def test_subscriptions(client: QueueClient, server: ServerProcess) -> None:
     assert messages(found) == {"pushed": 1, "received": 2, "redelivered": 1, "released": 1}
 
 
+def test_each_connection(client: QueueClient, server: ServerProcess) -> None:
+    """Only when it is asked for: since when each client is connected, and its subscriptions; the oldest first."""
+    client.new_queue("a")
+    begun = time.time()
+    with Wire(server) as idle, Wire(server) as subscriber:
+        idle.ask(PING)
+        for req in ("1", "2"):
+            subscriber.ask(request("subscribe", "<qid>a</qid>", req=req))
+        plain, full = look(client).all, client.server_stats(connections=True)
+        assert [figure for figure in plain if figure.name in CONNECTION] == []
+        # Behind the others.
+        assert [figure.name for figure in full[:-6]] == [
+            name for name in (figure.name for figure in full) if name not in CONNECTION
+        ]
+        clients = look_at_connections(client)
+        assert [(each.peer, each.principal, each.subscriptions) for each in clients] == [
+            (clients[0].peer, "", 0), (address(idle), "", 0), (address(subscriber), "", 2),
+        ]  # fmt: skip
+    starts = [each.started for each in clients]
+    assert starts[0] < begun <= starts[1] <= starts[2] <= time.time()
+    while look(client).get("connections") > 1:  # until the server has noticed that the two have gone
+        pass
+    assert look_at_connections(client) == clients[:1]
+
+
+def test_who_each_connection_is(tmp_path: Path) -> None:
+    """A principal by its certificate or its token; nobody before a token and after a wrong one."""
+    access = write_access(
+        tmp_path / "access.toml",
+        [
+            section("principals.billing", certificates=["billing.example.org"], read=["*"]),
+            principal("mon&co", monitor=True),
+            principal("reader", read=["*"]),
+            section("anonymous", read=["*"]),
+        ],
+    )
+    billing_context, other_context = (
+        authority().trusting(authority().sign(f"DNS:{name}.example.org")) for name in ("billing", "unlisted")
+    )
+    flags = (*tls_flags(clients_of=authority()), "--access", str(access))
+    with (
+        serving(tmp_path / "root", *FAST, *flags) as server,
+        TlsWire(server, billing_context) as billing,
+        TlsWire(server, other_context) as other,
+        QueueClient("127.0.0.1", server.port, tls=other_context, token="mon&co-token") as monitor,
+    ):
+        for wire in (billing, other):
+            wire.ask()
+        seen = [[each.principal for each in look_at_connections(monitor)]]
+        for token in ("reader-token", "mon&co-token", "wrong"):
+            other.ask(authenticate(escape(token)))
+            seen.append([each.principal for each in look_at_connections(monitor)])
+    assert seen == [["billing", name, "mon&co"] for name in ("", "reader", "mon&co", "")]
+
+
 def test_journal(client: QueueClient) -> None:
     """The journal's bytes, its syncs, and the memory for payloads."""
     client.new_queue("q")
@@ -225,7 +284,7 @@ def test_rights(tmp_path: Path) -> None:
             QueueClient("127.0.0.1", server.port, token="reader-token") as reader,
             pytest.raises(Forbidden, match="'reader' may not monitor the server"),
         ):
-            reader.server_stats()
+            reader.server_stats(connections=True)
         for name in ("monitor", "ops"):
             with QueueClient("127.0.0.1", server.port, token=f"{name}-token") as allowed:
                 found = look(allowed)

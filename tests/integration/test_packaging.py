@@ -16,6 +16,7 @@ from qs_bus.options import PORT as BUS_PORT
 from qs_server.main.options import PORT as SERVER_PORT
 from qs_server.main.queue_server import read_options as server_options
 from qs_web.command import read_options as web_options
+from qs_web.options import PORT as WEB_PORT
 
 PACKAGING = PROJECT / "packaging"
 UNITS = sorted((PACKAGING / "systemd").glob("*.s*"))
@@ -92,7 +93,7 @@ def test_the_state() -> None:
     assert not {"ReadWritePaths", "CacheDirectory", "LogsDirectory"} & set(service)
 
 
-@pytest.mark.parametrize(("name", "port"), [("server", SERVER_PORT), ("bus", BUS_PORT)])
+@pytest.mark.parametrize(("name", "port"), [("server", SERVER_PORT), ("bus", BUS_PORT), ("web", WEB_PORT)])
 def test_the_ports(name: str, port: int) -> None:
     """A socket unit listens where the command does without one: on loopback."""
     unit = PACKAGING / "systemd" / f"qs-{name}.socket"

@@ -127,7 +127,11 @@ def test_the_library_is_missing(
                 assert (code(answer), needed in text(answer)) == (501, True), answer
             assert code(wire.ask(new_queue("kept"))) == 409
             assert "<queue>kept</queue>" in wire.ask(request("list-queues"))
-            assert attributes(wire.ask(request("queue-stats")), "kept") == {"storage": storage}
+            assert attributes(wire.ask(request("queue-stats")), "kept") == {
+                "storage": storage,
+                "subscribers": "0",
+                "waiting": "0",
+            }
             wire.ask(push("local", "y"))
             assert payloads(wire.ask(receive("local"))) == ["y"]
     with elsewhere.serving(root) as server, Wire(server) as wire:

@@ -1,4 +1,5 @@
-"""Listening sockets that systemd opens: the server and the bus use them, and no client is refused at a restart."""
+"""Listening sockets that systemd opens: the server, the bus and the page use them, and no client is refused at a
+restart."""
 
 import signal
 import socket
@@ -11,6 +12,7 @@ from support.bus_serving import COMMAND as BUS
 from support.documents import PING, mids, new_queue, push, receive
 from support.played_systemd import PlayedSystemd, played_systemd
 from support.serving import COMMAND, READY_WITHIN, Listening, exchange
+from support.web_serving import COMMAND as WEB
 
 
 @pytest.fixture
@@ -62,6 +64,23 @@ def test_the_bus(tmp_path: Path, port: socket.socket, shared_server: Listening) 
                 systemd.start(command)
                 systemd.until("READY")
                 assert 'code="501"' in exchange(client, PING)[0]
+            assert systemd.stop() == 0
+
+
+def test_the_page(tmp_path: Path, port: socket.socket, shared_server: Listening) -> None:
+    """A page with an inherited socket, which it does not lose when it restarts: a browser that has connected meanwhile
+    is answered."""
+    command = [*WEB, "--server", f"127.0.0.1:{shared_server.port}", "--port", "1"]
+    ask = f"GET / HTTP/1.1\r\nHost: localhost:{number(port)}\r\nConnection: close\r\n\r\n".encode()
+    with played_systemd(tmp_path, [port]) as systemd:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", number(port)), READY_WITHIN) as browser:
+                browser.sendall(ask)
+                systemd.start(command)
+                systemd.until("READY")
+                assert systemd.port() == number(port)
+                with browser.makefile() as lines:
+                    assert lines.readline().startswith("HTTP/1.1 200 ")
             assert systemd.stop() == 0
 
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -12,6 +13,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 INSTALL = "apt install chromium chromium-driver"
+NAME = "queues.example"
+"""A name that leads to this machine, and is to browsers a machine like any other."""
 WITHIN = 20.0
 """Seconds within which what a test waits for has to be on the page."""
 
@@ -31,6 +34,7 @@ class Chromium:
         for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"):
             options.add_argument(f"--{flag}")
         options.add_argument(f"--window-size={width},{height}")
+        options.add_argument(f"--host-resolver-rules=MAP {NAME} 127.0.0.1")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         if not script:
             options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
@@ -59,12 +63,18 @@ class Chromium:
         return self.one(selector).text
 
     def press(self, label: str) -> None:
-        """Clicks the button or link with this text."""
+        """Clicks the button or link with this text, once it is there."""
+        try:
+            self.until(lambda: self._press(label))
+        except TimeoutException:
+            raise AssertionError(f"no button {label!r} on {self.driver.current_url}:\n{self.text('body')}") from None
+
+    def _press(self, label: str) -> bool:
         for element in self.all("button, a, summary"):
             if element.text == label and element.is_displayed():
                 element.click()
-                return
-        raise AssertionError(f"no button {label!r} on {self.driver.current_url}:\n{self.text('body')}")
+                return True
+        return False
 
     def fill(self, selector: str, text: str) -> None:
         element = self.one(selector)
@@ -73,14 +83,16 @@ class Chromium:
 
     def until(self, condition: Callable[[], object]) -> object:
         """Waits until a condition holds, and returns what it returns. It may fail while the page changes."""
-        wait = WebDriverWait(self.driver, WITHIN, poll_frequency=0.05, ignored_exceptions=(Exception,))
+        wait = WebDriverWait(
+            self.driver, WITHIN, poll_frequency=0.05, ignored_exceptions=(WebDriverException, LookupError)
+        )
         return wait.until(lambda _: condition())
 
     def until_text(self, text: str, selector: str = "body") -> None:
         """Waits until a text is on the page."""
         try:
             self.until(lambda: text in self.text(selector))
-        except Exception:
+        except TimeoutException:
             raise AssertionError(f"no {text!r} on {self.driver.current_url}:\n{self.text('body')}") from None
 
     def run(self, script: str, *arguments: object) -> object:

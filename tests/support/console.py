@@ -15,7 +15,9 @@ from support.serving import PROJECT
 PORT, BUS_PORT, WEB_PORT = "9876", "9878", "9880"
 """The ports that pages show. The tests put free ones in their place."""
 
-_FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r'^```(?P<language>[^\n ]*)(?: title="(?P<title>[^"\n]*)")?\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL
+)
 _STARTS_SERVER = re.compile(r"(\./scripts/run|queue-(server|bus|web)\.py)(?!.*(--help|--version|--check|-h\b))")
 _SCRIPTS = {"./scripts/run": "start.py"}
 _RELOAD = "sudo systemctl reload "
@@ -25,25 +27,29 @@ NOT_FOR_CONSOLE = ("scripts/test", "git clone", "pip install", "uv ", "apt-get",
 
 
 class Block(NamedTuple):
-    """A fenced block of a page. line: where its first line stands, for messages."""
+    """A fenced block of a page. line: where its first line stands, for messages; title: as in
+    `python title="worker.py"`, "" without one."""
 
     language: str
     body: str
     line: int
+    title: str = ""
 
 
 class Step(NamedTuple):
-    """A command of a console block, and what the page says it prints."""
+    """A command of a console block, and what the page says it prints. goes_on: it has a terminal of its own, and runs
+    while the page goes on."""
 
     command: str
     expected: str
     line: int
+    goes_on: bool = False
 
 
 def blocks(page: str, language: str) -> list[Block]:
     """The fenced blocks of the page that say this language."""
     return [
-        Block(language, found["body"], page.count("\n", 0, found.start("body")) + 1)
+        Block(language, found["body"], page.count("\n", 0, found.start("body")) + 1, found["title"] or "")
         for found in _FENCE.finditer(page)
         if found["language"].strip() == language
     ]
@@ -51,7 +57,7 @@ def blocks(page: str, language: str) -> list[Block]:
 
 def steps(block: Block) -> list[Step]:
     """The commands of a console block. One that ends with a backslash goes on in the next line, one that ends with
-    `<<END` up to the line END."""
+    `<<END` up to the line END. The commands of a block with a title, and `qs tail`, have a terminal of their own."""
     found: list[Step] = []
     continued = False
     ends_with: str | None = None
@@ -62,7 +68,7 @@ def steps(block: Block) -> list[Step]:
             continued = line.endswith("\\") and ends_with is None
             ends_with = None if line == ends_with else ends_with
         elif line.startswith("$ "):
-            found.append(Step(line[2:], "", number))
+            found.append(Step(line[2:], "", number, bool(block.title) or line.startswith("$ qs tail ")))
             continued = line.endswith("\\")
             here = _HERE_DOCUMENT.search(line)
             ends_with = here[1] if here else None
@@ -86,7 +92,8 @@ class Console:
     `./scripts/run`, `queue-server.py`, `queue-bus.py` and `queue-web.py` are started in the background, on free ports
     that stand for 9876, 9878 and 9880 in every command and every output; `qs` is told by QS_SERVER and QS_BUS.
     scripts/run itself is not run, because it may install. `sudo systemctl reload` sends SIGHUP to all of them. `qs
-    tail` goes on in the background, as in a terminal of its own; what it prints is compared in the end.
+    tail`, and the commands of a console block with a title, go on in the background, as in a terminal of their own;
+    what they print is compared in the end. `write` writes the programs that a page shows with the name of a file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -130,7 +137,7 @@ class Console:
                 )
         if _STARTS_SERVER.match(step.command):
             return self._start_server(step.command)
-        if step.command.startswith("qs tail "):
+        if step.goes_on:
             return self._start_tail(step)
         if step.command.startswith(_RELOAD):
             tails = [tail for _, tail in self._tails]
@@ -139,6 +146,10 @@ class Console:
                     server.send_signal(signal.SIGHUP)
             return ""
         return self._show(self._say(self._hide(step.command)))
+
+    def write(self, program: Block) -> None:
+        """Writes a block whose title is the name of a file, as a reader does."""
+        (self.folder / program.title).write_text(self._hide(program.body), encoding="utf-8")
 
     def _hide(self, text: str) -> str:
         for shown, real in ((BUS_PORT, self.bus_port), (WEB_PORT, self.web_port), (PORT, self.port)):
@@ -198,6 +209,8 @@ class Console:
                 line = server.stdout.readline()
                 assert line, f"{command}: says no more than {printed!r}"
                 printed += line
+                if line.startswith("listening on "):
+                    self.web_port = line.rsplit(":", 1)[1].strip()
         return self._show(printed)
 
     def _listening(self, command: str, stdout: IO[str]) -> str:
@@ -221,7 +234,7 @@ class Console:
         return step.expected
 
     def compare_tails(self) -> None:
-        """What `qs tail` has printed by now, or prints soon, is what the page shows."""
+        """What each command that goes on has printed by now, or prints soon, is what the page shows."""
         for step, tail in self._tails:
             assert tail.stdout is not None
             printed = "".join(tail.stdout.readline() for _ in step.expected.splitlines())

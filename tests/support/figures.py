@@ -1,6 +1,12 @@
 """The figures of a server or a bus, looked up by name and labels."""
 
+from typing import NamedTuple
+
 from qs_client import Figure, QueueClient
+from support.serving import Wire
+
+CONNECTION = ("connection_start_time_seconds", "connection_subscriptions")
+"""The figures of each connection."""
 
 
 class Figures:
@@ -26,3 +32,27 @@ class Figures:
 def look(client: QueueClient) -> Figures:
     """Asks for the figures."""
     return Figures(client.server_stats())
+
+
+def address(wire: Wire) -> str:
+    """The address that the server knows a connection by."""
+    host, port = wire.socket.getsockname()
+    return f"{host}:{port}"
+
+
+class Connected(NamedTuple):
+    """What the figures say of one connection."""
+
+    peer: str
+    principal: str
+    started: float
+    subscriptions: float
+
+
+def look_at_connections(client: QueueClient) -> list[Connected]:
+    """Asks for the figures of each connection, in their order."""
+    found = [figure for figure in client.server_stats(connections=True) if figure.name in CONNECTION]
+    assert [figure.name for figure in found] == [*CONNECTION] * (len(found) // 2)
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert all(first.labels == second.labels for first, second in pairs)
+    return [Connected(**first.labels, started=first.value, subscriptions=second.value) for first, second in pairs]

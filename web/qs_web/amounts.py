@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and spans as people read them. Each function returns a dash for None."""
+"""Numbers, sizes, times and spans as people read them. Each function returns a dash for None, but `plain`."""
 
 from datetime import UTC, datetime
 
@@ -51,6 +51,11 @@ def seconds(value: float | None) -> str:
     if value is None:
         return NONE
     return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.3g} ms"
+
+
+def plain(value: float | None) -> str:
+    """A number for a field of a form: "60", "0.5", "" for None."""
+    return "" if value is None else f"{value:.15g}"
 
 
 def moment(micros: int | None) -> str:

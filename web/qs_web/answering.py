@@ -10,7 +10,7 @@ from starlette.responses import Response
 from qs_client import ServerError, ServerUnavailable, Unauthorized
 from qs_client.place import endpoint
 
-from .forms import FormError
+from .problem import ProblemError
 from .services import Services
 from .visit import Visit
 
@@ -25,14 +25,6 @@ _AS_THEY_ARE = frozenset({400, 403, 404, 409, 413, 501, 507})
 """Codes of the queue server that have the same meaning in HTTP."""
 _NOT_NOW = frozenset({408, 429, 503})
 """Codes of the queue server after which a later try may succeed."""
-
-
-class ProblemError(Exception):
-    """Something that the visitor is told. status: the HTTP status; the text says what, and what to do."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 async def answer(services: Services, request: Request, show: Show, *, public: bool = False) -> Response:
@@ -62,7 +54,7 @@ def _answer_to(visit: Visit, error: Exception, is_action: bool) -> Response:
             return _of_server(visit, error, is_action)
         case ServerUnavailable():
             return _trouble(visit, _sentence(str(error)), is_action)
-        case ProblemError() | FormError():
+        case ProblemError():
             return visit.page("problem", error.status, text=_sentence(str(error)))
         case ValueError() | TypeError():  # the client refuses a name or a number
             return visit.page("problem", 400, text=_sentence(str(error)))

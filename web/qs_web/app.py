@@ -4,16 +4,17 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from . import monitoring
-from .answering import ProblemError, Show, answer
+from .answering import Show, answer
 from .assets import send_asset
 from .guard import Guard
 from .hosts import AllowedHosts
 from .message_actions import act_on_messages
 from .message_page import send_payload, show_message
+from .problem import ProblemError
 from .queue_actions import act_on_queues, make_queue, push_message, redrive_all, set_options
 from .queue_list import show_queues
 from .queue_page import show_queue
@@ -70,8 +71,15 @@ def make_app(services: Services) -> Starlette:
         route("/sign-out", sign_out, "POST", public=True),
         Route("/static/{name}", send_asset, methods=["GET"]),
     ]
-    return Starlette(
-        routes=[*monitoring.routes(services), Mount(options.path, routes=pages)],
+
+    async def add_slash(_: Request) -> Response:
+        return RedirectResponse(services.links(""), 308)
+
+    beside = [*monitoring.routes(services), *([Route(options.path, add_slash)] if options.path else [])]
+    app = Starlette(
+        routes=[*beside, Mount(options.path, routes=pages)],
         middleware=[Middleware(Guard, AllowedHosts(options.host, options.hosts))],
         exception_handlers={404: respond_to_nothing, 405: respond_to_nothing},
     )
+    app.router.redirect_slashes = False  # it would name the scheme that a proxy has used
+    return app

@@ -1,23 +1,18 @@
 """Reads what a form sends, within bounds of size and time."""
 
-from urllib.parse import parse_qs
-
 import trio
 from starlette.requests import ClientDisconnect, Request
+
+from .form_fields import form_fields
+from .problem import ProblemError
 
 _SMALL = 512 * 1024
 """Bytes of a form. Room for a thousand names of queues."""
 _FIELDS = 4000
+_LARGE_AT_ONCE = 8
+"""Forms larger than usual that are read at the same time. Others wait for their turn."""
 _SECONDS = 20.0
 """How long a browser may take to send a form."""
-
-
-class FormError(Exception):
-    """A form that is refused. status: the HTTP status; the text says why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 class Form:
@@ -25,6 +20,10 @@ class Form:
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
         self._fields = fields
+
+    def has(self, name: str) -> bool:
+        """Tells whether a field is there."""
+        return name in self._fields
 
     def one(self, name: str) -> str:
         """Returns the value of a field, "" if it is missing."""
@@ -39,24 +38,32 @@ class Form:
         return [(name, value) for name, values in self._fields.items() if name not in without for value in values]
 
 
+_large = trio.CapacityLimiter(_LARGE_AT_ONCE)
+
+
+async def read_large_form(request: Request, most: int) -> Form:
+    """Reads the form of a request, when few others of this kind are being read. Otherwise like `read_form`."""
+    async with _large:
+        return await read_form(request, most)
+
+
 async def read_form(request: Request, most: int = _SMALL) -> Form:
-    """Reads the form of a request. most: bytes. FormError if it is too large, too slow, or no form."""
+    """Reads the form of a request. most: bytes. ProblemError if it is too large, too slow, or no form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise FormError(415, "this is not a form of this page: send application/x-www-form-urlencoded")
+        raise ProblemError(415, "this is not a form of this page: send application/x-www-form-urlencoded")
     body = bytearray()
     try:
         with trio.fail_after(_SECONDS):
             async for part in request.stream():
                 body += part
                 if len(body) > most:
-                    raise FormError(413, f"the form is larger than {most} bytes")
+                    raise ProblemError(413, f"the form is larger than {most} bytes")
     except trio.TooSlowError:
-        raise FormError(408, f"the form was not complete within {_SECONDS:g} s") from None
+        raise ProblemError(408, f"the form was not complete within {_SECONDS:g} s") from None
     except ClientDisconnect:
-        raise FormError(400, "the form was cut off") from None
+        raise ProblemError(400, "the form was cut off") from None
     try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS)
+        return Form(form_fields(bytes(body), _FIELDS))
     except ValueError:  # UnicodeDecodeError is one
-        raise FormError(400, "the form is not readable: text in UTF-8, and not too many fields") from None
-    return Form(fields)
+        raise ProblemError(400, "the form is not readable: text in UTF-8, and not too many fields") from None

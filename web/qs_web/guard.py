@@ -25,7 +25,9 @@ _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # Not "no-referrer": browsers then send `Origin: null` with our own forms too, and without TLS nothing else says
+    # where a form comes from.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -39,7 +41,12 @@ def is_cross_site(headers: Headers) -> bool:
     if site is not None:
         return site != "same-origin"
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:  # brackets that enclose no address
+        return True
 
 
 class Guard:

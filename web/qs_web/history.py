@@ -19,7 +19,7 @@ _GAP = 5.0
 _RECENT = 10.0
 """Seconds over which the current rate is measured."""
 _MOST = 20_000
-"""Queues that are kept. Some 4 kB each, if all are busy."""
+"""Queues that are kept. Some 5 kB each, if all are busy."""
 _ROW = 4
 """Numbers of a sample: time, pushed, done, depth."""
 

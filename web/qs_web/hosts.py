@@ -39,5 +39,7 @@ class AllowedHosts:
     def allows(self, value: str) -> bool:
         """Tells whether a request with this Host header is answered."""
         value = value.lower()
-        name, _ = split_host(value)
+        name, port = split_host(value)
+        if port and not (port.isascii() and port.isdigit()):  # `localhost:1@evil.example` leads to evil.example
+            return False
         return name in self._names or value in self._names or (self._any_address and _literal(name))

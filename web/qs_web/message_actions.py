@@ -4,9 +4,9 @@ from starlette.responses import Response
 
 from qs_client import NotFound, Stale
 
-from .answering import ProblemError
 from .confirming import ask, is_confirmed
 from .forms import Form, read_form
+from .problem import ProblemError
 from .queue_page import queue_name
 from .visit import Visit
 

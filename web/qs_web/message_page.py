@@ -4,10 +4,10 @@ from starlette.responses import Response
 
 from qs_schemas import GetMessage
 
-from .answering import ProblemError
 from .payloads import HEX_MOST, view_payload
+from .problem import ProblemError
 from .queue_page import payload_of, queue_name
-from .visit import Visit
+from .visit import LIVE, Visit
 
 _MICROS = 1_000_000
 
@@ -28,7 +28,7 @@ async def show_message(visit: Visit) -> Response:
     view = None if payload is None else view_payload(payload, visit.asked("view"), min(offset, len(payload)))
     return visit.page(
         "message",
-        live=payload is None or len(payload) < 64 * 1024,
+        live=LIVE if payload is None or len(payload) < 64 * 1024 else 0,
         qid=qid,
         message=message,
         size=None if payload is None else len(payload),

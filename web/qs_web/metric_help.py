@@ -18,6 +18,9 @@ FIGURES = {
     "messages_expired_total": "Messages whose visibility window ended before they were deleted.",
     "messages_dead_lettered_total": "Messages moved to a dead-letter queue, by reason.",
     "messages_retired_total": "Messages removed because they were older than their queue keeps them.",
+    "messages_ready": "Messages that are visible now.",
+    "queues": "Queues of this server.",
+    "queues_paused": "Queues that are paused.",
     "journal_bytes": "Bytes of the journal's segments.",
     "journal_live_bytes": "Bytes of the journal that are still needed.",
     "journal_segments": "Segments of the journal.",
@@ -48,11 +51,8 @@ BUS = {
 
 TOTALS = {
     "up": "1 if the server answered this scrape.",
-    "queues": "Queues that the page may see.",
-    "queues_paused": "Queues that are paused.",
-    "messages": "Messages in all queues, by state.",
 }
-"""Of what is added up over all queues."""
+"""Of what the page itself says."""
 
 QUEUES = {
     "queue_messages": "Messages of the queue, by state.",

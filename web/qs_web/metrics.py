@@ -89,18 +89,6 @@ def bus_up(answers: bool) -> Metric:
     return GaugeMetricFamily(f"{_PREFIX}bus_up", BUS["up"], int(answers))
 
 
-def of_totals(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
-    """Makes metrics of all queues together."""
-    queues = list(queues)
-    yield GaugeMetricFamily(f"{_PREFIX}queues", TOTALS["queues"], len(queues))
-    paused = sum(bool(each.paused) for each in queues)
-    yield GaugeMetricFamily(f"{_PREFIX}queues_paused", TOTALS["queues_paused"], paused)
-    messages = GaugeMetricFamily(f"{_PREFIX}messages", TOTALS["messages"], labels=["state"])
-    for state in _STATES:
-        messages.add_metric([state], sum(getattr(each, state) or 0 for each in queues))
-    yield messages
-
-
 def of_queues(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
     """Makes metrics of each queue. What its storage does not know is left out."""
     queues, now = list(queues), time.time()

@@ -1,19 +1,20 @@
 """Addresses for programs that watch the server: metrics for Prometheus, and whether all is well."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
-import regex
 import trio
 from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from qs_client import AsyncQueueClient, Forbidden, QueueInfo, ServerError, ServerUnavailable, Unauthorized
+from qs_client import AsyncQueueClient, Forbidden, ServerError, ServerUnavailable, Unauthorized
 from qs_client.security import Token
 
 from .health import check_server
-from .metrics import bus_up, encode, of_figures, of_queues, of_totals, up
+from .metrics import bus_up, encode, of_figures, of_queues, up
+from .queue_patterns import matching
 from .services import Services
 from .upstream import Upstream
 
@@ -23,10 +24,6 @@ _READY = 2.0
 """Within which it has to answer to be ready."""
 _QUEUES = 1000
 """Queues that one answer has at most."""
-_PATTERN = 256
-"""Characters of a pattern."""
-_MATCHING = 0.1
-"""Seconds that a pattern may take, of all queues."""
 
 _AT_ONCE = trio.CapacityLimiter(8)
 """Scrapes that ask the queue server at the same time: nobody has to sign in to try a token here."""
@@ -78,9 +75,25 @@ def _server(services: Services, request: Request) -> Upstream:
         raise _RefusedError(401, str(error)) from None
 
 
-async def _show_metrics(services: Services, request: Request) -> Response:
-    upstream = _server(services, request)
+@asynccontextmanager
+async def _asking(services: Services, request: Request) -> AsyncIterator[Upstream]:
+    """Gives the server as the one who asks may see it, when it is this request's turn. A token that the server does not
+    accept leaves nothing behind."""
     async with _AT_ONCE:
+        upstream = _server(services, request)
+        try:
+            yield upstream
+        except (Unauthorized, Forbidden) as error:
+            if isinstance(error, Unauthorized):
+                services.upstreams.drop(upstream)
+            hint = "send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page"
+            raise _RefusedError(error.code, f"{error.text} ({hint})") from None
+        finally:
+            await services.upstreams.close_unused()
+
+
+async def _show_metrics(services: Services, request: Request) -> Response:
+    async with _asking(services, request) as upstream:
         metrics = await _of_server(upstream)
         if upstream.bus is not None:
             metrics += await _of_bus(upstream.bus)
@@ -90,12 +103,12 @@ async def _show_metrics(services: Services, request: Request) -> Response:
 async def _of_server(upstream: Upstream) -> list[Metric]:
     try:
         with trio.fail_after(_SECONDS):
-            figures, queues = await upstream.client.server_stats(), await upstream.fresh_stats()
-    except (Unauthorized, Forbidden) as error:
-        raise _refused(error) from None
+            figures = await upstream.client.server_stats()
+    except (Unauthorized, Forbidden):
+        raise
     except (ServerError, ServerUnavailable, trio.TooSlowError):
         return [up(False)]
-    return [up(True), *of_figures(figures), *of_totals(queues)]
+    return [up(True), *of_figures(figures)]
 
 
 async def _of_bus(bus: AsyncQueueClient) -> list[Metric]:
@@ -111,37 +124,19 @@ async def _show_queues(services: Services, request: Request) -> Response:
     pattern = request.query_params.get("queue", ".*")
     try:
         with trio.fail_after(_SECONDS):
-            async with _AT_ONCE:
-                queues = await _server(services, request).fresh_stats()
-    except (Unauthorized, Forbidden) as error:
-        raise _refused(error) from None
+            async with _asking(services, request) as upstream:
+                queues = await upstream.fresh_stats()
     except (ServerError, ServerUnavailable) as error:
         raise _RefusedError(503, str(error)) from None
     except trio.TooSlowError:
         raise _RefusedError(503, f"the queue server has not answered within {_SECONDS:.0f} s") from None
-    found = _matching(pattern, queues)
+    try:
+        found = matching(pattern, queues)
+    except ValueError as error:
+        raise _RefusedError(400, str(error)) from None
     if len(found) > _QUEUES:
         raise _RefusedError(400, f"{len(found)} queues match, and at most {_QUEUES} are shown: narrow ?queue=REGEX")
     return _encoded(request, of_queues(found))
-
-
-def _matching(pattern: str, queues: list[QueueInfo]) -> list[QueueInfo]:
-    """Returns the queues whose whole names match."""
-    if len(pattern) > _PATTERN:
-        raise _RefusedError(400, f"the regular expression has more than {_PATTERN} characters")
-    until = trio.current_time() + _MATCHING
-    try:
-        matches = regex.compile(pattern).fullmatch
-        return [each for each in queues if matches(each.qid, timeout=max(until - trio.current_time(), 1e-6))]
-    except regex.error as error:
-        raise _RefusedError(400, f"?queue= is not a regular expression: {error}") from None
-    except TimeoutError:
-        raise _RefusedError(400, "the regular expression takes too long: make it simpler") from None
-
-
-def _refused(error: ServerError) -> _RefusedError:
-    hint = "send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page"
-    return _RefusedError(error.code, f"{error.text} ({hint})")
 
 
 def _encoded(request: Request, metrics: Iterable[Metric]) -> Response:

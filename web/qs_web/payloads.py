@@ -9,11 +9,14 @@ from .xml_text import indent_xml
 
 PRETTY_MOST = 512 * 1024
 """Bytes of a payload that is indented; a larger one is shown as it is."""
+INDENTED_MOST = 4 * PRETTY_MOST
+"""Characters that indenting may add: in deep documents it would add hundreds to each value."""
 SHOWN_MOST = 256 * 1024
 """Characters that one page shows of a payload."""
 HEX_MOST = 4096
 """Bytes that one page shows in hexadecimal."""
 _PREVIEW = 120
+_BREAKS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]')
 _SCAN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _DEEPEST = 200
 """Levels of JSON that are indented."""
@@ -62,11 +65,13 @@ def preview(payload: bytes) -> str:
 
 
 def indent_json(text: str) -> str | None:
-    """Returns JSON with one member a line, None if it is none. Numbers, strings and the order of members stay as they
-    are written, so members that are there twice stay too."""
+    """Returns JSON with one member a line, None if it is none, is too deep, or would be too long. Numbers, strings and
+    the order of members stay as they are written, so members that are there twice stay too."""
     try:
         json.loads(text, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
+        return None
+    if not _is_indentable(text):
         return None
     lines: list[str] = []
     line = ""
@@ -75,8 +80,6 @@ def indent_json(text: str) -> str | None:
         part = match.group()
         if part in "{[":
             depth += 1
-            if depth > _DEEPEST:
-                return None
             lines.append(line + part)
             line = "  " * depth
         elif part in "}]":
@@ -98,12 +101,24 @@ def indent_json(text: str) -> str | None:
     return "\n".join([*lines, line])
 
 
+def _is_indentable(text: str) -> bool:
+    """Tells whether JSON is not too deep, and whether the spaces and line ends are not too many."""
+    depth = added = 0
+    for match in _BREAKS.finditer(text):
+        part = match.group()
+        depth += (part in "{[") - (part in "}]")
+        added += 0 if part[0] == '"' else 2 * depth + 1
+        if depth > _DEEPEST or added > INDENTED_MOST:
+            return False
+    return True
+
+
 def _pretty(payload: bytes, text: str) -> tuple[str, str] | None:
     """Returns kind and text of a payload that can be indented."""
     if len(payload) > PRETTY_MOST:
         return None
     start = text.lstrip()[:1]
-    if start == "<" and (indented := indent_xml(payload)) is not None:
+    if start == "<" and (indented := indent_xml(payload, INDENTED_MOST)) is not None:
         return "XML", indented
     if start in {"{", "["} and (indented := indent_json(text)) is not None:
         return "JSON", indented
@@ -121,8 +136,8 @@ def view_payload(payload: bytes, wanted: str, offset: int = 0) -> View:
     if view == "hex" or text is None:
         part = payload[offset : offset + HEX_MOST]
         return View(kind, hex_dump(part, offset), len(payload) - offset - len(part), "hex", views)
-    shown = visible(pretty[1] if pretty is not None and view == "pretty" else text)
-    return View(kind, shown[:SHOWN_MOST], max(len(shown) - SHOWN_MOST, 0), view, views)
+    shown = pretty[1] if pretty is not None and view == "pretty" else text
+    return View(kind, visible(shown[:SHOWN_MOST]), max(len(shown) - SHOWN_MOST, 0), view, views)
 
 
 def hex_dump(data: bytes, offset: int = 0) -> str:

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from qs_client import Draft
 
-from .answering import ProblemError
 from .confirming import Doomed, ask, is_confirmed
-from .forms import Form, read_form
+from .forms import Form, read_form, read_large_form
+from .problem import ProblemError
 from .queue_page import figures, queue_name
 from .visit import Visit
 
@@ -126,7 +126,7 @@ async def make_queue(visit: Visit) -> Response:
 async def push_message(visit: Visit) -> Response:
     """Pushes a message. `payload`, `delay` in seconds or empty, `key` or empty."""
     qid = queue_name(visit)
-    form = await read_form(visit.request, _PUSH_MOST)
+    form = await read_large_form(visit.request, _PUSH_MOST)
     payload = form.one("payload").replace("\r\n", "\n")  # browsers send line ends of forms so
     delay = _number(form, "delay", float)
     await visit.client.push_many(qid, [Draft(payload, delay, form.one("key").strip() or None)])
@@ -146,17 +146,27 @@ def _number(form: Form, name: str, kind: Callable[[str], Any]) -> Any:
 
 
 async def set_options(visit: Visit) -> Response:
-    """Changes the options of a queue that differ from what they are. An empty field removes an option."""
+    """Changes the options of a queue that the visitor has changed: those whose field differs from `was-NAME`, what the
+    form showed, or without it from what they are. An empty field removes an option, a missing one leaves it alone."""
     qid = queue_name(visit)
     form = await read_form(visit.request)
-    wanted: dict[str, Any] = {name: _number(form, name, kind) for name, kind in _NUMBERS.items()}
-    wanted["dead_letter"] = form.one("dead_letter").strip() or None
     now = await visit.client.queue_options(qid)
-    changed = {name: value for name, value in wanted.items() if value != getattr(now, name)}
+    changed: dict[str, Any] = {}
+    for name in [*_NUMBERS, "dead_letter"]:
+        if form.has(name):
+            wanted = _option(form, name, name)
+            before = _option(form, f"was-{name}", name) if form.has(f"was-{name}") else getattr(now, name)
+            if wanted != before:
+                changed[name] = wanted
     if changed:
         await visit.client.set_queue(qid, **changed)
         visit.upstream.forget()
     return visit.see("queue", "changed", len(changed), q=qid)
+
+
+def _option(form: Form, field: str, name: str) -> Any:
+    kind = _NUMBERS.get(name)
+    return form.one(field).strip() or None if kind is None else _number(form, field, kind)
 
 
 async def redrive_all(visit: Visit) -> Response:

@@ -10,7 +10,7 @@ from qs_client import QueueInfo
 
 from .drawing import Chart, draw
 from .history import Rates, depth_of
-from .visit import Visit
+from .visit import LIVE, Visit
 
 PAGE = 50
 """Queues on one page."""
@@ -112,7 +112,7 @@ async def show_queues(visit: Visit) -> Response:
     total = visit.upstream.total
     return visit.page(
         "queues",
-        live=True,
+        live=LIVE,
         rows=rows,
         order=order,
         kinds=list(_KINDS),

@@ -7,16 +7,18 @@ from starlette.responses import Response
 from qs_client import AsyncQueueClient, Forbidden, NotImplementedByServer, QueueInfo, QueueOptions, ServerError
 from qs_schemas import GetMessage
 
-from .answering import ProblemError
 from .drawing import draw
 from .history import depth_of, figures_of
 from .payloads import preview
-from .visit import Visit
+from .problem import ProblemError
+from .visit import LIVE, Visit
 
 MESSAGES = 25
 """Messages on one page."""
 _LOOKED_AT = 1 << 20
 """Bytes of payloads after which no more are fetched for one page."""
+_LIVE_LARGE = 10_000
+"""Like `LIVE`, for a page that has to fetch megabytes each time."""
 _CHART = (1200, 160)
 STATES = ("all", "new", "ready", "in-flight", "delayed")
 
@@ -122,7 +124,7 @@ async def show_queue(visit: Visit) -> Response:
     history.observe(now, qid, figures_of(info))
     return visit.page(
         "queue",
-        live=True,
+        live=LIVE if all(entry.message for entry in listing.entries) else _LIVE_LARGE,
         qid=qid,
         info=info,
         depth=depth_of(info),

@@ -1,19 +1,20 @@
-"""The pages of the queue server and of the bus themselves: their figures."""
+"""The pages of the queue server and of the bus themselves: their figures, and who is connected."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from starlette.responses import Response
 
-from qs_client import AsyncQueueClient, ServerUnavailable
+from qs_client import AsyncQueueClient, Figure, ServerUnavailable, Unauthorized
 
 from . import amounts
-from .answering import ProblemError
 from .figure_table import Distribution, FigureTable
-from .visit import Visit
+from .problem import ProblemError
+from .visit import LIVE, Visit
 
 _GIB = 1 << 30
+_STARTED, _SUBSCRIPTIONS = "connection_start_time_seconds", "connection_subscriptions"
 
 
 class Fact(NamedTuple):
@@ -33,17 +34,32 @@ class Errors(NamedTuple):
     took: Distribution | None
 
 
+class Connected(NamedTuple):
+    """A client that is connected. peer: its address; principal: empty for none; since: seconds since 1970."""
+
+    peer: str
+    principal: str
+    since: float
+    subscriptions: float
+
+    @property
+    def span(self) -> str:
+        """For how long it has been connected."""
+        return amounts.span(max(time.time() - self.since, 0))
+
+
 async def show_server(visit: Visit) -> Response:
     """Answers with the page of the queue server. ServerError: Forbidden for a visitor who may not monitor it."""
-    table = FigureTable(await visit.client.server_stats())
+    table, connections = _read(await visit.client.server_stats(connections=True))
     return visit.page(
         "server",
-        live=True,
+        live=LIVE,
         title="Server",
         tiles=_tiles(table),
         groups=[("Process", _process(table)), ("Journal", _journal(table)), ("Traffic", _traffic(table))],
         operations=_operations(table),
         codes=_codes(table),
+        connections=connections,
         figures=table.all,
     )
 
@@ -54,19 +70,39 @@ async def show_bus(visit: Visit) -> Response:
     if bus is None:
         raise ProblemError(404, "this page shows no bus: start queue-web.py with --bus HOST:PORT")
     try:
-        table = FigureTable(await bus.server_stats())
+        table, connections = _read(await bus.server_stats(connections=True))
     except ServerUnavailable as error:
         raise ServerUnavailable(f"the bus: {error}") from error
+    except Unauthorized as error:
+        if visit.session is None:
+            raise
+        text = f"the bus does not accept your token, which the queue server does: {error.text}"
+        raise ProblemError(403, text) from error
     return visit.page(
         "bus",
-        live=True,
+        live=LIVE,
         title="Bus",
         tiles=_bus_tiles(table),
         groups=[("Process", _process(table)), ("Deliveries", _deliveries(table)), ("Traffic", _traffic(table))],
         operations=_operations(table),
         codes=_codes(table),
+        connections=connections,
         figures=table.all,
     )
+
+
+def _read(figures: Iterable[Figure]) -> tuple[FigureTable, list[Connected]]:
+    """Returns the figures of the server itself, and its clients in the order in which it names them."""
+    own: list[Figure] = []
+    started: dict[tuple[str, str], float] = {}
+    subscriptions: dict[tuple[str, str], float] = {}
+    found = {_STARTED: started, _SUBSCRIPTIONS: subscriptions}
+    for figure in figures:
+        if figure.name in found:
+            found[figure.name][figure.labels.get("peer", ""), figure.labels.get("principal", "")] = figure.value
+        else:
+            own.append(figure)
+    return FigureTable(own), [Connected(*key, since, subscriptions.get(key, 0)) for key, since in started.items()]
 
 
 def _age(table: FigureTable) -> str:

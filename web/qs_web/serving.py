@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qs_client.place import endpoint
 from qs_serving.guards import is_loopback
@@ -53,9 +53,12 @@ def describe(options: WebOptions) -> list[str]:
     ]
 
 
-def make_services(options: WebOptions, identity: Identity, *, sign_in: bool) -> Services:
-    """Makes the parts that requests share. sign_in: nobody sees anything before a sign-in."""
-    history, clock = History(), time.monotonic
+def make_services(
+    options: WebOptions, identity: Identity, *, sign_in: bool, clock: Callable[[], float] = time.monotonic
+) -> Services:
+    """Makes the parts that requests share. sign_in: nobody sees anything before a sign-in; clock: seconds that only
+    grow."""
+    history = History()
     upstreams = Upstreams(options.server, options.bus, identity, clock, history.observe_queues)
     return Services(options, upstreams, Sessions(clock), history, Links(options.path), clock, sign_in)
 

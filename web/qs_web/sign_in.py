@@ -10,6 +10,8 @@ from qs_schemas import Authenticate, Error
 from .forms import read_form
 from .visit import Visit
 
+_FORM = 16 * 1024
+"""Bytes of a form with a token."""
 _AT_ONCE = trio.CapacityLimiter(8)
 """How many tokens are tried at the same time, so that guesses do not take all connections of the queue server."""
 
@@ -18,7 +20,7 @@ async def show_sign_in(visit: Visit) -> Response:
     """Answers with the form, or tries the token in it."""
     if visit.request.method != "POST":
         return _again(visit, "", visit.link(""), 200)
-    form = await read_form(visit.request)
+    form = await read_form(visit.request, _FORM)
     after = form.one("after")
     after = after if visit.services.links.is_local(after) else visit.link("")
     try:

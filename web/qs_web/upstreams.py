@@ -31,6 +31,10 @@ class Upstreams:
         self._kept: dict[tuple[int, Token | None, bool], Upstream] = {}  # the last one used is last
         self._closing: list[Upstream] = []
 
+    def __len__(self) -> int:
+        """Returns how many are there, with those that are still to be closed."""
+        return len(self._kept) + len(self._closing)
+
     @property
     def own(self) -> Upstream:
         """The queue server as the page's own token sees it: for metrics, and for visitors of an open page."""
@@ -56,8 +60,13 @@ class Upstreams:
         self._kept[key] = upstream
         return upstream
 
+    def drop(self, upstream: Upstream) -> None:
+        """Gives up an upstream whose token the queue server does not accept: others keep their place."""
+        for key in [key for key, kept in self._kept.items() if kept is upstream]:
+            self._closing.append(self._kept.pop(key))
+
     async def close_unused(self) -> None:
-        """Closes the connections of those that gave way."""
+        """Closes the connections of those that gave way. Call it after each request."""
         while self._closing:
             await self._closing.pop().close()
 

@@ -18,6 +18,9 @@ from .services import Services
 from .sessions import Session
 from .upstream import Upstream
 
+LIVE = 2000
+"""Milliseconds after which an open page asks for itself again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Visit:
@@ -58,7 +61,8 @@ class Visit:
         return self.services.links(page, **query)
 
     def page(self, template: str, /, status: int = 200, **values: Any) -> Response:
-        """Answers with a page."""
+        """Answers with a page. live, among the values: milliseconds after which the open page asks for itself again, 0
+        for never."""
         return render(template, {**self._layout(), "page": template, **values}, status)
 
     def see(self, page: str, done: str, number: int | None = None, /, **query: object) -> Response:
@@ -80,5 +84,5 @@ class Visit:
             "now": time.strftime("%H:%M:%S UTC", time.gmtime()),
             "notice": notice(self.asked("done"), self.asked("n")),
             "trouble": "",
-            "live": False,
+            "live": 0,
         }

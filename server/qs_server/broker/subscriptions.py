@@ -26,6 +26,8 @@ SLICE = 200
 """Messages that one batch hands out, so that requests do not have to wait for long: some 20 ms."""
 _GIVEN_BACK = 100
 """Messages that one batch gives back of what those held who have gone: some 20 ms as well."""
+_GIVING_BACK = SECOND // 50
+"""Microseconds after which it gives no more back: a message that goes to a dead-letter queue may take some of them."""
 _RINGS = 100
 """Queues that a subscription can be taken out of in the time in which one message is given back, or in less."""
 _TRY_AGAIN = 1 * SECOND
@@ -125,12 +127,12 @@ class Subscriptions:
 
     def give_back(self) -> None:
         """Releases a slice of the messages whose subscribers' connections have ended: see `leaving`."""
-        left = _GIVEN_BACK
+        left, until = _GIVEN_BACK, self._clock() + _GIVING_BACK
         while self._leaving and left > 0:
             subscription, held = self._leaving[0]
             while held and left > 0:
-                left -= 1
                 self._give_back(subscription, held.pop())
+                left = left - 1 if self._clock() < until else 0
             if not held:
                 self._leaving.popleft()
                 self.close(subscription)

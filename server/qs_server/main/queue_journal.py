@@ -40,8 +40,8 @@ are full are hard links where DIR is on the same file system. A server starts on
 Exit codes: 0 done, 1 there is no backup, 2 wrong usage, 130 interrupted."""
 _CONVERT = """\
 Changes where a queue keeps its messages: journal or files. Messages, their order, counts and windows are the same
-afterwards. No server may be running, and no program may use the queue's directory. If the command
-is interrupted, nothing is lost: give it again.
+afterwards, but dead letters do not say any more what they were: move them back before. No server may be running, and
+no program may use the queue's directory. If the command is interrupted, nothing is lost: give it again.
 
 Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted."""
 

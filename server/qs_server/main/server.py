@@ -60,12 +60,11 @@ class Server(Acceptor[Connection]):
         self._committer.record = history
         self._hub.on_poll_end = self._committer.on_poll_end
 
-    def figures(self) -> list[Figure]:
-        """Returns the figures of the server: see docs/protocol.md. Call it where the engine runs, in a batch."""
+    def _own_figures(self) -> list[Figure]:
+        """Returns the figures of messages, the storage and subscriptions. Call it where the engine runs, in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
         return [
-            *super().figures(),
             *(Figure(name, value, _LABELS.get(name, {})) for name, value in found.items()),
             *self._syncs.figures("journal_sync_seconds"),
             Figure("subscriptions", self._subscriptions.total),

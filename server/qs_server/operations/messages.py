@@ -255,7 +255,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
 
 
 def server_stats(service: Service, request: wire.ServerStats) -> Message:
-    return wire.ServerStats(service.figures())
+    return wire.ServerStats(service.figures(request.connections))
 
 
 def ping(service: Service, request: wire.Ping) -> Message:

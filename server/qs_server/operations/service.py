@@ -33,7 +33,7 @@ class Service:
     first subscribes; list_length: messages and ids in one answer; document: bytes of payload in one answer, except for
     its first message; peer: the client's HOST:PORT; remotes: the queues that other servers keep; caller:
     who the client is, None if everybody may do everything; waiting: returns how many receives wait for a queue;
-    figures: returns those of the server."""
+    figures: returns those of the server; its argument: also those of each connection."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -45,7 +45,7 @@ class Service:
     remotes: Remotes = field(default_factory=Remotes)
     caller: Caller | None = None
     waiting: Callable[[str], int] = lambda qid: 0
-    figures: Callable[[], list[Figure]] = list
+    figures: Callable[[bool], list[Figure]] = lambda connections: []
 
     def queues(self) -> Collection[str]:
         """Returns the names of all queues."""

@@ -57,10 +57,11 @@ class Connection(Conversation):
         waiters: Waiters,
         remotes: Remotes,
         caller: Caller | None = None,
-        figures: Callable[[], list[Figure]],
+        figures: Callable[[bool], list[Figure]],
     ) -> None:
-        """caller: who the client is, None if everybody may do everything; figures: returns those of the server."""
-        super().__init__(stream, peer, limits, writers, counts)
+        """caller: who the client is, None if everybody may do everything; figures: returns those of the server; its
+        argument: also those of each connection."""
+        super().__init__(stream, peer, limits, writers, counts, caller=caller)
         self._subscriptions = subscriptions
         self._service = Service(
             storage,
@@ -83,6 +84,11 @@ class Connection(Conversation):
         self._landed: trio.Event | None = None  # set when the requests' batch is over, for a task that has to go
 
     # -- subscriptions --------------------------------------------------------------------------------------------
+
+    @property
+    def subscription_count(self) -> int:
+        subscriber = self._service.subscriber
+        return 0 if subscriber is None else len(subscriber.subscriptions)
 
     def _become_subscriber(self) -> Subscriber:
         return Subscriber(self._limits.outbox, self._deliver, self._service.peer)

@@ -6,6 +6,7 @@ from typing import Any
 
 from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
 from .engine import NoSuchQueueError, Options, Origin, Queue, StorageError
+from .lifecycle import Event
 from .message_state import MessageState
 from .message_store import MessageMover, MessageStore
 from .publisher import Publisher
@@ -63,7 +64,9 @@ class DirectoryDeadLetters:
         size = self._store.index.size(mid)
         new = self._mover.move(mid, state, target._mover, origin)
         if new is not None:
-            self._recorder.note_gone("redriven" if origin is None else "dead", mid, size, state.receives, peer=peer)
+            event: Event = "redriven" if origin is None else "dead"
+            receives = state.receives if origin is None else origin.receives
+            self._recorder.note_gone(event, mid, size, receives, peer=peer)
             target._publisher.counts.pushed += 1
             target._recorder.note("pushed", new, 0, peer=peer)
         return new

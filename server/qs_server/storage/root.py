@@ -174,22 +174,24 @@ class RootDirectory:
             known = ", ".join(map(repr, self._storages))
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self._default)
-        self._check(qid, options)
+        refuse_retention(options)
+        self._check_dead_letter(qid, options)
         make_queue(self.path, qid, options, self._disk, made=partial(self._open, directory, strict=True))
         self.dirty = True
 
     def configure(self, queue: EngineQueue, options: Options) -> None:
-        """Replaces the options of a queue: first in its directory, durably. OSError, UnsupportedError,
-        DeadLetterCycleError: then nothing has changed."""
-        self._check(queue.qid, options)
+        """Replaces the options of a queue: first in its directory, durably. A dead-letter queue that cannot be used any
+        more prevents no other change. OSError, UnsupportedError, DeadLetterCycleError: then nothing has changed."""
+        refuse_retention(options)
+        if options.dead_letter != queue.options.dead_letter:
+            self._check_dead_letter(queue.qid, options)
         write_options(queue.path, options, self._disk)
         for field in fields(Options):
             setattr(queue.options, field.name, getattr(options, field.name))
         queue.arrived()  # it may have been paused, and what is there may be too old now
 
-    def _check(self, qid: str, options: Options) -> None:
-        """Raises UnsupportedError or DeadLetterCycleError for options that the queue cannot have."""
-        refuse_retention(options)
+    def _check_dead_letter(self, qid: str, options: Options) -> None:
+        """Raises UnsupportedError or DeadLetterCycleError if the queue cannot have the dead-letter queue."""
         if options.dead_letter:
             storage = storage_in(self.path, options.dead_letter, self._default)
             check_dead_letter(qid, options, self.queues, storage)

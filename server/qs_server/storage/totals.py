@@ -1,9 +1,10 @@
-"""Counts what has happened to messages in all queues of an engine, also in those that are gone."""
+"""Counts over all queues of an engine: what has happened to their messages, also in those that are gone, and what is
+there now."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
-from .engine import Stats
+from .engine import Options, Stats
 
 _COUNTED = {
     "pushed": "messages_pushed_total",
@@ -24,11 +25,19 @@ def totals_of(counts: Stats) -> dict[str, float]:
 
 
 class Counted(Protocol):
-    """A queue that counts."""
+    """A queue, as far as it is counted."""
 
     @property
     def counts(self) -> Stats:
         """What has happened to its messages since the start."""
+
+    @property
+    def ready(self) -> int:
+        """How many messages are visible."""
+
+    @property
+    def options(self) -> Options:
+        """Its options."""
 
 
 class Totals:
@@ -44,7 +53,12 @@ class Totals:
 
     def figures(self, queues: Iterable[Counted]) -> dict[str, float]:
         """Returns each sum by its name. queues: those that are there."""
+        queues = list(queues)
         counts = [queue.counts for queue in queues]
-        return {
+        sums: dict[str, float] = {
             name: self._gone[field] + sum([getattr(each, field) for each in counts]) for field, name in _COUNTED.items()
         }
+        sums["messages_ready"] = sum([queue.ready for queue in queues])
+        sums["queues"] = len(queues)
+        sums["queues_paused"] = sum([queue.options.paused for queue in queues])
+        return sums

@@ -137,6 +137,22 @@ def test_options(browser: httpx.Client, client: QueueClient, qid: str) -> None:
     assert cycle.status_code == 409
 
 
+def test_options_of_two_visitors(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A form changes what its visitor has changed, not back what somebody else has changed since it was shown."""
+    client.set_queue(qid, visibility=5, capacity=7)
+    shown = browser.get("/queue", params={"q": qid}).text
+    names = "visibility|capacity|retention|max_receives|dead_letter"
+    form = dict(re.findall(rf'name="((?:was-)?(?:{names}))" value="(.*?)"', shown))
+    assert len(form) == 10
+    client.set_queue(qid, capacity=8)
+    browser.post("/options", params={"q": qid}, data={**form, "visibility": "6"})
+    now = client.queue_options(qid)
+    assert (now.visibility, now.capacity) == (6, 8)
+    browser.post("/options", params={"q": qid}, data={"visibility": "9"})
+    now = client.queue_options(qid)
+    assert (now.visibility, now.capacity) == (9, 8)
+
+
 def test_a_queue_that_is_gone(browser: httpx.Client) -> None:
     """Actions on a queue that is not there answer the server's text, with its status."""
     for path, form in (

@@ -21,7 +21,7 @@ def test_headers_of_every_answer(browser: httpx.Client, path: str) -> None:
     )
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert "server" not in headers
 
@@ -56,6 +56,7 @@ def test_nothing_inline(browser: httpx.Client, client: QueueClient, qid: str) ->
     ({"origin": "http://evil.example"}, 403),
     ({"origin": "null"}, 403),
     ({"origin": "http://127.0.0.1:1"}, 403),
+    ({"origin": "http://["}, 403),
     ({"sec-fetch-site": "same-origin"}, 303),
     ({}, 303),
 ])  # fmt: skip
@@ -76,6 +77,7 @@ def test_our_own_origin(browser: httpx.Client, qid: str) -> None:
 @pytest.mark.parametrize(("host", "status"), [
     ("evil.example", 421), ("evil.example:80", 421), ("127.0.0.1.evil.example", 421), ("", 421), ("[::1", 421),
     ("localhost", 200), ("LOCALHOST:1234", 200), ("127.0.0.1", 200), ("[::1]:9880", 200), ("10.0.0.1", 421),
+    ("localhost:1@evil.example", 421), ("localhost:x", 421),
 ])  # fmt: skip
 def test_wrong_names(browser: httpx.Client, host: str, status: int) -> None:
     """The page answers only to names that it listens on: a name of another site that leads here is none."""
@@ -127,6 +129,7 @@ def test_under_a_path(shared_server: ServerProcess, client: QueueClient, qid: st
                     assert part.startswith(("/ops/queues/", "#")), part[:60]
         answer = browser.post("/ops/queues/queues", data={"do": "pause", "q": qid})
         assert answer.headers["location"].startswith("/ops/queues/?done=paused")
+        assert browser.get("/ops/queues").headers["location"] == "/ops/queues/"
         assert browser.get("/").status_code == 404
         assert browser.get("/ops/queues/", headers={"host": "other.example:8443"}).status_code == 200
         assert browser.get("/ops/queues/", headers={"host": "other.example"}).status_code == 421

@@ -39,7 +39,9 @@ def test_the_text_format(browser: httpx.Client, shared_server: ServerProcess, qi
     durations = 'qs_request_duration_seconds_bucket{le="+Inf",operation="push-message"}'
     assert after[durations] == after[pushes]
     assert after["qs_queues"] >= 1
+    assert after["qs_messages_ready"] >= 1
     assert not re.search(r'\bqueue="', answer.text), "the names of queues are in /metrics/queues only"
+    assert "peer=" not in answer.text, "there must not be a series for each client"
 
 
 def test_openmetrics(browser: httpx.Client) -> None:
@@ -86,6 +88,9 @@ def test_a_queue_with_a_hostile_name(browser: httpx.Client, shared_server: Serve
         ("(", "?queue= is not a regular expression: missing )"),
         ("(a+)+" * 40 + "b", "takes too long"),
         ("a" * 257, "more than 256 characters"),
+        ("(?:" * 36 + "a" + "){9}" * 36, "repeats a part more than 1000 times"),
+        ("(?x)" + "(?:" * 20 + "a" + "){ 9 }" * 20, "repeats a part more than 1000 times"),
+        (r"(?:\\{99}){99}", "repeats a part more than 1000 times"),
     ],
 )
 def test_bad_patterns(browser: httpx.Client, shared_server: ServerProcess, qid: str, pattern: str, text: str) -> None:

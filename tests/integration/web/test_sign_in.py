@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.access import principal, section, write_access
+from support.bus_serving import bus_serving
 from support.serving import FAST, ServerProcess, serving
 from support.web_serving import WebProcess, visitor, web_serving
 
@@ -199,3 +200,21 @@ def test_no_access_file(tmp_path: Path) -> None:
         answer = sign_in(browser, "ops")
         assert answer.status_code == 400
         assert "This server has no access file" in answer.text
+
+
+def test_a_bus_with_other_tokens(guarded: ServerProcess, tmp_path: Path) -> None:
+    """A bus that does not know the visitor's token says so on its page, and the visitor stays signed in."""
+    other = write_access(tmp_path / "bus.toml", [principal("somebody", admin=True)])
+    with serving(tmp_path / "root", *FAST) as server, bus_serving(server, "--access", str(other)) as bus:
+        flags = ("--bus", f"{bus.host}:{bus.port}")
+        with web_serving(tmp_path, guarded, *flags) as web, visitor(web) as browser:
+            sign_in(browser, "ops")
+            answer = browser.get("/bus")
+            assert answer.status_code == 403
+            assert "The bus does not accept your token" in answer.text
+            assert browser.get("/server").status_code == 200
+            bus.kill()
+            gone = browser.get("/bus")
+            assert gone.status_code == 503
+            assert "The bus: " in gone.text
+            assert browser.get("/").status_code == 200

@@ -76,6 +76,18 @@ def test_a_server_that_is_stuck(tmp_path: Path) -> None:
             assert time.monotonic() - begun < 30
 
 
+def test_a_stop_while_the_server_is_stuck(tmp_path: Path) -> None:
+    """The page stops although the queue server does not answer it."""
+    with serving(tmp_path / "root", *FAST) as server, web_serving(tmp_path, server) as web, visitor(web) as browser:
+        assert browser.get("/").status_code == 200
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            until_503(browser, "/")
+            assert web.stop() == 0
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+
+
 def test_something_else_listens(shared_server: ServerProcess, tmp_path: Path) -> None:
     """What is no queue server at the address is said to be none."""
     with web_serving(tmp_path, shared_server) as other, web_serving(tmp_path, other) as web, visitor(web) as browser:

@@ -111,6 +111,9 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
     "stats of all": (calls.stats(), QueueStats(), QueueStats(queues=[QueueInfo("q")]), [QueueInfo("q")]),
     "stats of one": (calls.stats("q"), QueueStats("q"), QueueStats("q"), []),
     "server_stats": (calls.server_stats(), ServerStats(), ServerStats(FIGURES), FIGURES),
+    "server_stats with connections": (
+        calls.server_stats(connections=True), ServerStats(connections=True), ServerStats(FIGURES), FIGURES,
+    ),
     "ping": (calls.ping(), Ping(), Ping(), None),
     "push": (
         calls.push("q", "h\xe9", delay=1.5, key="k"),

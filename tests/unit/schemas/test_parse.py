@@ -221,6 +221,16 @@ GOOD = [
         ServerStats([Figure("a", 5, {"x": "1", "y": "2"}), Figure("b", -0.5)], req="r1", type="response"),
     ),
     (
+        "figures of connections wanted",
+        qs("<op connections='yes'><server-stats/></op>", op=""),
+        ServerStats(connections=True, req="r1"),
+    ),
+    (
+        "figures of connections not wanted",
+        qs("<op connections='no'><server-stats/></op>", op=""),
+        ServerStats(req="r1"),
+    ),
+    (
         "parts",
         qs(
             "<qid>a</qid><producer>p</producer><op batch='0'><publish-staged/></op>"

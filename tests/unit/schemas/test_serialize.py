@@ -110,6 +110,7 @@ def body(message: Message) -> bytes:
                 b'<figure name="b">0.0625</figure><figure name="c">1000000000000</figure></figures>'
             ),
         ),
+        (ServerStats(connections=True), b'request"><op connections="yes"><server-stats/></op>'),
         (
             Error(404, "not-found", "no\nqueue 'a'", req="1"),
             b'error" req="1" xml:lang="en-US"><error code="404" type="not-found">no&#10;queue \'a\'</error>',

@@ -1,9 +1,11 @@
 """The pure parts of scripts/bench/compare.py: percentiles, what was the limit, figures, the star, the page."""
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.serving import PROJECT
@@ -19,10 +21,18 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     import compare_docs
     import compare_figures
     import compare_plan
+    import compare_ratios
     import compare_table
     import peer
 
-    yield SimpleNamespace(docs=compare_docs, figures=compare_figures, plan=compare_plan, table=compare_table, peer=peer)
+    yield SimpleNamespace(
+        docs=compare_docs,
+        figures=compare_figures,
+        plan=compare_plan,
+        ratios=compare_ratios,
+        table=compare_table,
+        peer=peer,
+    )
     for name in set(sys.modules) - before:
         if str(Path(getattr(sys.modules[name], "__file__", None) or "/").parent) == _BENCH:
             del sys.modules[name]
@@ -110,3 +120,51 @@ def test_tables_and_page(bench: SimpleNamespace) -> None:
     assert " old " not in page
     with pytest.raises(ValueError, match="marks"):
         bench.docs.replaced("a page without", part)
+
+
+def test_batches_are_a_ratio(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The line about lists of 100 has a ratio to the journal alone where the others have one, and the rates at its end.
+    Its target is a quarter, or as much as 50,000 messages a second are."""
+
+    class Journal(contextlib.nullcontext):  # type: ignore[type-arg]
+        def __init__(self, *_: object) -> None:
+            super().__init__(self)
+
+        def rate(self, _: float) -> float:
+            return 100_000.0
+
+    found: list[Any] = []
+    ratios = bench.ratios.Ratios({"qs": None}, {}, tmp_path, bench.plan.QUICK, found)
+    monkeypatch.setattr(bench.ratios, "BareJournal", Journal)
+    monkeypatch.setattr(ratios, "_started", lambda *_: {"qs": None})
+    monkeypatch.setattr(ratios, "_side", lambda *_: lambda: 30_000.0)
+    ratios._batches()
+    name = "durable push, lists of 100, 8 Python clients: qs / the journal alone"
+    assert [ratio.line() for ratio in found] == [f"| {name} | 0.30 | >= 0.5 | **no** | 30,000/s to 100,000/s |"]
+
+
+def test_the_short_table(bench: SimpleNamespace) -> None:
+    """It has the peers whose answers survive a power loss, and of them only those that are driven by their client."""
+    point = {"work": "cycle", "row": "base", "clients": 32, "batch": 1, "size": 1024, "depth": 0}
+    results = {
+        "peers": [
+            {"key": "a", "name": "A", "durability": "always", "raw": False},
+            {"key": "b", "name": "B", "durability": "always", "raw": True},
+            {"key": "c", "name": "C", "durability": "none", "raw": False},
+        ],
+        "cells": [
+            {"peer": key, "point": point, "figures": {"rate": 1234.5, "memory": 5e6}, "note": ""} for key in "abc"
+        ],
+    }
+    assert bench.table.short_table(results)[2:] == ["| A | - | - | 1,234 | - | 5 MB |"]
+
+
+def test_the_page_in_short() -> None:
+    """The short table of docs/performance.md has the figures of its long ones."""
+    page = (PROJECT / "docs" / "performance.md").read_text(encoding="utf-8")
+    short, long = (part.partition("<!-- to here -->")[0] for part in page.split("compare.py --docs")[-2:])
+    rows = [row.split("|")[1:-1] for row in short.splitlines() if row.startswith("| ") and "messages/s" not in row]
+    assert len(rows) == 6
+    for name, *cells in rows:
+        of_peer = "|".join(row for row in long.splitlines() if row.startswith(f"|{name}|"))
+        assert [cell for cell in cells if f"|{cell}|" not in of_peer] == []

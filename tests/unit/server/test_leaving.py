@@ -77,6 +77,25 @@ def test_a_slice_at_a_time(bench: Bench) -> None:
     assert bench.subscriptions.next_due() is None
 
 
+def test_a_slice_ends_with_its_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release may take long, as a message that goes to a dead-letter queue of files has to be synced: a slice of 20
+    ms begins no other after that."""
+    queue = bench.storage.queue("q")
+    release = queue.release
+
+    def release_slowly(receipt: Receipt, delay: int) -> int | None:
+        bench.clock.now += SECOND // 125
+        return release(receipt, delay)
+
+    monkeypatch.setattr(queue, "release", release_slowly)
+    bench.subscriptions.drop(bench.first)
+    seen = []
+    for _ in range(3):
+        bench.subscriptions.give_back()
+        seen.append(len(bench.ready()))
+    assert seen == [3, 6, 9]
+
+
 class Fault(Job):
     """Work that breaks the batch it is in, before anything else of the batch is done."""
 

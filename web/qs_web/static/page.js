@@ -2,7 +2,6 @@
 // selection, focus, check boxes and what is typed stay. Without it, everything works by forms and links.
 "use strict";
 (() => {
-  const EVERY = 2000;
   const LATE = 1500;
   const body = document.body;
   document.documentElement.classList.add("script");
@@ -87,6 +86,7 @@
   }
 
   const button = document.getElementById("live");
+  const period = () => Number(body.dataset.live);
   let on = sessionStorage.getItem("live") !== "off";
   let timer = 0;
   let asking = false;
@@ -94,7 +94,7 @@
   async function refresh() {
     clearTimeout(timer);
     if (!on || document.hidden) return;
-    timer = setTimeout(refresh, EVERY);
+    timer = setTimeout(refresh, period());
     if (asking) return;
     asking = true;
     const late = setTimeout(say, LATE, "The page does not answer. Trying again.");
@@ -126,5 +126,5 @@
   });
   document.addEventListener("visibilitychange", refresh);
   label();
-  timer = setTimeout(refresh, EVERY);
+  timer = setTimeout(refresh, period());
 })();

@@ -6,7 +6,6 @@ and whatever ends a move before the rename has changed nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from heapq import nsmallest
 from itertools import islice
 
 from .. import inotify
@@ -40,8 +39,8 @@ class FileMover:
 
     def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
         directory = self._directory
-        if not mids and not directory.index.unloaded:
-            return [(mid, directory.origins[mid]) for mid in nsmallest(count, directory.origins)]
+        if not mids and not directory.index.unloaded and len(directory.origins) <= _AT_ONCE:
+            return [(mid, directory.origins[mid]) for mid in sorted(directory.origins)[:count]]
         candidates = iter(sorted(set(mids)) if mids else self._all())
         loaded = (mid for mid in candidates if directory.load(mid) and mid in directory.origins)
         return [(mid, directory.origins[mid]) for mid in islice(loaded, count)]

@@ -75,7 +75,7 @@ class Expiries:
             if not heap:
                 return None
             if self._is_true(heap[0]):
-                break
+                return heap[0] >> 64
             heapq.heappop(heap)
         heap = self._top()
         return heap[0] >> 64 if heap else None

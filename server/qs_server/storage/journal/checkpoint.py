@@ -22,7 +22,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 3\n"
+_MAGIC = b"qs-checkpoint 4\n"
 _END = struct.Struct("<QI")
 
 

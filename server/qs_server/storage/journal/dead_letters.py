@@ -48,7 +48,7 @@ class DeadLetters:
         origin = new_origin(table.qid, mid, receives, now, pushed_at=table.time(mid), before=before)
         move = self._begin_move(mid, target, origin)
         self._store.log.reserve(move.size, push=True)
-        table.note("dead", mid, peer=peer)
+        table.note("dead", mid, more=receives - table.receives.get(mid, 0), peer=peer)
         move.make(now)
         table.counts.dead += 1
         self._store.undo.append((self._uncount,))

@@ -1,8 +1,8 @@
 """Moves the dead letters of one queue to other queues of the log: all that are asked for at once, or none."""
 
 import logging
-from collections.abc import Callable, Sequence
-from heapq import nsmallest
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from ..capacity import require_room
 from ..dead_letter_policy import other_storage
@@ -14,6 +14,7 @@ from .store import Store
 from .table import MessageTable
 
 _logger = logging.getLogger(__name__)
+_AT_ONCE = 1000
 _BYTES = 8 << 20
 """Bytes of records that are moved at once, but for the first message."""
 
@@ -38,9 +39,21 @@ class Redrive:
         """Returns dead letters that are in no claim, oldest first, at most count, each with the queue from which it
         came. mids: only these; empty: all."""
         table = self._table
-        chosen = (mid for mid in set(mids) or table.origins if mid in table.origins)
+        chosen = (mid for mid in (sorted(set(mids)) if mids else self._all()) if mid in table.origins)
         free = (mid for mid in chosen if table.index.expiry(mid) != WITHHELD)
-        return [(mid, table.origins[mid].qid) for mid in nsmallest(count, free)]
+        return [(mid, table.origins[mid].qid) for mid in islice(free, count)]
+
+    def _all(self) -> Iterator[int]:
+        """Yields at least all dead letters, oldest first. A call that wants some of a million does not sort them all:
+        nearly all messages of such a queue are dead letters."""
+        origins, messages = self._table.origins, self._table.index.messages
+        if len(origins) <= _AT_ONCE:
+            yield from sorted(origins)
+            return
+        after = -1
+        while block := messages.after(after, _AT_ONCE):
+            yield from block
+            after = block[-1]
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
         """Moves dead letters, each to the end of a queue, visible and never received. Returns (id, new id) of those

@@ -92,7 +92,9 @@ def write_snapshot(
         entry["keys"] = yield from _write_parts(
             writer, ((*_KEY.unpack(key), *about) for page in queue.keys.pages() for key, *about in page)
         )
-        entry["origins"] = [[mid, *origin] for mid, origin in queue.table.origins.items()]  # after the messages
+        sources: dict[tuple[str, str], int] = {}
+        entry["origins"] = yield from _write_parts(writer, _origins(queue.table, sources))  # after the messages
+        entry["sources"] = list(sources)
         entry["taken"] = [[token, place] for token, place in queue.taken.items()]
         entry["last"] = queue.last_mid
         yield
@@ -155,6 +157,16 @@ def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Gen
         columns.append(writer.column(column))
         yield
     return columns
+
+
+def _origins(table: MessageTable, sources: dict[tuple[str, str], int]) -> Iterator[tuple[int, ...]]:
+    """Yields a row for each dead letter, while they change. sources: gets each queue and reason, with its number in the
+    rows."""
+    for mid in list(table.origins):
+        origin = table.origins.get(mid)
+        if origin is not None:
+            source = sources.setdefault((origin.qid, origin.reason), len(sources))
+            yield mid, origin.mid, origin.receives, origin.at, origin.pushed_at, source
 
 
 def _write_consumers(writer: CheckpointWriter, queue: QueueState) -> Generator[None, None, dict[str, Any]]:
@@ -230,9 +242,11 @@ def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str,
         table.receives[mid] = count
         table.index.new.discard(mid)
     table.last_mid = entry["last"]
-    table.origins.update(
-        (mid, Origin(*origin)) for mid, *origin in entry.get("origins", ()) if mid in table.index.messages
-    )
+    flat = _joined(reader, entry["origins"])
+    for mid, before, count, at, pushed_at, source in zip(*[iter(flat)] * 6, strict=True):
+        if mid in table.index.messages:
+            qid, reason = entry["sources"][source]
+            table.origins[mid] = Origin(qid, before, count, at, reason, pushed_at)
     _count(store, places, sizes)
 
 

@@ -101,7 +101,7 @@ class MessageTable:
 
     def note(self, event: Event, mid: int, *, more: int = 0, peer: str | None = None) -> None:
         """Tells the lifecycle record what has happened to a message that is here. more: receives that the table does
-        not count yet."""
+        not count yet; negative: those that it counts still."""
         if self.lifecycle is not None:
             receives = self.receives.get(mid, 0) + more
             self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)

@@ -9,9 +9,11 @@ from support.engines import Bench, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State
+from qs_server.storage.journal.checkpoint import CheckpointReader
 from qs_server.storage.journal.upkeep import Upkeep
 
 COUNT = 10_000
+LETTERS = 3000
 WINDOW = 100 * SECOND
 
 
@@ -65,6 +67,30 @@ def test_slices_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     while not snapshot.step():
         steps += 1
     assert steps >= COUNT // 1024 + COUNT // 2 // 1024  # messages and keys
+    bench.engine.close()
+
+
+def test_dead_letters(tmp_path: Path) -> None:
+    """What they were is written in slices, as there may be a million, and a start from the checkpoint knows it."""
+    bench = Bench(journal_engine(Durability.NONE)(tmp_path))
+    bench.queue(dead_letter="dead", max_receives=1)
+    bench.push(*[b"x"] * LETTERS)
+    bench.engine.receive(["q"], LETTERS, WINDOW, 1 << 30)
+    bench.clock.now += WINDOW
+    while bench.engine.expire(1000):
+        bench.clock.tick()
+    was = {mid: origin.mid for mid, origin in bench.engine.queue("dead").table.origins.items()}
+    assert len(was) == LETTERS
+    bench.reopen()
+    assert isinstance(bench.engine, DirectoriesEngine)
+    assert maintenance_of(bench.engine).checkpointed is not None
+    origins = bench.engine.queue("dead").table.origins
+    assert {mid: origin.mid for mid, origin in origins.items()} == was
+    assert {origin[:1] + origin[2:3] + origin[4:5] for origin in origins.values()} == {("q", 1, "receives")}
+    assert all(origin.pushed_at == origin.mid and origin.at >= WINDOW for origin in origins.values())
+    content = CheckpointReader(str(tmp_path / ".journal")).content
+    [columns] = [entry["origins"] for entry in content["queues"] if entry["qid"] == "dead"]
+    assert len(columns) == LETTERS // 1024 + 1
     bench.engine.close()
 
 

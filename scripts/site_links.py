@@ -1,0 +1,66 @@
+"""Hooks of mkdocs.yml. The pages are written for GitHub; this makes the same text right for the site.
+
+The pages link to files outside docs/. The site has those too: README.md, CONTRIBUTING.md, CHANGELOG.md and the schema
+are in its folder `project/`, with the same paths as in the project. Links to other things, such as folders, become
+plain text. What belongs to an item of a list is indented by four spaces, as Python-Markdown wants it.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+_PROJECT = Path(__file__).resolve().parent.parent
+_FOLDER = "project/"
+_FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "schemas/qs_schemas/qs.xsd")
+_ITEM = re.compile(r"(?:- +|\d+\. +)")
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s#]+)(?P<section>#[^()\s]*)?\)")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Adds the files of the project that pages link to."""
+    for name in _FILES:
+        files.append(File.generated(config, _FOLDER + name, abs_src_path=str(_PROJECT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Returns the page with its links and lists as they have to be in the site."""
+    outside = page.file.src_uri.startswith(_FOLDER)
+    return indented(_LINK.sub(lambda link: _rewritten(link, outside), markdown))
+
+
+def indented(markdown: str) -> str:
+    """Returns the text with everything in an item of a list indented by four spaces, and an empty line after a
+    paragraph in an item."""
+    lines: list[str] = []
+    missing, fenced, loose = 0, False, False
+    for line in markdown.splitlines():
+        item = None if fenced else _ITEM.match(line)
+        if item:
+            if loose and lines[-1].startswith(" "):
+                lines.append("")
+            missing, loose = 4 - len(item[0]), False
+        elif not line:
+            loose = True
+        elif not line.startswith(" "):
+            missing = 0
+            fenced ^= line.startswith("```")
+        lines.append(line if item or not line.startswith(" ") else " " * missing + line)
+    return "\n".join(lines)
+
+
+def _rewritten(link: re.Match[str], outside: bool) -> str:
+    """Returns the link as the site has it. outside: whether the page is one of `_FILES`."""
+    target = link["target"]
+    if "://" in target:
+        return link[0]
+    if outside and target.startswith("docs/"):
+        target = f"../{target.removeprefix('docs/')}"
+    elif outside or target.startswith("../"):
+        target = target.removeprefix("../")
+        if target not in _FILES:
+            return link["text"]
+        target = target if outside else _FOLDER + target
+    return f"{link['image']}[{link['text']}]({target}{link['section'] or ''})"

@@ -1,0 +1,74 @@
+"""The pages of the server and of the bus: who is connected."""
+
+import html
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from support.access import authenticate, principal, write_access
+from support.bus_serving import bus_serving
+from support.documents import PING, code, subscribe
+from support.figures import address
+from support.serving import FAST, ServerProcess, Wire, serving
+from support.web_serving import visitor, web_serving
+
+from qs_web.amounts import NONE
+
+_ROW = re.compile(
+    r'<tr data-key="([^"]*)">\n<th scope="row">\1</th>\n<td>(?:<bdi>)?(.*?)(?:</bdi>)?</td>\n'
+    r'<td class="number">[\d.]+ s</td>\n<td class="number">(\d+)</td>'
+)
+_DANGEROUS = "<script>alert(1)</script>"
+
+
+def rows(browser: httpx.Client, path: str) -> dict[str, tuple[str, int]]:
+    """The table of connections: address -> principal, subscriptions."""
+    page = browser.get(path)
+    assert page.status_code == 200, page.text
+    assert _DANGEROUS not in page.text
+    assert "<code>connection_subscriptions</code>" not in page.text  # the list of all figures has other ones
+    return {peer: (html.unescape(name), int(count)) for peer, name, count in _ROW.findall(page.text)}
+
+
+@pytest.mark.parametrize("path", ["/server", "/bus"])
+def test_connections(tmp_path: Path, shared_server: ServerProcess, qid: str, path: str) -> None:
+    """A row for each client, with its principal and subscriptions, until it has gone."""
+    access = write_access(tmp_path / "access.toml", [principal("ops", admin=True), principal(_DANGEROUS, read=["*"])])
+    with (
+        serving(tmp_path / "root", *FAST, "--access", str(access)) as server,
+        bus_serving(shared_server, "--access", str(access)) as bus,
+        web_serving(tmp_path, server, "--bus", f"{bus.host}:{bus.port}") as web,
+        visitor(web) as browser,
+    ):
+        browser.post("/sign-in", data={"token": "ops-token", "after": "/"})
+        looked_at = bus if path == "/bus" else server
+        with Wire(looked_at) as nobody, Wire(looked_at) as subscriber:
+            nobody.ask(PING)
+            subscriber.ask(authenticate(html.escape(f"{_DANGEROUS}-token")))
+            if path == "/bus":
+                assert code(subscriber.ask(subscribe(qid))) == 0
+            found = rows(browser, path)
+            assert found.pop(address(nobody)) == (NONE, 0)
+            assert found.pop(address(subscriber)) == (_DANGEROUS, int(path == "/bus"))
+            assert set(found.values()) >= {("ops", 0)}
+            own = set(found)
+        while rows(browser, path).keys() - own:  # until it has noticed that the two have gone
+            pass
+
+
+def test_a_bus_that_knows_others(tmp_path: Path, shared_server: ServerProcess) -> None:
+    """A token that the bus does not accept is said to be one. The visitor stays signed in at the queue server."""
+    known = write_access(tmp_path / "access.toml", [principal("ops", admin=True)])
+    others = write_access(tmp_path / "bus.toml", [principal("other", admin=True)])
+    with (
+        serving(tmp_path / "root", *FAST, "--access", str(known)) as server,
+        bus_serving(shared_server, "--access", str(others)) as bus,
+        web_serving(tmp_path, server, "--bus", f"{bus.host}:{bus.port}") as web,
+        visitor(web) as browser,
+    ):
+        browser.post("/sign-in", data={"token": "ops-token", "after": "/"})
+        refused = browser.get("/bus")
+        assert refused.status_code == 403
+        assert "The bus does not accept your token, which the queue server does: " in refused.text
+        assert browser.get("/server").status_code == 200
