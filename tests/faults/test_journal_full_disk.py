@@ -1,6 +1,7 @@
 """A journal on a really full disk: pushes are refused, and deletes go on, one by one, until the queue is empty."""
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,21 @@ from support.engines import ManualClock
 from support.small_disk import small_disk
 
 from qs_server.storage.directories import JournalEngine
+from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt
+
+
+class SharedDisk(Disk):
+    """A disk of which another program takes the room of each segment that goes, while `other` is set."""
+
+    other: Path | None = None
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        size = os.lstat(path).st_size
+        super().unlink(path)
+        if self.other is not None and path.endswith(".segment"):
+            with self.other.open("ab") as file:
+                file.write(bytes(size))
 
 
 class Consumer:
@@ -18,8 +33,8 @@ class Consumer:
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
-        self.clock = ManualClock()
-        self.engine = JournalEngine(str(root), clock=self.clock, durability=Durability.ALWAYS)
+        self.clock, self.disk = ManualClock(), SharedDisk()
+        self.engine = JournalEngine(str(root), clock=self.clock, durability=Durability.ALWAYS, disk=self.disk)
         self.left: list[int] = []
         self.engine.create("q", Options())
         self.engine.commit()
@@ -109,3 +124,33 @@ def test_deletes_are_not_refused_beside_upkeep(consumer: Consumer, size: int, or
         consumer.upkeep()
         consumer.delete(ORDERS[order](consumer.left, chance))
     assert consumer.finds_room(size)
+
+
+@pytest.mark.parametrize("order", ["oldest first", "any"])
+@pytest.mark.parametrize("consumer", ["24m"], indirect=True)
+def test_deletes_are_not_refused_on_a_larger_disk(consumer: Consumer, order: str) -> None:
+    """Segments are of several sizes, and deletes have to take the reserve before enough is dead to be compacted."""
+    while consumer.push(8000):
+        pass
+    chance = random.Random(1)
+    while consumer.left:
+        consumer.delete(ORDERS[order](consumer.left, chance))
+    assert consumer.finds_room(8000)
+
+
+@pytest.mark.parametrize("consumer", ["2m"], indirect=True)
+def test_pushes_wait_for_a_reserve(consumer: Consumer, tmp_path: Path) -> None:
+    """When another program takes what compaction has freed, the rest of the reserve is for deletes alone: not even the
+    smallest message is taken until there is room for another reserve."""
+    while consumer.push(8000):
+        pass
+    store = consumer.engine._journal._store
+    assert store is not None
+    consumer.disk.other = other = tmp_path / "small" / "other"
+    while not store.log.is_short:
+        consumer.delete(0)
+    assert store.log.room > 20_000
+    assert not consumer.push(1)
+    consumer.delete(0)
+    other.unlink()
+    assert consumer.push(1)

@@ -100,7 +100,7 @@ class FullDisk(Short):
                 self._upkeep()
         assert self._reserve_used() == 0
         self._delete_most()
-        assert self._reserve_used() == 1
+        assert self._reserve_used() > 0
         for _ in range(6):
             self._upkeep()
             pushed = self._push()

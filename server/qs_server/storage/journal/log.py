@@ -119,8 +119,8 @@ class Log:
     def reserve(self, size: int, *, push: bool = False, copy: bool = False, drop: bool = False) -> None:
         """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
         room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
-        of deletes; drop: leaves nothing, as a segment goes with it. OSError: there is no room, and nothing has changed,
-        unless what was appended before could not be committed."""
+        of deletes, and less when the reserve is used up; drop: leaves nothing, as a segment goes with it. OSError:
+        there is no room, and nothing has changed, unless what was appended before could not be committed."""
         if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self.failed is not None:
@@ -137,13 +137,13 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """True if the disk is full and the reserve is used up. What is left of the last segment is then for compaction
-        and deletes alone: without it they could not make room for another reserve."""
+        """True if the disk is full and the reserve is used up. Pushes then leave all of the last segment to compaction
+        and deletes, which make room for another reserve with it."""
         return self.tight and self.wants_reserve is not None
 
     def _relieve(self, *, push: bool) -> None:
-        """Tries to end the shortage. For deletes also by compaction, whenever they have used half of what was left: as
-        long as its copies may have room there. OSError."""
+        """Tries to make another reserve. Deletes also compact, each time they have used half of what is left, while the
+        copies may still have room there. OSError."""
         if push:
             self.renew_reserve()
         else:
