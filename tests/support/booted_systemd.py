@@ -34,6 +34,7 @@ _COMMANDS = {
 }
 _BOOT = """
 set -e
+ip link set lo up
 umount -R /sys/fs/cgroup
 mount -t tmpfs tmpfs /run
 mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys
@@ -130,11 +131,12 @@ def run_in_systemd(folder: Path, script: str, drop_in: str = "") -> str:
         "SITE": str(Path(pytest.__file__).parent.parent),
         "PYTHONPATH": paths,
     }
-    unshare = "exec unshare -fpmuiC --kill-child --mount-proc --propagation private bash -c"
+    unshare = "exec unshare -fpmuiCn --kill-child --mount-proc --propagation private bash -c"
     with _control_groups() as groups, (folder / "boot.log").open("wb") as log:
         enter = " && ".join(f"echo $$ > {group}/cgroup.procs" for group in groups) or "true"
         boot = subprocess.Popen(
-            ["bash", "-c", f'{enter} && {unshare} "$1"', "boot", _BOOT],
+            # It ends with the tests, however these end.
+            ["setpriv", "--pdeathsig", "KILL", "bash", "-c", f'{enter} && {unshare} "$1"', "boot", _BOOT],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
