@@ -47,7 +47,7 @@ def _disk(found: dict[str, float]) -> Check:
     if free is None:
         return Check("disk", False, "the server does not say how much is free")
     text = f"{free / _DISK:.1f} GiB free"
-    return Check("disk", free >= _DISK, text if free >= _DISK else f"{text}, less than {_DISK // _DISK} GiB")
+    return Check("disk", free >= _DISK, text if free >= _DISK else f"{text}, less than 1 GiB")
 
 
 def _first_expiry(figures: list[Figure]) -> float | None:

@@ -8,7 +8,7 @@ import pytest
 from support.prometheus import ALERTS, needs_promtool, promtool
 from support.serving import PROJECT
 
-from qs_web.metric_help import FIGURES, QUEUES, TOTALS
+from qs_web.metric_help import BUS, FIGURES, QUEUES, TOTALS
 
 DASHBOARD = PROJECT / "packaging" / "grafana" / "qs.json"
 
@@ -19,6 +19,8 @@ BUCKETS = {
 }
 CASES: dict[str, tuple[dict[str, str], str]] = {
     "QsDown": ({f"qs_up{{{SERVER}}}": "1x60 0x140"}, "60m"),
+    "QsBusDown": ({f"qs_bus_up{{{SERVER}}}": "1x60 0x140"}, "60m"),
+    "QsBusCutOff": ({f"qs_bus_server_connected{{{SERVER}}}": "1x60 0x140"}, "60m"),
     "QsJournalFailed": ({f"qs_journal_failed{{{SERVER}}}": "0x60 1x140"}, "60m"),
     "QsDiskNearlyFull": ({f"qs_disk_free_bytes{{{SERVER}}}": "9000000000x60 2000000000x140"}, "60m"),
     "QsDiskFillsUp": ({f"qs_disk_free_bytes{{{SERVER}}}": "9000000000x60 9000000000-30000000x140"}, "60m"),
@@ -95,7 +97,7 @@ EXPRESSIONS = [
     for panel in json.loads(DASHBOARD.read_text())["panels"]
     for target in panel["targets"]
 ]
-KNOWN = {f"qs_{name}" for name in (*FIGURES, *TOTALS, *QUEUES)}
+KNOWN = {f"qs_{name}" for name in (*FIGURES, *TOTALS, *QUEUES)} | {f"qs_bus_{name}" for name in BUS}
 
 
 def metrics_in(expression: str) -> set[str]:
