@@ -404,18 +404,19 @@ def test_a_subscriber_of_sqs_outlasts_it(elsewhere: Elsewhere, shared: ServerPro
 def test_figures_while_some_are_down(
     elsewhere: Elsewhere, wire: Wire, local: str, in_memcached: str, at_sqs: str
 ) -> None:
-    """All queues are in the answer; those of a server that does not answer with nothing but their storage. Some 10 s:
-    the other queues of this file are asked for as well."""
+    """All queues are in the answer; those of a server that does not answer with nothing but their storage and who
+    waits. Some 10 s: the other queues of this file are asked for as well."""
     wire.ask(push(in_memcached, "x"))
     with before(elsewhere, fail):
         figures = wire.ask(request("queue-stats"))
-    assert attributes(figures, at_sqs) == {"storage": "sqs"}
+    nobody = {"subscribers": "0", "waiting": "0"}
+    assert attributes(figures, at_sqs) == {"storage": "sqs", **nobody}
     assert attributes(figures, in_memcached)["ready"] == "1"
     assert attributes(figures, local)["ready"] == "0"
     with gone(elsewhere):
         figures = wire.ask(request("queue-stats"))
         alone = wire.ask(request("queue-stats", f"<qid>{in_memcached}</qid>"))
-    assert attributes(figures, in_memcached) == {"storage": "memcached"}
+    assert attributes(figures, in_memcached) == {"storage": "memcached", **nobody}
     assert attributes(figures, at_sqs)["ready"] == "0"
     assert code(alone) == 500
 
