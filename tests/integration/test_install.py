@@ -63,7 +63,7 @@ def _built(fresh: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {"wheel": wheel, "sdist": sdist, "from sdist": next(again.glob("*.whl"))}
 
 
-@pytest.mark.slow
+@pytest.mark.long  # 2 min for both, with a network: wheel, sdist and two environments are made
 def test_the_wheel_is_complete(built: dict[str, Path]) -> None:
     """It has every module and data file of the packages and nothing else, whether it is built from the checkout or from
     the sdist. Takes about 40 s with what it needs, from a registry nearby."""
@@ -79,7 +79,7 @@ def test_the_wheel_is_complete(built: dict[str, Path]) -> None:
     assert {name for name in names["wheel"] if name.endswith(".py")} == modules
 
 
-@pytest.mark.slow
+@pytest.mark.long  # 2 min for both, with a network: wheel, sdist and two environments are made
 def test_the_commands_run(built: dict[str, Path], fresh: Environment) -> None:
     """In an environment with nothing but the wheel and what it needs, each command shows its help and its version, and
     a message goes through a server. Takes about 15 s."""

@@ -32,7 +32,7 @@ systemctl stop qs-server.socket qs-server && echo "stopped: $(show Result qs-ser
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # 40 s: a whole systemd is started, several times
 def test_the_units(tmp_path: Path) -> None:
     """The sandboxed services start, serve every storage, reload, restart without a refusal, and are started again by
     the watchdog when they stand still."""
