@@ -245,12 +245,13 @@ def _print_next_steps(server: str, bus: str, web: str) -> None:
     print(f"""
 In a second terminal:
     . {min(activate, os.path.relpath(activate), key=len)}""")
-    if not server.endswith(f":{_SERVER_PORT}") or not bus.endswith(f":{_BUS_PORT}"):
+    usual = server.endswith(f":{_SERVER_PORT}") and bus.endswith(f":{_BUS_PORT}")
+    if not usual:
         print(f"    export QS_SERVER={server} QS_BUS={bus}")
     print(
-        """    qs new orders
+        f"""    qs new orders
     qs tail orders
-In a third terminal, after the same first line:
+In a third terminal, after the same first {"line" if usual else "two lines"}:
     qs push orders 'two apples'
 Ctrl-C stops all.""",
         flush=True,

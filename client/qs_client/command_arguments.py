@@ -202,7 +202,8 @@ def _tail(add: AddCommand) -> None:
         "tail",
         tail,
         "print the messages of the bus as they come",
-        "Each is acknowledged once it is printed, and deleted from its queue when all subscribers have handled it. "
+        "Each is acknowledged once it is printed, and deleted from its queue when all subscribers have handled it: so "
+        "it takes messages away from the workers of a queue. To look without taking, use qs peek. "
         "Continues after outages of the bus, until interrupted.",
         target=Target.BUS,
     )
