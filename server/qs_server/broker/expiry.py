@@ -16,8 +16,11 @@ _SECONDS = 0.002
 """How long a slice takes, about."""
 _COUNT = 200
 """Messages that are handled between two looks at the time: less than a millisecond, if they are in memory."""
-_REST = 4
+_REST = 6
 """How much longer than a slice the requests of others have before the next one."""
+_SHARED = 0.1
+"""Seconds for which slices are followed by rests once others were served between two of them: the request that comes
+next is often still on its way."""
 _TRY_AGAIN = 1
 """Seconds after which what could not be done is tried again."""
 
@@ -34,6 +37,7 @@ class ExpiryLoop:
         self._clock = clock
         self._timer = timer
         self._served = 0  # by the committer, at the end of the last slice
+        self._shared_until = 0.0
 
     async def serve(self) -> None:
         """Runs until it is cancelled."""
@@ -46,12 +50,14 @@ class ExpiryLoop:
         job = Job(self._slice)
         started = self._timer()
         await self._committer.run(job)
-        took = self._timer() - started
-        others = self._committer.served - self._served > 1
+        now = self._timer()
+        took = now - started
+        if self._committer.served - self._served > 1:
+            self._shared_until = now + _SHARED
         self._served = self._committer.served
         if job.failed:
             await trio.sleep(_TRY_AGAIN)  # it is still due
-        elif took >= _SECONDS and others:
+        elif took >= _SECONDS and now < self._shared_until:
             await trio.sleep(took * _REST)
 
     def _slice(self) -> None:
