@@ -30,7 +30,7 @@ from .records import HEAD, BadRecordError, Kind, Record, parse, parse_one
 from .retired_record import Retired
 from .transfer_record import Transfer
 
-_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x12])")
+_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x%02x])" % max(Kind))
 """Matches where a record may begin, judged by the last byte of its length and by its kind."""
 
 _NUMBER, _ID, _TIME = 4, 12, 20
