@@ -34,6 +34,18 @@ def test_counts_follow(window: Chromium, client: QueueClient, qid: str) -> None:
     window.until(lambda: tile(window, "Ready") == "1,237")
 
 
+def test_a_notice_stays(window: Chromium, client: QueueClient, qid: str) -> None:
+    """The notice of an action is there after updates, so that no button moves under the mouse; a reload ends it."""
+    window.open(f"/queue?q={quote(qid)}")
+    window.press("Pause")
+    window.until_text("Paused 1 queue.")
+    client.push(qid, "a")
+    window.until(lambda: tile(window, "Ready") == "1")
+    window.until_text("Paused 1 queue.", ".notice")
+    window.driver.refresh()
+    assert window.all(".notice") == []
+
+
 def test_rates_follow(window: Chromium, client: QueueClient, qid: str) -> None:
     """While messages flow, the table has their rates, and the chart is drawn."""
     window.open(f"/?filter={quote(qid)}")

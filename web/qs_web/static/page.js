@@ -6,9 +6,11 @@
   const body = document.body;
   document.documentElement.classList.add("script");
 
-  const address = new URL(location.href);
+  const source = location.href;
+  const address = new URL(source);
   if (address.searchParams.has("done")) {
-    // The notice of an action is shown once.
+    // A reload does not show the notice of an action again. Updates keep it: if it went, what one is about to click
+    // would move.
     for (const name of ["done", "n"]) address.searchParams.delete(name);
     history.replaceState(null, "", address);
   }
@@ -99,7 +101,7 @@
     asking = true;
     const late = setTimeout(say, LATE, "The page does not answer. Trying again.");
     try {
-      const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+      const answer = await fetch(source, { cache: "no-store", signal: AbortSignal.timeout(10000) });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       clearTimeout(late);
       if (fresh.body.dataset.page === body.dataset.page) show(fresh);
