@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, make_security, server
+from qs_client.server_arguments import DEFAULT_SERVER, add_security, make_security, read_address, server
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
 from qs_serving.command import add_limits, check_command, make_parser, read_common, run_command
@@ -89,18 +89,10 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
     parser = bus_parser()
     parsed = parse_arguments(parser, arguments)
-    if parsed.server is None:
-        try:
-            parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"QS_SERVER: {error}")
-    try:
-        check_security(parsed, parsed.server, _SERVER)
-    except ValueError as error:
-        parser.error(str(error))
+    address = read_address(parser, parsed, prefix=_SERVER)
     options = BusOptions(
-        server=(parsed.server.host, parsed.server.port),
-        security=partial(make_security, parsed, parsed.server, _warn, prefix=_SERVER),
+        server=(address.host, address.port),
+        security=partial(make_security, parsed, address, _warn, prefix=_SERVER),
         queues=tuple(dict.fromkeys(parsed.queue)),
         policy=Policy(parsed.policy),
         hold=parsed.max_hold,

@@ -1,7 +1,6 @@
 """The arguments of `qs`: subcommands, options and their help."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from .command_help import overview, show_help
 from .command_target import Target
 from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
-from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, check_security, server
+from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, read_address, server
 
 if TYPE_CHECKING:
     from . import command_verbs as verbs
@@ -62,17 +61,7 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"qs {arguments.command} talks to the bus, not to the queue server: give --bus HOST:PORT")
     if arguments.timeout is None and arguments.target is Target.SERVER:
         arguments.timeout = _TIMEOUT
-    name, variable, address, default = _BUS if arguments.target is Target.BUS else _SERVER
-    if getattr(arguments, name) is None:
-        try:
-            setattr(arguments, name, address(os.environ.get(variable) or default))
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"{variable}: {error}")
-    arguments.address = getattr(arguments, name)
-    try:
-        check_security(arguments, arguments.address)
-    except ValueError as error:
-        parser.error(str(error))
+    arguments.address = read_address(parser, arguments, "bus" if arguments.target is Target.BUS else "server")
     return arguments
 
 
@@ -90,8 +79,6 @@ def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Names
 
 _WRONG_USAGE = 2
 _TIMEOUT = 30.0  # seconds
-_SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
-_BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
 def _add_common(parser: argparse.ArgumentParser, target: Target = Target.SERVER) -> None:

@@ -41,6 +41,27 @@ def _address(text: str, example: str) -> ServerAddress:
         ) from None
 
 
+_PLACES = {"server": ("QS_SERVER", server, DEFAULT_SERVER), "bus": ("QS_BUS", bus, DEFAULT_BUS)}
+
+
+def read_address(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, name: str = "server", *, prefix: str = "--"
+) -> ServerAddress:
+    """Returns the address in a flag, else in its variable, else the default. Exits when the address or the flags for
+    TLS are wrong. name: of the flag, "server" or "bus"; prefix: what the names of the flags for TLS begin with."""
+    variable, parse, default = _PLACES[name]
+    address: ServerAddress | None = getattr(arguments, name)
+    try:
+        if address is None:
+            address = parse(os.environ.get(variable) or default)
+        check_security(arguments, address, prefix)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"{variable}: {error}")
+    except ValueError as error:
+        parser.error(str(error))
+    return address
+
+
 def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
     """Adds the flags for TLS and tokens. prefix: what their names begin with."""
 

@@ -1,12 +1,11 @@
 """The arguments of `qs-pipeline`: subcommands, options and their help. Imports nothing of Spark, so --help is fast."""
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from qs_client.argument_values import positive, seconds
-from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, server
+from qs_client.server_arguments import DEFAULT_SERVER, add_security, read_address, server
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from .security import security_of
@@ -66,16 +65,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     name."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    if arguments.server is None:
-        try:
-            arguments.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"QS_SERVER: {error}")
-    address = arguments.server
-    try:
-        check_security(arguments, address)
-    except ValueError as error:
-        parser.error(str(error))
+    address = read_address(parser, arguments)
     arguments.server, arguments.security = address[:2], security_of(arguments, address)
     if arguments.job == "replay":
         begin, end = arguments.begin, arguments.end

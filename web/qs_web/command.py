@@ -13,8 +13,8 @@ from qs_client.server_arguments import (
     DEFAULT_SERVER,
     add_security,
     bus,
-    check_security,
     make_security,
+    read_address,
     server,
 )
 from qs_serving.command import basic_parser, check_files, read_tls, run_command
@@ -90,18 +90,10 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
     parser = web_parser()
     parsed = parse_arguments(parser, arguments)
-    if parsed.server is None:
-        try:
-            parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"QS_SERVER: {error}")
-    try:
-        check_security(parsed, parsed.server, _SERVER)
-    except ValueError as error:
-        parser.error(str(error))
+    address = read_address(parser, parsed, prefix=_SERVER)
     options = WebOptions(
-        server=(parsed.server.host, parsed.server.port),
-        security=partial(make_security, parsed, parsed.server, _warn, prefix=_SERVER),
+        server=(address.host, address.port),
+        security=partial(make_security, parsed, address, _warn, prefix=_SERVER),
         shows_certificate=parsed.server_cert is not None,
         bus=None if parsed.bus is None else (parsed.bus.host, parsed.bus.port),
         host=parsed.host,

@@ -1,6 +1,6 @@
 """Ends windows and delays and removes what is too old, in slices of a few milliseconds, and sleeps until then.
 
-When very much is due at once, requests have four fifths of the time meanwhile, or all of it is taken if there are none.
+When very much is due at once, requests have most of the time meanwhile; with no requests, slices take all of it.
 """
 
 from collections.abc import Callable

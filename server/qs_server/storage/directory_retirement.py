@@ -19,9 +19,8 @@ class DirectoryRetirement:
         self._store = store
         self._recorder = recorder
         self._counts = counts
-        self._listing: object = (
-            None  # that of which all hidden messages are loaded: only the disk knows the delayed ones
-        )
+        # That of which all hidden messages are loaded: only the disk knows the delayed ones.
+        self._listing: object = None
 
     def upto(self) -> int:
         """Returns the greatest id that is too old, -1: none is. Messages that are not in flight and too old are given
