@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.claim_calls import LOTS, acknowledge, claim, payloads, receive, release
-from support.engines import FaultyDisk, ManualClock, always, journal_engine
+from support.claim_calls import acknowledge, claim, payloads, receive, release
+from support.engines import LOTS, FaultyDisk, ManualClock, always, journal_engine
 
 from qs_server.storage.engine import Draft, Durability, Engine, NoSuchClaimError, Options, State
 

@@ -19,9 +19,8 @@ from qs_server.storage.journal.places import place_of
 from qs_server.storage.journal.records import HEAD, Checkpoint, Record, parse_one
 from qs_server.storage.journal.recovery import numbers_in
 from qs_server.storage.journal.scanning import Scan, open_segment
-from support.engines import EPOCH, FaultyDisk, ManualClock
+from support.engines import EPOCH, LOTS, FaultyDisk, ManualClock
 
-LOTS = 1 << 40
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]
 """Of each queue, by id: payload, and how often it was received."""
 

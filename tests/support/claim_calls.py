@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from qs_server.storage.engine import SECOND, Claim, Engine, Message
-from support.engines import Bench
-
-LOTS = 1 << 40
+from support.engines import LOTS, Bench
 
 
 def claim(

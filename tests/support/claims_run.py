@@ -12,12 +12,11 @@ from functools import partial
 from qs_server.storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
 from qs_server.storage.journal.batches import Producer
 from qs_server.storage.journal.claims import Consumer, LogClaims
-from support.engines import ManualClock, failed
+from support.engines import LOTS, ManualClock, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_engines import UnderTest
 from support.power_loss_run import copied_by
 
-LOTS = 1 << 40
 _CONSUMERS = ("a", "b/ü")
 _PRODUCERS = ("p", "..")
 Name = tuple[int, int, int]

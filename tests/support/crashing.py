@@ -12,9 +12,8 @@ import pytest
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
 from qs_server.storage.journal import supply
-from support.engines import FaultyDisk, ManualClock
+from support.engines import LOTS, FaultyDisk, ManualClock
 
-LOTS = 1 << 40
 HOUR = 3600 * SECOND
 
 

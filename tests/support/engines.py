@@ -21,6 +21,8 @@ from qs_server.storage.journal.maintenance import Maintenance
 
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""
+LOTS = 1 << 40
+"""A bound on the bytes of a receive that no receive reaches."""
 
 
 class ManualClock:

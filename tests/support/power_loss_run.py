@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
-from support.engines import ManualClock, arrived, failed
+from support.engines import LOTS, ManualClock, arrived, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_model import KEY_WINDOW, Held, Keyed, Model
 
@@ -15,7 +15,6 @@ Make = Callable[[Clock, Disk, str], Engine]
 Background = Callable[[Engine], None]
 """What an engine does of itself now and then; between two operations."""
 
-LOTS = 1 << 40
 _QIDS = ("a", "b/c", "d", "e")
 _SIZES = (0, 5, 5, 40, 40, 511, 700, 5000, 20_000)
 _CROWD = 14

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, failed, files_engine
+from support.engines import ENGINES, EPOCH, LOTS, Bench, FaultyDisk, ManualClock, always, failed, files_engine
 
 from qs_server.storage.engine import (
     SECOND,
@@ -22,7 +22,6 @@ from qs_server.storage.engine import (
     State,
 )
 
-LOTS = 1 << 40
 WINDOW = 30 * SECOND
 
 

@@ -15,6 +15,8 @@ from support.engines import EPOCH, Crash
 from qs_server.storage.engine import Durability, QueueNotEmptyError, Receipt
 from qs_server.storage.journal import intake
 
+pytestmark = pytest.mark.usefixtures("small_first_segment")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Doors]:
@@ -22,11 +24,6 @@ def place(tmp_path: Path) -> Iterator[Doors]:
     yield made
     made.disk.crash()
     made.engine._watch.close()
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
 
 
 def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:

@@ -6,15 +6,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, ManualClock
+from support.engines import EPOCH, LOTS, ManualClock
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State
 from qs_server.storage.journal.places import start_of
 from qs_server.storage.journal.queue import LogQueue
-
-LOTS = 1 << 40
 
 
 class _Unreadable(Disk):
