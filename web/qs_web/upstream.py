@@ -8,7 +8,7 @@ import trio
 from qs_client import AsyncQueueClient, QueueClient, QueueInfo
 from qs_client.security import Security
 
-from .totals import Totals
+from .history import Totals
 
 _SECONDS = 10.0
 """How long one exchange with the queue server may take."""
