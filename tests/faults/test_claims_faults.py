@@ -41,7 +41,7 @@ class Prepared:
         self.engine = self.make(self.clock)
 
     def shown(self) -> Shown:
-        """What there is to be seen: messages by state, and what is in each claim."""
+        """Returns what there is to be seen: messages by state, and what is in each claim."""
         claims = self.engine.queue("q").claims
         found: Shown = {
             f"{each.consumer} {each.seq}": payloads(claims.part(each.consumer, each.seq, (0, 1), LOTS, LOTS) or [])

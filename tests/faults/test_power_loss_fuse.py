@@ -97,7 +97,7 @@ class Ledger:
         self.open = self.open[3:]
 
     def check(self, wire: MortalWire) -> int:
-        """How many messages there are."""
+        """Returns how many messages there are."""
         there = {
             mid: payloads(wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))
             for mid in listed(wire, "all")

@@ -252,7 +252,7 @@ SCRIPT: list[tuple[str, Any]] = [
 
 
 def run_script(bench: Bench, disk: FaultyDisk) -> dict[int, bytes]:
-    """What there has to be afterwards. An operation that raises counts as not done."""
+    """Returns what there has to be afterwards. An operation that raises counts as not done."""
     model: dict[int, bytes] = {}
     engine = bench.engine
     for name, argument in SCRIPT:

@@ -47,7 +47,7 @@ def run(queue: SparkQueue, to: Path) -> Callable[..., Archived]:
 
 
 def empty(queue: SparkQueue) -> bool:
-    """Whether nothing is left, also not in a claim."""
+    """Tells whether nothing is left, also not in a claim."""
     return list(queue.client.list_messages(queue.name, state="all")) == [] and queue.claims() == []
 
 

@@ -199,7 +199,7 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
 
 
 def start(root: Path) -> Picture:
-    """What a server finds there. It is killed then. JournalDamagedError."""
+    """Returns what a server finds there. It is killed then. JournalDamagedError."""
     session = Session(root)
     try:
         return session.picture()

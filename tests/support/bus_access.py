@@ -15,7 +15,7 @@ def token_of(principal: str) -> str:
 
 
 def shows_no_token(log: str) -> bool:
-    """Whether no token of `token_of` is in a log."""
+    """Tells whether no token of `token_of` is in a log."""
     return re.search("[a-z]-token(?!-file)", log) is None
 
 
@@ -35,7 +35,7 @@ def reload(process: Listening, number: int, times: int = 1) -> None:
 
 
 def has_input(wire: Wire, seconds: float) -> bool:
-    """Whether something has come within these seconds."""
+    """Tells whether something has come within these seconds."""
     return bool(select.select([wire.socket], [], [], seconds)[0])
 
 

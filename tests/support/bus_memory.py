@@ -233,7 +233,7 @@ class World:
         return mids
 
     def released(self, feed: Feed) -> list[int]:
-        """What was given back."""
+        """Returns what was given back."""
         return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
@@ -245,7 +245,7 @@ class World:
 
 
 def nothing_left(feed: Feed) -> bool:
-    """Whether the feed's accounts are all at nothing."""
+    """Tells whether the feed's accounts are all at nothing."""
     assert feed._payload_bytes == 0
     assert not feed.records
     assert not getattr(feed, "_awaited", None)

@@ -97,7 +97,7 @@ class LibrarySubscriber(threading.Thread):
 
 
 def in_order(payloads: list[str]) -> bool:
-    """Whether those of each publisher to each queue came in the order of the pushes, when they first came."""
+    """Tells whether those of each publisher to each queue came in the order of the pushes, when they first came."""
     last: dict[str, int] = {}
     for payload in dict.fromkeys(payloads):
         of, _, number = payload.rpartition("-")

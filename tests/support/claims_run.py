@@ -49,7 +49,7 @@ class Operation:
 
 
 def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None = None) -> list[bytes]:
-    """What is in it."""
+    """Returns what is in it."""
     claims = engine.queue("q").claims
     made = claims.claim(consumer, seq, count, None, upto)
     return [] if not made.count else content(claims, consumer, seq)

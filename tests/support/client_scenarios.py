@@ -42,7 +42,7 @@ class Scenario:
 
 
 def answer_of(request: Message | None, payload: bytes = b"x") -> bytes:
-    """What a server, or a bus, says to a client that wants a message."""
+    """Returns what a server, or a bus, says to a client that wants a message."""
     if isinstance(request, Subscribe):
         return answer_bytes(request) + delivered(request, 1, payload)
     return answer_bytes(request, messages=[Delivery(1, payload, "q", 1)])

@@ -53,7 +53,7 @@ class Root:
         return read_options(str(self.root / "q"), "?").storage
 
     def seen(self, qid: str = "q") -> Seen:
-        """What a server shows of its messages, now and when all are visible."""
+        """Returns what a server shows of its messages, now and when all are visible."""
         engine = self.open()
         try:
             for _ in engine.take_in_files(qid):

@@ -43,7 +43,7 @@ class PickyDisk(FaultyDisk):
 
     @property
     def waiting(self) -> bool:
-        """Whether there are actions that were not called yet."""
+        """True if there are actions that were not called yet."""
         return bool(self._hooks)
 
     def disarm(self) -> None:
@@ -201,7 +201,7 @@ class Place:
 
     @property
     def idles(self) -> bool:
-        """Whether whoever asks when there is something to do at leisure is told to wait."""
+        """True if whoever asks when there is something to do at leisure is told to wait."""
         due = self.engine.effects().next_upkeep
         return due is None or due > self.clock.now
 

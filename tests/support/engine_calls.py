@@ -28,7 +28,7 @@ def listed(bench: Bench, state: State = State.ALL, qid: str = "q") -> list[int]:
 
 
 def count(bench: Bench, qid: str = "q") -> int:
-    """How many messages the queue holds, in whatever state."""
+    """Returns how many messages the queue holds, in whatever state."""
     stats = bench.engine.queue(qid).stats()
     return stats.ready + stats.in_flight + stats.delayed
 

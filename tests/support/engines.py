@@ -83,7 +83,7 @@ class FaultyDisk(Disk):
         self.fail_at = 0
         """The number of the call that fails, from 1; 0: none."""
         self.lasting = False
-        """Whether all calls after it fail too, but for unlink: what makes room works on a full disk."""
+        """True if all calls after it fail too, but for unlink: what makes room works on a full disk."""
         self.only: str | None = None
         """An operation: other calls are neither counted nor fail."""
         self.error: Callable[[], BaseException] = Crash

@@ -25,7 +25,7 @@ class Figures:
         return sum(each.value for each in self.all if (each.name, each.labels) == (name, labels))
 
     def requests(self, operation: str) -> dict[str, float]:
-        """How many requests of an operation there were, by code."""
+        """Returns how many requests of an operation there were, by code."""
         return self.by("requests_total", "code", operation=operation)
 
 

@@ -50,7 +50,7 @@ class Machine(Console):
             settings.write_text(self._hide(settings.read_text().replace(str(self.folder), "")))
 
     def run(self, step: Step) -> str:
-        """What the command prints."""
+        """Returns what the command prints."""
         if step.command.startswith(_SYSTEMCTL):
             self._systemctl(*shlex.split(step.command.removeprefix(_SYSTEMCTL)))
             return ""

@@ -72,7 +72,7 @@ class Memcached:
         return self.port
 
     def command(self, line: str) -> bytes:
-        """What it answers to a line, as far as one read gives it."""
+        """Returns what it answers to a line, as far as one read gives it."""
         with socket.create_connection(self.address, _LONG) as connection:
             connection.sendall(line.encode() + b"\r\n")
             return connection.recv(1 << 20)

@@ -83,7 +83,7 @@ def _cuts(world: World, how: str, rng: random.Random | None, last: int | None) -
 
 
 def _without_its_need(directory: Directory, cuts: dict[int, int]) -> bool:
-    """Whether a change had to be taken back, as what it needs is not there."""
+    """Tells whether a change had to be taken back, as what it needs is not there."""
     for index, change in enumerate(directory.changes[: cuts[directory.number]]):
         if change.needs is not None:
             other, number = change.needs

@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether a power loss here can leave something else than one just before."""
+        """True if a power loss here can leave something else than one just before."""
         if self.kind == "open":
             return bool(self.args[2] & (os.O_CREAT | os.O_TRUNC))
         return self.kind not in ("close", "begin")

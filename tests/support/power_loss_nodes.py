@@ -117,7 +117,7 @@ class File(Node):
         self.version += 1
 
     def left(self, how: str, rng: random.Random | None) -> tuple[object, Pages]:
-        """What a power loss leaves of the content, and what tells it from other contents of this file."""
+        """Returns what a power loss leaves of the content, and what tells it from other contents of this file."""
         if not self.pending or how == NOTHING:
             return self.version, self.durable
         if how == EVERYTHING:

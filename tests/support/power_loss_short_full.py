@@ -76,7 +76,7 @@ class FullDisk(Short):
     when the reserve was durable, a delete works there. With room, a start makes the reserve that is missing."""
 
     every = False
-    """Whether all variants are played at each point."""
+    """True if all variants are played at each point."""
 
     def __init__(self, directory: Path) -> None:
         self.held: list[Held] = [{}]
@@ -200,7 +200,7 @@ def _reserve_is_durable(log: list[Entry]) -> Iterator[bool]:
 
 
 def _reserve_is_there(root: str) -> bool:
-    """Whether it is as large as the largest segment."""
+    """Tells whether it is as large as the largest segment."""
     segments = Path(root, _JOURNAL).glob("*.segment")
     return Path(root, _RESERVE).stat().st_size >= max(path.stat().st_size for path in segments)
 

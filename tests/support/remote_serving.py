@@ -66,7 +66,7 @@ class Elsewhere:
             self._polls.get(timeout=LONG)
 
     def _gets(self) -> int:
-        """How many keys memcached was asked for: whoever waits looks first."""
+        """Returns how many keys memcached was asked for: whoever waits looks first."""
         return sum(
             len(keys.split())
             for keys in re.findall(r"^<\d+ gets? (.*)$", self._log.read_text("utf-8", "replace"), re.M)

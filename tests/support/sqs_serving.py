@@ -135,7 +135,7 @@ class FaultySqs:
         self.after: Fault | None = None
         """Afterwards: raise, and SQS has done it, but nobody is told."""
         self.refuse: Callable[[dict[str, Any]], bool] | None = None
-        """Whether an entry of a SendMessageBatch is refused, and the others are passed on."""
+        """True if an entry of a SendMessageBatch is refused, and the others are passed on."""
         self.sources: dict[str, str] = {}
         """By URL of a dead-letter queue: the ARN of the queue from which its messages came. moto does not tell it."""
         self._writing = threading.Lock()  # moto loses a message when it adds one while it removes another

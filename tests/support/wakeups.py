@@ -34,7 +34,7 @@ def settled(*pids: int, seconds: float = 0.4, tries: int = 25) -> None:
 
 
 def woken(seconds: float, *pids: int) -> list[int]:
-    """How often each of them wakes up in so many seconds."""
+    """Returns how often each of them wakes up in so many seconds."""
     before = [wakeups(pid) for pid in pids]
     time.sleep(seconds)
     return [wakeups(pid) - count for pid, count in zip(pids, before, strict=True)]
