@@ -17,7 +17,7 @@ LIST = 4
 
 @contextlib.contextmanager
 def mounted(root: Path, durable: Path) -> Iterator[subprocess.Popen[str]]:
-    """What is in durable, as a file system at root. Skips when there is no FUSE."""
+    """Mounts what is in durable as a file system at root. Skips when there is no FUSE."""
     root.mkdir(exist_ok=True)
     durable.mkdir(exist_ok=True)
     process = subprocess.Popen(
@@ -43,7 +43,7 @@ def mounted(root: Path, durable: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def lose_power(process: subprocess.Popen[str], how: str, durable: Path) -> Path:
-    """What is left is in the directory that it gives."""
+    """Makes the process lose power. Returns the directory with what is left."""
     assert process.stdin is not None
     left = durable.with_name(f"{durable.name}+")
     left.mkdir()

@@ -45,7 +45,7 @@ class Segment(NamedTuple):
 
 
 class Recovered:
-    """What a start takes up from the segments, and changes nothing: record by record, each with its place."""
+    """Reads what a start takes up from the segments, record by record, each with its place, and changes nothing."""
 
     def __init__(self, directory: str) -> None:
         """JournalDamagedError."""

@@ -122,7 +122,7 @@ class Reader:
 
 
 class FakeBus:
-    """What a connection knows of its bus."""
+    """The bus, as far as a connection knows it."""
 
     server_name = "server:9876"
 

@@ -109,7 +109,7 @@ def in_order(payloads: list[str]) -> bool:
 
 @dataclass
 class Round:
-    """What came of one. again: by receiver, how many more times than once something came; pushed: answered pushes."""
+    """The result of one. again: by receiver, how many more times than once something came; pushed: answered pushes."""
 
     fault: str
     pushed: int

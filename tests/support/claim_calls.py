@@ -15,7 +15,7 @@ def claim(
     max_bytes: int | None = None,
     upto: int | None = None,
 ) -> Claim:
-    """As the server does it, with the commit."""
+    """Claims and commits, as the server does."""
     claims = engine.queue("q").claims
     found = claims.claim(consumer, seq, count, max_bytes, upto)
     engine.commit()

@@ -24,7 +24,7 @@ Name = tuple[int, int, int]
 
 @dataclass
 class Shown:
-    """What a queue shows. messages: those that are there, and until when each is hidden (0: visible), without those in
+    """The state that a queue shows. messages: those there, and until when each is hidden (0: visible), without those in
     claims; claims: what is in each; acknowledged, published: the last number of each consumer and producer."""
 
     messages: dict[bytes, int] = field(default_factory=dict)

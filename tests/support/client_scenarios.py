@@ -1,4 +1,4 @@
-"""What a network and a server can do to a client, and what every client has to say of it: one table for all of them.
+"""Faults of a network and a server, and what every client has to say of each: one table for all of them.
 
 docs/clients.md has the same table, for people; tests/docs compares the two.
 """

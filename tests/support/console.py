@@ -234,7 +234,7 @@ class Console:
         return step.expected
 
     def compare_tails(self) -> None:
-        """What each command that goes on has printed by now, or prints soon, is what the page shows."""
+        """Asserts that each command that goes on has printed what the page shows, or prints it soon."""
         for step, tail in self._tails:
             assert tail.stdout is not None
             printed = "".join(tail.stdout.readline() for _ in step.expected.splitlines())

@@ -36,7 +36,7 @@ class Doors:
         self.start()
 
     def put(self, name: str | int, payload: bytes) -> None:
-        """As a publisher does: written elsewhere, then moved."""
+        """Publishes a file as a publisher does: writes it elsewhere, then moves it."""
         made = self.root / ".made"
         made.write_bytes(payload)
         made.rename(self.path / str(name))

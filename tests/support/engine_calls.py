@@ -12,7 +12,7 @@ from qs_server.storage.engine import (
 from support.engines import LOTS, Bench, arrived
 
 WINDOW = 5 * SECOND
-"""How long `fail` receives messages for."""
+"""The window, in microseconds, with which `fail` receives messages."""
 
 
 def receive(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = None) -> list[Message]:

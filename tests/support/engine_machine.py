@@ -27,7 +27,7 @@ COUNTS = st.none() | st.integers(0, 3)
 
 @dataclass
 class Known:
-    """What the model holds of a message. until: 0 when visible."""
+    """A message in the model. until: 0 when visible."""
 
     payload: bytes
     until: int = 0

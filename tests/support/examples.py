@@ -1,4 +1,4 @@
-"""How many examples a property is tried with, and how a machine of rules is run."""
+"""Sets how many examples a property is tried with, and runs machines of rules."""
 
 import os
 

@@ -20,7 +20,7 @@ chown() { :; }
 systemd-sysusers() { :; }
 rm() { command rm "$@"; hash -r; }
 """
-"""What stands in the shell for commands that need root, or, last, lets the shell forget where commands were."""
+"""Shell functions for commands that need root; the last line lets the shell forget where commands were."""
 
 
 class Machine(Console):

@@ -25,7 +25,7 @@ from support.memory_stream import Stream, stream_pair
 
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 EPOCH = 1_760_000_000_000_000
-"""What the tests' clock says at its start: microseconds."""
+"""The time of the tests' clock at its start, in microseconds."""
 
 
 class MemoryListener(trio.abc.Listener[Stream]):

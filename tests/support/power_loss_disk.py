@@ -32,7 +32,7 @@ RECORDED = frozenset(
         "posix_fallocate",
     }
 )
-"""What changes a file system or makes it durable, and is written down."""
+"""The calls that change a file system or make it durable, and are written down."""
 
 HARMLESS = frozenset(
     {
@@ -49,7 +49,7 @@ HARMLESS = frozenset(
         "directories_in",
     }
 )
-"""What changes nothing that a power loss could take."""
+"""The calls that change nothing that a power loss could take."""
 
 DERIVED = frozenset(
     {
@@ -133,7 +133,7 @@ class RecordingDisk(Disk):
         self._note("close", self._handles.pop(fd))
 
     def end(self) -> None:
-        """What the end of a process does: closes its files."""
+        """Closes the files, as the end of a process does."""
         for fd in list(self._handles):
             self.close(fd)
 
@@ -229,7 +229,7 @@ class QuietDisk(Disk):
     fdatasync = _syncfs = fsync  # type: ignore[assignment]
 
     def end(self) -> None:
-        """What the end of a process does: closes its files."""
+        """Closes the files, as the end of a process does."""
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()

@@ -1,4 +1,4 @@
-"""What an engine must hold after a power loss: a model of its own, which knows no files and no journal.
+"""Models what an engine must hold after a power loss. The model knows no files and no journal.
 
 Operations are numbered. Each leaves its mark in the chain of states of every message that it is about; at a power loss
 the first `answered` of them must hold, of the rest up to `begun` each message may have come as far as it likes. What an
@@ -41,7 +41,7 @@ class Keyed(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What an operation has made of a message or queue. value: None when it is gone; for a queue, its options."""
+    """The effect of an operation on a message or queue. value: None when it is gone; for a queue, its options."""
 
     operation: int
     what: str
@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class SeenQueue:
-    """What a new engine shows of a queue. next_mid: what a push was given, and keys: pushes with each of these."""
+    """The state of a queue in a new engine. next_mid: what a push was given, and keys: pushes with each of these."""
 
     options: object
     messages: dict[int, Held]

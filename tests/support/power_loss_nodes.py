@@ -9,7 +9,7 @@ from support.power_loss_pages import Pages
 
 _SECTOR = 512
 NOTHING, EVERYTHING = "nothing", "everything"
-"""How much of what is not durable a power loss leaves. Any other word is the seed of a mixture."""
+"""The power losses that leave nothing, or everything, of what is not durable. Other words are seeds of mixtures."""
 
 
 class Change(NamedTuple):

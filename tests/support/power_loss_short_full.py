@@ -80,7 +80,7 @@ class FullDisk(Short):
 
     def __init__(self, directory: Path) -> None:
         self.held: list[Held] = [{}]
-        """What is in the queue after so many steps; at first there is no queue."""
+        """The content of the queue after so many steps; at first there is no queue."""
         with _small_segments():
             super().__init__(directory)
         self._promised = list(_reserve_is_durable(self.log))

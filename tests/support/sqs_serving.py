@@ -30,7 +30,7 @@ NO_METADATA = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
-"""What keeps boto3 from looking for credentials anywhere else."""
+"""Variables that keep boto3 from looking for credentials anywhere else."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", **NO_METADATA}
 _make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 HASTY = CallPolicy(
@@ -111,7 +111,7 @@ def sqs_engine(
 
 
 class RefusedError(Exception):
-    """What a fault answers with, instead of SQS."""
+    """The answer of a fault, instead of that of SQS."""
 
     def __init__(self, status: int, code: str, message: str = "as the test wants") -> None:
         self.status = status

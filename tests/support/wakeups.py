@@ -1,4 +1,4 @@
-"""How often processes wake up: what tells a process that waits from one that polls."""
+"""Counts how often processes wake up, which tells a process that waits from one that polls."""
 
 import subprocess
 import sys

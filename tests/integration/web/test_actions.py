@@ -1,4 +1,4 @@
-"""What the forms of a queue and of its messages do, and that what destroys asks first."""
+"""Tests what the forms of a queue and of its messages do, and that what destroys asks first."""
 
 import re
 

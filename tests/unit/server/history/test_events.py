@@ -1,4 +1,4 @@
-"""What an engine tells a record: each event in a message's life, once, with what is known of the message."""
+"""Tests what an engine tells a record: each event in a message's life, once, with what is known of the message."""
 
 import errno
 import os
