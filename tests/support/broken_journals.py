@@ -81,7 +81,7 @@ class Recovered:
 
 
 def segment_of(scan: Scan) -> Segment:
-    """As it was scanned, or is now."""
+    """Returns a segment with its frames, scanned anew."""
     starts = [start for start, _ in scan.frames(BLOCK, scan.header.first, None)]
     found = (frame_at(scan.data, start - FRAME_HEAD, scan.header.salt) for start in starts)
     return Segment(scan.path, scan.header, scan.data, [frame for frame in found if frame is not None], scan.gap)

@@ -27,7 +27,7 @@ if len(sys.argv) > 4:
     raise RuntimeError("unforeseen\\nin two lines")
 """
 HOSTILE = r"two\nlines \x1b[31m \u2028 \udc80 \" \\ \U0001f34e \0"
-"""As Python escapes it."""
+"""A text that is hard to log, as Python escapes it."""
 
 
 def said(form: str, *words: str, verbose: int = 0, **environ: str) -> list[str]:

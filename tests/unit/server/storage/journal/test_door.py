@@ -60,7 +60,7 @@ def test_files_from_before_a_start_are_found(place: Doors) -> None:
 
 
 def test_an_id_that_is_taken_gives_a_new_one(place: Doors) -> None:
-    """Whether another message has it, or another file of the same moment."""
+    """A file gets another id if its own is taken, by a message or by another file of the same moment."""
     [mid] = place.push(b"pushed")
     place.put(mid, b"file")
     place.put(f"5.{EPOCH + 10**9}", b"hidden")
