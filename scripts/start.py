@@ -64,11 +64,20 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
         default="line",
         help="what follows each document that the server and the bus send: see queue-bus.py --help",
     )
-    bus = parser.add_argument_group("the bus", "scripts/queue-bus.py --help explains these")
-    bus.add_argument(
+    _add_bus_flags(parser)
+    _add_page_flags(parser)
+    options, rest = parser.parse_known_args()
+    options.bus_port = _port_beside(parser, options, "bus", _BUS_PORT)
+    options.web_port = _port_beside(parser, options, "web", _WEB_PORT)
+    return options, rest
+
+
+def _add_bus_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the bus", "scripts/queue-bus.py --help explains these")
+    group.add_argument(
         "--bus-port", type=_port, metavar="PORT", help=f"port of the bus (default: {_BUS_PORT}, the server's plus 2)"
     )
-    bus.add_argument(
+    group.add_argument(
         "-q",
         "--queue",
         action="append",
@@ -76,19 +85,18 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
         metavar="NAME",
         help="a queue for the bus to monitor; repeat it for several",
     )
-    bus.add_argument("--policy", choices=["hold", "disconnect"], help="what to do with slow subscribers")
-    bus.add_argument("--settle", metavar="S", help="seconds for subscribers to return after the bus was killed")
-    bus.add_argument("--max-hold", metavar="N", help="messages that may be held for one client")
-    bus.add_argument("--outbox", metavar="N", help="bytes that may wait to be read by one client")
-    web = parser.add_argument_group("the page", "scripts/queue-web.py --help explains these")
-    web.add_argument(
+    group.add_argument("--policy", choices=["hold", "disconnect"], help="what to do with slow subscribers")
+    group.add_argument("--settle", metavar="S", help="seconds for subscribers to return after the bus was killed")
+    group.add_argument("--max-hold", metavar="N", help="messages that may be held for one client")
+    group.add_argument("--outbox", metavar="N", help="bytes that may wait to be read by one client")
+
+
+def _add_page_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the page", "scripts/queue-web.py --help explains these")
+    group.add_argument(
         "--web-port", type=_port, metavar="PORT", help=f"port of the page (default: {_WEB_PORT}, the server's plus 4)"
     )
-    web.add_argument("--read-only", action="store_true", help="the page changes nothing")
-    options, rest = parser.parse_known_args()
-    options.bus_port = _port_beside(parser, options, "bus", _BUS_PORT)
-    options.web_port = _port_beside(parser, options, "web", _WEB_PORT)
-    return options, rest
+    group.add_argument("--read-only", action="store_true", help="the page changes nothing")
 
 
 def _port_beside(parser: argparse.ArgumentParser, options: argparse.Namespace, name: str, default: int) -> int:

@@ -65,7 +65,7 @@ class Broker(Protocol):
 
     @property
     def delivery_counts(self) -> DeliveryCounts:
-        """What subscribers have been sent."""
+        """The counts of messages that subscribers have been sent."""
 
     @property
     def timers(self) -> Timers:

@@ -1,4 +1,4 @@
-"""What the subscribers of a bus have been sent since it was started."""
+"""Counts the messages that the subscribers of a bus have been sent since it was started."""
 
 from dataclasses import dataclass, field
 

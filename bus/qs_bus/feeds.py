@@ -59,7 +59,7 @@ class Feed(ABC):
         self.forbidden = ""
         """Why the server does not let the bus read the queue, as far as is known."""
         self.counted = False
-        """Whether the queue has `max-receives`: then a message that a client has not handled goes back to the server,
+        """True if the queue has `max-receives`: a message that a client has not handled goes back to the server,
         which counts that, and sends it again or moves it to the dead-letter queue."""
         self._stopped = False
         self._upstream = upstream

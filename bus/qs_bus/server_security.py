@@ -1,4 +1,4 @@
-"""How the bus speaks to the queue server, TLS and a token: read from files, and read again."""
+"""Reads TLS and token of the bus's own connections to the queue server from files, at the start and on reload."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a subcommand of `qs` talks to."""
+"""The kinds of server that subcommands of `qs` talk to."""
 
 from enum import Enum
 

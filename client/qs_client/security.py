@@ -1,4 +1,4 @@
-"""How a client speaks to a server: TLS or not, and the token that says who the client is.
+"""The security of a client's connections: TLS or not, and the token that says who the client is.
 
 `ssl` is imported only when TLS is asked for: that takes longer than the rest of the package.
 """

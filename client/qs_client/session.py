@@ -31,7 +31,7 @@ _DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
 
 _TLS = (b"\x15\x03", b"\x16\x03")
-"""How a stream of TLS begins: an alert or a handshake, of version 3."""
+"""The first bytes of a TLS stream: an alert or a handshake, of version 3."""
 
 
 class Session:

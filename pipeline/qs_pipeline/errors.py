@@ -7,7 +7,7 @@ is recognized by its class name (see `translate`), so names stay, and texts have
 from typing import ClassVar
 
 INSTALL = "pip install 'pyspark>=4.2' 'pyarrow>=18.0' 'matplotlib>=3.8'"
-"""What the extra `spark` installs: this works wherever qs itself was installed from."""
+"""The packages of the extra `spark`. Naming them works wherever qs itself was installed from."""
 
 
 class PipelineError(Exception):

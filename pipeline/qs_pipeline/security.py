@@ -1,4 +1,4 @@
-"""How the processes of a Spark job get at a queue server that wants TLS and a token.
+"""Connects the processes of a Spark job to a queue server that requires TLS and a token.
 
 The driver and the executors are processes on several machines. Spark hands them options, which it also shows in plans
 and its UI and writes into event logs and checkpoints. So options hold names of files, and never what is in the files:

@@ -1,4 +1,4 @@
-"""How every command of qs reads its arguments: a mistake is answered in one line, with the name that was perhaps meant;
+"""Parses the arguments of every command of qs: a mistake is answered in one line, with the name that was perhaps meant;
 help is in colours on a terminal; `--version` and `--print-completion`."""
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the package `qs_schemas` offers, except `parse`: that imports lxml, which few clients ever need."""
+"""The public names of the package `qs_schemas`, except `parse`, which imports lxml: few clients ever need it."""
 
 from .errors import TABLE, ErrorCode, ProtocolError
 from .framing import Framer

@@ -36,7 +36,7 @@ TABLE: tuple[ErrorCode, ...] = (
 
 
 class ProtocolError(Exception):
-    """What came from the peer breaks the contract.
+    """The peer has sent something that breaks the contract.
 
     error: the row of the table; text: what, where and what to do; req: the correlation id of the offending
     document, where it could be read.

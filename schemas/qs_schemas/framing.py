@@ -116,12 +116,12 @@ class Framer:
         self._failed: ProtocolError | None = None
         self._behind: bytes | bytearray = b""  # the last bytes of what has been passed over, once there was a document
         self.empty_line = False
-        """Whether a document has ended with an empty line: CR LF CR LF is in the white space behind it."""
+        """True once a document has ended with an empty line: CR LF CR LF is in the white space behind it."""
         self._reset()
 
     def _reset(self) -> None:
         self.begun = False
-        """Whether a document is begun and not complete. Its first byte is then the first of the buffer."""
+        """True while a document is begun and not complete. Its first byte is then the first of the buffer."""
         self._ended = False
         self._at = 0  # everything before has been looked at
         self._end = 0  # nothing from here on is looked at: the bytes have not come, or are over the limit
@@ -184,10 +184,11 @@ class Framer:
         return buffer
 
     def next_plain(self, read: Callable[[bytes | bytearray, int], tuple[T, int] | None]) -> T | None:
-        """What `read` makes of the next document, which is passed over; None, and nothing is passed over, when it makes
-        nothing of it, or when the document has been begun: it is tried only on what has not been looked at.
+        """Lets `read` read the next document, passes over it, and returns the result. Returns None, and passes over
+        nothing, if `read` cannot read it, or if a part of the document has been looked at before.
 
-        read: takes the data and where a document begins in it, gives what it found and where that ends.
+        read: takes the data and where a document begins in it; returns its result and where the document ends, or
+        None.
         """
         buffer = self.buffer
         rest = len(buffer) - self._start
@@ -207,7 +208,7 @@ class Framer:
         return event
 
     def _has_end(self) -> bool:
-        """Whether a document may end in the buffer: if not, none is worth trying. Looked for once in what has come."""
+        """Tells whether a document may end in the buffer; if not, none is worth trying. Looks once at each byte."""
         if self._last < 0:
             self._last = max(0, self.buffer.rfind(b"qs>"))
         return self._last > self._start
@@ -242,7 +243,7 @@ class Framer:
             raise
 
     def _has_few(self, document: bytes) -> bool:
-        """Whether a document of nothing but tags and text has no more elements than allowed."""
+        """Tells whether a document of nothing but tags and text has no more elements than allowed."""
         begun = document.count(b"<")
         return begun <= self._limits.elements or begun - document.count(b"</") <= self._limits.elements
 

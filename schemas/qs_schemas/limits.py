@@ -30,12 +30,12 @@ QID = 200
 """Characters of a queue's name."""
 
 ANSWER_FACTOR = 6
-"""How much longer a text can get when it is written: `&` becomes `&amp;`. A client accepts that much more."""
+"""The factor by which a text can grow when it is written: `&` becomes `&amp;`. A client accepts that much more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one side accepts from the other.
+    """The limits of what one side accepts from the other.
 
     document: bytes, from the first `<` to the last `>`; depth: elements; attributes: of one element;
     list_length: messages or ids of one list form; queues or parts may be ten times as many; elements: of the whole

@@ -83,8 +83,8 @@ class Peer:
         self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
         """Takes what the other side sent, in pieces of any size."""
         self.early = early
-        """Whether the other side ends its documents with an empty line, and so what it is sent ends in the same way:
-        see `serialize`. From the first document on that has ended so, once `next_event` has read it."""
+        """True if the other side ends its documents with an empty line, and so gets documents that end likewise: see
+        `serialize`. From the first document on that has ended so, once `next_event` has read it."""
 
     @property
     def too_large(self) -> bytes:
@@ -93,7 +93,7 @@ class Peer:
 
     @property
     def begun(self) -> bool:
-        """Whether a document has begun to arrive and is not complete."""
+        """Tells whether a document has begun to arrive and is not complete."""
         return self._framer.begun
 
     def end_of_data(self) -> Fault | None:

@@ -16,7 +16,7 @@ common name."""
 _RECORD = 16 * 1024
 """The most bytes of plaintext in one record. Buffers never shrink, so they are filled with no more at once."""
 _FIRST_BYTES = (b"\x15", b"\x16")
-"""How TLS begins: with an alert or a handshake record."""
+"""The first byte of a TLS stream: an alert or a handshake record."""
 _KINDS = {"DNS", "email", "URI"}
 
 _NO_TLS = "the other side does not speak TLS"

@@ -90,7 +90,7 @@ def from_a_range(spark: SparkSession, to: Path, count: int) -> None:
 
 
 def plain_loop(client: QueueClient, queue: str, to: Path) -> int:
-    """What one would write without Spark: at least once."""
+    """Archives as a program without Spark would: at least once."""
     to.mkdir()
     total = 0
     while True:

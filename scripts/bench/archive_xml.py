@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What it costs an archive to check XML payloads: archive_xml.py --help
+"""Measures what it costs an archive to check XML payloads: archive_xml.py --help
 
 The same documents of 1 KiB, in two settings. Archives of a queue: without a schema, with columns as DDL, and validated
 by an XSD. And the step alone, from Parquet to nowhere: Spark's `from_xml` by itself, and what an archive does, with DDL

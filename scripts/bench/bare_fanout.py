@@ -48,7 +48,7 @@ async def control(stream: trio.SocketStream, data: bytes) -> None:
 
 
 async def by_stream(delivery: bytes, messages: int, streams: list[trio.SocketStream]) -> None:
-    """As a program on trio does it."""
+    """Sends as a program on trio does."""
     for _ in range(messages):
         for stream in streams:
             await stream.send_all(delivery)

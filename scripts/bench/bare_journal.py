@@ -7,7 +7,7 @@ from types import TracebackType
 
 _LENGTH = 64 * 1024 * 1024
 _HEAD = b"h" * 32
-"""What a record may have before its payload."""
+"""Bytes that a record may have before its payload."""
 
 
 class BareJournal:

@@ -25,7 +25,7 @@ Cell = dict[str, Any]
 
 @dataclass
 class Progress:
-    """What runs, and how long still, on stderr. total: cells; most: seconds."""
+    """Prints what runs, and how long still, on stderr. total: cells; most: seconds."""
 
     total: int
     most: float
@@ -33,7 +33,7 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
 
     def over(self) -> bool:
-        """Whether the time is up."""
+        """Tells whether the time is up."""
         return time.monotonic() - self.started > self.most
 
     def say(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a cell of the table is made of, and which side was its limit. Pure."""
+"""Computes the figures of a cell of the table, and which side was its limit. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def limit(server: float | None, clients: float, disk: float, cores: int, single:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured in a cell. rate: messages a second; p50, p99: seconds, of a call or a round.
+    """The figures of a cell. rate: messages a second; p50, p99: seconds, of a call or a round.
 
     server, clients: CPU seconds per 10,000 messages; memory: bytes, the most that the server had. A library has no
     server, and None there.

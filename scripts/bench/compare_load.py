@@ -24,7 +24,7 @@ _WORKER = Path(__file__).with_name("compare_worker.py")
 _CONNECT_WITHIN = 60
 _SOON = 0.05
 IMPORTS = {"greenstalk": ["greenstalk"], "redis-py": ["redis"], "nats-py": ["nats"], "pika": ["pika", "pika_channels"]}
-"""What is imported once, before the clients' processes are forked; by the client's name."""
+"""Modules that are imported once, before the clients' processes are forked; by the client's name."""
 
 
 class CellError(Exception):

@@ -1,4 +1,4 @@
-"""What `compare` measures: a star. From a base point one thing at a time is varied, for two kinds of work."""
+"""Plans the measurements of `compare`, a star: from a base point one thing at a time varies, for two kinds of work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -66,7 +66,7 @@ HEAD = ["| ratio | measured | target | met | of what |", "|---|---:|---:|---|---
 
 
 def ratio_of(written: dict[str, Any]) -> Ratio:
-    """As `asdict` has written it."""
+    """Reads a ratio as `asdict` has written it."""
     return Ratio(**written)
 
 

@@ -1,4 +1,4 @@
-"""What a process and the machine have used: CPU, memory and the disk, from /proc and /sys."""
+"""Reads what a process and the machine have used, CPU, memory and the disk, from /proc and /sys."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def all_cpu_seconds() -> float:
-    """What all processes and the kernel have used on all cores, until now."""
+    """Returns the time that all processes and the kernel have used on all cores until now."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, hardware, software = map(int, fields[:7])
     return (user + nice + system + hardware + software) / _TICK
@@ -73,7 +73,7 @@ class Disk:
         return cls(stat if stat.exists() else None)
 
     def busy_seconds(self) -> float:
-        """How long it has had something to do, until now; 0 when that cannot be told.
+        """The time for which it has had something to do until now; 0 when that cannot be told.
 
         Flushes are counted apart, in the last field, and several at once several times: so a share of time can be more
         than one.

@@ -7,7 +7,7 @@ from compare_plan import WORKS, Point, in_table
 from compare_ratios import HEAD, ratio_of
 
 Results = dict[str, Any]
-"""What results.json holds: machine, versions, peers, missing, cells, ratios, notes, as `compare` writes it."""
+"""The content of results.json: machine, versions, peers, missing, cells, ratios, notes, as `compare` writes it."""
 
 _GROUPS = {
     "always": "an answer survives power loss",
@@ -17,7 +17,7 @@ _GROUPS = {
 
 
 def figures_of(results: Results, peer: str, point: Point) -> dict[str, Any] | None:
-    """What was measured there; None when nothing was."""
+    """Returns the cell that was measured there, None if none was."""
     for cell in results["cells"]:
         if cell["peer"] == peer and Point(**cell["point"]) == point:
             found: dict[str, Any] | None = cell["figures"]
@@ -33,7 +33,7 @@ def measured_points(results: Results, work: str) -> list[Point]:
 
 
 def grouped(results: Results) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What the peers of a group have in common, and the peers that have a cell."""
+    """Returns what the peers of a group have in common, and the peers that have a cell."""
     there = {cell["peer"] for cell in results["cells"]}
     for durability, shown in _GROUPS.items():
         found = [peer for peer in results["peers"] if peer["durability"] == durability and peer["key"] in there]
@@ -113,7 +113,7 @@ def _time(seconds: float) -> str:
 
 
 def peer_table(results: Results) -> list[str]:
-    """What each peer is, and what is left after a power loss."""
+    """Returns a table of the peers: what each one is, and what is left after a power loss."""
     lines = ["| peer | driven by | a power loss leaves | versions |", "|---|---|---|---|"]
     for _, peers in grouped(results):
         lines += [

@@ -54,7 +54,7 @@ class Times:
 
 @dataclass
 class Tally:
-    """What is counted between begin and until. messages; latencies in seconds, of a call or a round; cpu in seconds."""
+    """Counts between begin and until. messages; latencies in seconds, of a call or a round; cpu in seconds."""
 
     times: Times
     worth: int

@@ -1,4 +1,4 @@
-"""Whether an operation costs more on a deep queue than on a shallow one. Both on one server, taking turns.
+"""Measures whether an operation costs more on a deep queue than on a shallow one. Both on one server, taking turns.
 
 Every round has a shallow queue of its own, so that what is received and deleted was pushed long before in both cases.
 """

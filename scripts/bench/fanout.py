@@ -110,7 +110,7 @@ def _bus_rate(publisher: Client, subscribers: Subscribers, messages: int, size: 
 
 
 def _check_size(subscribers: Subscribers, messages: int, size: int) -> None:
-    """What is compared has the same size."""
+    """Checks that what is compared has the same size."""
     _, _, got = subscribers.line().partition(b"done ")
     each = int(got) / (messages * subscribers.many)
     if abs(each / size - 1) > 0.01:

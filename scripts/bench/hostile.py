@@ -1,4 +1,4 @@
-"""What 100 clients keep of their rate while others attack the server: with half handshakes, or with wrong tokens.
+"""Measures 100 clients while others attack the server, with half handshakes or with wrong tokens.
 
 Rounds of peace and of attack take turns on one server. The attacker is a process of its own; on two cores it takes a
 part of the load's core, which counts against the server.
@@ -83,7 +83,7 @@ class _TlsClient(Client):
 def _in_turns(
     server: Listening, clients: list[Client], attack: tuple[str, int], rounds: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """The rates under attack, and the rates in peace."""
+    """Returns the rates under attack, and the rates in peace."""
     rate_of_many(clients, _PUSH, 1)
     attacked, calm = [], []
     for _ in range(rounds):
@@ -95,7 +95,7 @@ def _in_turns(
 
 @contextmanager
 def _attacking(server: Listening, kind: str, number: int) -> Iterator[None]:
-    """Attacks the server in the meantime."""
+    """Attacks the server inside the block."""
     host, port = server.address
     command = [sys.executable, str(Path(__file__).with_name("attacker.py")), kind, host, str(port), str(number)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:

@@ -1,4 +1,4 @@
-"""What a subscriber that waits costs the bus in memory, beside a bare trio handler that waits in `receive_some`.
+"""Measures the memory of a waiting subscriber of the bus, beside a bare trio handler that waits in `receive_some`.
 
 Both processes are new in each round, and have some connections already when the first figure is taken, so that only
 what every further connection needs is measured. Each subscriber has been answered, and each bare connection has its

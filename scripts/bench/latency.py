@@ -1,4 +1,4 @@
-"""How long after the answer to its push a message is read by a subscriber of the bus, beside an echo's round trip.
+"""Measures how long after the answer to its push a subscriber of the bus reads a message, beside an echo's round trip.
 
 One process with blocking sockets has both ends, so one clock tells both moments; a delivery that is read before the
 answer counts as negative. The echo sends back the bytes of a delivery. Everything takes turns, with the same pause

@@ -51,11 +51,11 @@ class Client:
             missing -= len(data)
 
     def next_line(self) -> bytes:
-        """What comes without having been asked for: one line, nothing after it. RuntimeError when it is an error."""
+        """Reads what comes without a request: one line, nothing after it. RuntimeError when it is an error."""
         return self.lines(b"")
 
     def answers(self) -> int:
-        """How many answers have ended in what can be read now. RuntimeError when one is an error."""
+        """Reads what has come, and returns how many answers have ended in it. RuntimeError when one is an error."""
         data = self._more(b"")
         if b'type="error"' in data:
             raise RuntimeError(data.decode())
@@ -88,7 +88,7 @@ def mid_in(answer: bytes) -> bytes:
 
 
 def rate(seconds: float, once: Callable[[], object], worth: int = 1) -> float:
-    """How often a second `once` can be called, times what a call is worth."""
+    """Returns how many times a second `once` can be called, times what a call is worth."""
     calls = 0
     started = now = time.perf_counter()
     until = started + seconds

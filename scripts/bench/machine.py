@@ -1,4 +1,4 @@
-"""What the figures were measured on, in a line."""
+"""Describes the machine that the figures were measured on, in a line."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What `compare` compares: a queue with its usual Python client, or with bytes on a raw socket.
+"""The peers that `compare` compares: a queue with its usual Python client, or with bytes on a raw socket.
 
 A peer has two sides. `started` runs its server, in the process of the bench. What it yields names a target: a
 dictionary that a load process gets as JSON, and from which it makes its clients with the function that the target
@@ -15,7 +15,7 @@ QUEUE = "q"
 """The name of the queue, where one has a name."""
 
 Durability = Literal["always", "interval", "none"]
-"""What an answered push survives: power loss; power loss but for the last moments; a crash of the server at best."""
+"""Faults that an answered push survives: power loss; power loss but for its last moments; a crash of the server."""
 
 Target = dict[str, Any]
 """module and connect: the function that makes a client of this target; queue; and whatever that function wants."""
@@ -47,7 +47,7 @@ Exchange = tuple[bytes, int]
 
 
 class Script(Protocol):
-    """What a raw connection says: gets the answer, gives the next request."""
+    """The requests of a raw connection: gets the answer, gives the next request."""
 
     worth: int
     """Messages that are done when a round is."""
@@ -69,7 +69,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Peer:
-    """What is the same for every peer; `start` is what differs.
+    """A peer. `start` does what differs between peers.
 
     name: as the tables show it; survives: which messages are there after a power loss; package: what has to be
     installed; batches: whether the client can push and take several at once; threads: its clients are threads of one
@@ -97,11 +97,11 @@ class Peer:
     settings: dict[str, Any] = field(default_factory=dict)
 
     fills_apart: bool = False
-    """Whether it is filled in a run of its own, with `filling`."""
+    """True if it is filled in a run of its own, with `filling`."""
     fills_raw: bool = False
-    """Whether it is filled through raw sockets, as its client has no batches."""
+    """True if it is filled through raw sockets, as its client has no batches."""
     deep: bool = True
-    """Whether depths and sizes are measured too."""
+    """True if depths and sizes are measured too."""
 
     def started(self, folder: Path, filling: bool = False) -> AbstractContextManager[Running]:
         """Runs it with all its files in the folder, which exists. filling: as fast as it can, for what is not measured;

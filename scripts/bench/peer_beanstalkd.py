@@ -68,7 +68,7 @@ class _Cycle:
 
 
 def script(target: Target, work: str, size: int, batch: int) -> Script:
-    """What a raw connection says, by the work. A batch is that many commands sent together."""
+    """Returns the requests of a raw connection, by the work. A batch is that many commands sent together."""
     return _Cycle(size) if work == "cycle" else Pushes(_put(size) * batch, batch, batch)
 
 
@@ -84,7 +84,7 @@ class Beanstalkd(Peer):
 
 
 def peers() -> list[Peer]:
-    """As durable as it can be, and as it is installed."""
+    """Returns two peers: as durable as it can be, and as it is installed."""
     missing = "" if shutil.which("beanstalkd") else "apt-get install beanstalkd"
     common: dict[str, Any] = {"batches": False, "fills_apart": True, "fills_raw": True, "missing": missing}
     common |= {"client": "greenstalk", "versions": ("beanstalkd", "greenstalk")}

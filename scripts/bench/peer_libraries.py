@@ -158,7 +158,7 @@ def _library(key: str, module: str, durability: Any, survives: str, **more: Any)
 
 
 def peers() -> list[Peer]:
-    """As they are when nothing is said."""
+    """Returns the peers with their default options."""
     return [
         _library("vsqs", "vsqs", "none", "what was answered, but for names that are not synced", many_files=True),
         _library("dirq", "dirq", "none", "what the kernel has written", many_files=True),

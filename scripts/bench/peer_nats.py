@@ -18,7 +18,7 @@ _SYNC_ALWAYS = "sync_interval: always"
 
 
 class NatsClient:
-    """What is pushed together waits for its answers together. `ack` is nats-py's: it waits for no answer."""
+    """Waits for the answers of a batch together. `ack` is nats-py's: it waits for no answer."""
 
     async def open(self, target: Target) -> None:
         import nats  # noqa: PLC0415 - the server can be started without it
@@ -35,7 +35,7 @@ class NatsClient:
             await asyncio.gather(*(self._stream.publish(QUEUE, payload) for payload in payloads))
 
     async def fill(self, payloads: Sequence[bytes]) -> None:
-        """As push, for what is not measured: only the last one is answered, and it comes after the others."""
+        """Pushes what is not measured: only the last one is answered, and it comes after the others."""
         for payload in payloads[:-1]:
             await self._client.publish(QUEUE, payload)
         await self._stream.publish(QUEUE, payloads[-1])
@@ -93,7 +93,7 @@ def _knows_sync_always(command: str) -> bool:
 
 
 def peers(command: str) -> list[Peer]:
-    """As it is installed, and with a sync for each message where the server knows that."""
+    """Returns the peers: as it is installed, and with a sync for each message where the server knows that."""
     missing = "" if shutil.which(command) else "apt-get install nats-server"
     common: dict[str, Any] = {
         "client": "nats-py",

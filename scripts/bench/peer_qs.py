@@ -74,7 +74,7 @@ class _Cycle:
 
 
 def script(target: Target, work: str, size: int, batch: int) -> Script:
-    """What a raw connection says, by the work."""
+    """Returns the requests of a raw connection, by the work."""
     if work == "cycle":
         return _Cycle(size)
     return lists(size, batch) if target["lists"] else pushes(size, batch)

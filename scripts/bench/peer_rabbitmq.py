@@ -13,7 +13,7 @@ from systems import RABBITMQ, debian_version, rabbitmq_server
 
 
 class RabbitClient:
-    """What is pushed together waits for its confirms together. An acknowledgement has no answer in AMQP 0.9.1."""
+    """Waits for the confirms of a batch together. An acknowledgement has no answer in AMQP 0.9.1."""
 
     def __init__(self, target: Target) -> None:
         self._port = target["port"]
@@ -85,7 +85,7 @@ class RabbitMQ(Peer):
 
 
 def peers() -> list[Peer]:
-    """As durable as a single one can be."""
+    """Returns the peer: as durable as a single server can be."""
     missing = "" if shutil.which(RABBITMQ) and debian_version("rabbitmq-server") else "apt-get install rabbitmq-server"
     common: dict[str, Any] = {"client": "pika", "versions": ("rabbitmq-server", "pika"), "missing": missing}
     return [

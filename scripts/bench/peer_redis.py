@@ -56,7 +56,7 @@ async def connect(target: Target) -> RedisClient:
 
 
 def _command(*words: bytes) -> bytes:
-    """As the protocol has it."""
+    """Encodes a command as the protocol has it."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
@@ -84,7 +84,7 @@ class _Cycle:
 
 
 def script(target: Target, work: str, size: int, batch: int) -> Script:
-    """What a raw connection says, by the work. A batch is that many commands sent together."""
+    """Returns the requests of a raw connection, by the work. A batch is that many commands sent together."""
     return _Cycle(size) if work == "cycle" else Pushes(_add(size) * batch, 2 * batch, batch)
 
 

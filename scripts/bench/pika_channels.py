@@ -1,4 +1,4 @@
-"""What pika leaves to its user on asyncio: a channel of its own connection, and waiting for answers and confirms."""
+"""Does what pika leaves to its user on asyncio: opens a channel, and waits for answers and confirms."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ async def done(method: Callable[..., object], *arguments: object, **named: objec
 
 
 class Confirms:
-    """What the server has yet to confirm. It numbers what is published on a channel from 1."""
+    """Messages that the server has yet to confirm. It numbers what is published on a channel from 1."""
 
     def __init__(self) -> None:
         self._published = 0

@@ -33,14 +33,14 @@ class Listening:
         self.address = (ready[1], int(ready[2]))
 
     def resident_bytes(self) -> int:
-        """What it keeps in memory now."""
+        """The memory that it has now."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
         assert found is not None
         return int(found[1]) * 1024
 
     def processor_seconds(self) -> float:
-        """How long processors have worked for it until now, all its threads together."""
+        """The processor time of all its threads until now."""
         # The clock of another process, as clock_getcpuclockid(3) makes its number.
         return time.clock_gettime(~self.process.pid << 3 | 2)
 

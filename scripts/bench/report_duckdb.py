@@ -1,4 +1,4 @@
-"""What `qs-pipeline report` computes, in DuckDB: the same tables from the same files, to compare with."""
+"""Computes the tables of `qs-pipeline report` from the same files in DuckDB, to compare with."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is measured in `rivals`, and what each system has to offer for that."""
+"""Defines what `rivals` measures, and what each system has to offer for that."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager

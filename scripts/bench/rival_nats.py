@@ -70,7 +70,7 @@ class JetStream(_Nats):
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """What is published together waits for its answers together; nats-py acknowledges after the callback."""
+        """Waits for the answers of a batch together; nats-py acknowledges after the callback."""
 
         async def publish(payloads: Sequence[bytes]) -> float:
             started = time.perf_counter()

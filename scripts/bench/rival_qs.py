@@ -34,7 +34,7 @@ class Bus:
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """What is published together is pushed as a list; a loop over its messages for each subscriber."""
+        """Publishes a batch as a list; each subscriber loops over its messages."""
 
         async def listen(messages: AsyncBusMessages, number: int) -> None:
             async for _ in messages:
@@ -61,7 +61,7 @@ class Bus:
 
 
 async def _emptied(client: AsyncQueueClient) -> None:
-    """What has been handled is deleted a moment later."""
+    """Waits until the queue is empty: what was handled is deleted a moment later."""
     async with asyncio.timeout(_TIMEOUT):
         while True:
             (figures,) = await client.stats("q")

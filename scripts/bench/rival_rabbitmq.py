@@ -31,7 +31,7 @@ class RabbitMQ:
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """What is published together waits for its confirms together."""
+        """Waits for the confirms of a batch together."""
 
         async def publish(payloads: Sequence[bytes]) -> float:
             started = time.perf_counter()

@@ -120,7 +120,7 @@ async def _rate(rival: Rival, subscribers: int, seconds: float) -> float:
 
 
 async def _publish_for(seconds: float, publish: Publish, counts: list[int], published: int) -> int:
-    """How many have been published now."""
+    """Publishes for so many seconds. Returns how many messages have been published now."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         if published - min(counts) > _AHEAD - _TOGETHER:

@@ -1,4 +1,4 @@
-"""What reading and writing a document costs, in microseconds of CPU: by peers, and by parser and serializer alone.
+"""Measures reading and writing a document, in microseconds of CPU: by peers, and by parser and serializer alone.
 
     python scripts/bench/schemas_cost.py
 

@@ -1,4 +1,4 @@
-"""What a scrape of /metrics once a second costs clients that push.
+"""Measures what a scrape of /metrics once a second costs clients that push.
 
 The page and the scraper are processes of their own. With two cores they take time from the load and from the server,
 and so do all other programs of the machine: the rate of the pushes shows that too. The server's processor time for a
@@ -30,7 +30,7 @@ _SCRAPER = Path(__file__).with_name("scraper.py")
 
 
 class _Round(NamedTuple):
-    """rate: pushes a second; cost: microseconds of the server's processor time for a push."""
+    """The figures of a round. rate: pushes a second; cost: microseconds of the server's processor time for a push."""
 
     rate: float
     cost: float
@@ -70,7 +70,7 @@ def _measure(folder: Path, queues: int, rounds: int, seconds: float) -> Iterator
 
 
 def _scrape_alone(server: Listening, page: Listening) -> float:
-    """Seconds of the server's processor time for a scrape while nothing else is asked of it."""
+    """Returns the seconds of processor time that a scrape costs the server while nothing else is asked of it."""
     used: list[float] = []
     for _ in range(_ALONE + 1):
         before = server.processor_seconds()
@@ -100,7 +100,7 @@ def _round(server: Listening, clients: list[Client], seconds: float) -> _Round:
 
 @contextmanager
 def _scraping(page: Listening, answers: list[tuple[float, int]]) -> Iterator[None]:
-    """Scrapes inside the block, from after the first answer. answers: gets the seconds and bytes of each."""
+    """Scrapes inside the block, from after the first answer. answers: gets the seconds and the bytes of each."""
     with subprocess.Popen(
         [sys.executable, str(_SCRAPER), _metrics_of(page)], stdout=subprocess.PIPE, text=True
     ) as scraper:

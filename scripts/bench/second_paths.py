@@ -1,4 +1,4 @@
-"""What is done in two ways, as one of them is quicker: how much quicker is it?
+"""Measures how much quicker the second way is, where a thing is done in two ways.
 
 `python scripts/bench/second_paths.py` runs both ways of each in turn, in one process and without a disk's syncs, and
 prints the ratio of their times: the median of some rounds. A way that does not gain a quarter should go.

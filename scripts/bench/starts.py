@@ -1,4 +1,4 @@
-"""How long the command `qs` takes from its start to its end, beside an interpreter that does nothing."""
+"""Measures the command `qs` from its start to its end, beside an interpreter that does nothing."""
 
 import os
 import resource

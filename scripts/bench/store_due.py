@@ -1,5 +1,5 @@
-"""A million messages that are due at the same moment: how long others wait meanwhile, and how fast it goes. And what a
-queue's policy costs those that use the queue."""
+"""Measures a million messages that are due at the same moment: how long others wait meanwhile, and how fast it goes.
+Measures also what a queue's policy costs those that use the queue."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ _LOOK = 200
 """Requests between two looks at the queue."""
 _YEAR = 365 * 86400 * storage.SECOND
 _CHUNK, _SLICE = 200, 0.002
-"""As in the broker: messages between two looks at the time, and seconds."""
+"""Messages between two looks at the time, and seconds of a slice: the values of the broker."""
 _SHARES = (("half", 0.5), ("99 %", 0.99), ("99.9 %", 0.999), ("all", 1.0))
 
 
@@ -60,7 +60,7 @@ def _fill(client: Client, messages: int) -> None:
 
 
 def _receive_all(client: Client, messages: int) -> float:
-    """Receives all messages with windows that end at the same moment. Returns when that is."""
+    """Receives all messages with windows that end at the same moment. Returns that moment."""
     end = time.time() + messages / 10_000
     for _ in range(messages // _LIST):
         attributes = b' max="%d" visibility="%.6f"' % (_LIST, max(end - time.time(), 1))
@@ -79,14 +79,14 @@ class _Beside:
         self.seconds = 0.0
 
     def run_for(self, seconds: float) -> "_Beside":
-        """Pushes for so long."""
+        """Pushes for so many seconds."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             self._push_some()
         return self
 
     def run_until(self, pattern: str) -> "_Beside":
-        """Pushes until the statistics of the queue that is due are so."""
+        """Pushes until the statistics of the queue that is due are as wanted."""
         while True:
             self._push_some()
             if re.search(pattern, self._client.lines(self._look).decode()):
@@ -102,7 +102,7 @@ class _Beside:
         self.seconds += before - started
 
     def against(self, bare: "_Beside", name: str, messages: int) -> list[Figure]:
-        """The figures of this run. bare: the one while nothing was due."""
+        """Returns the figures of this run. bare: the one while nothing was due."""
         ours, theirs = sorted(self.took), sorted(bare.took)
         figures = []
         for shown, share in _SHARES:

@@ -20,7 +20,7 @@ class Figure:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the value is as good as the target; None without a target."""
+        """Tells whether the value is as good as the target; None without a target."""
         if self.target is None:
             return None
         return self.value >= self.target if self.bound == "at least" else self.value <= self.target

@@ -1,4 +1,4 @@
-"""What the measurements of the store send: lists of messages to fill a queue, lists to drain it, and counted rounds."""
+"""The load of the measurements of the store: lists of messages to fill a queue, lists to drain it, counted rounds."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What the store does beside requests, over messages that nobody takes: bytes written and kept, and who waits for it.
+"""Measures the upkeep of the store over messages that nobody takes: bytes written and kept, and who waits for it.
 
 The queue that is pushed to and drained is another one than that of the cold messages, so that the cold ones have to be
 copied each time the log comes round.
@@ -142,7 +142,7 @@ def _requests(server: Listening, seconds: float) -> list[float]:
 
 
 def _histogram(beside: Sequence[float], without: Sequence[float]) -> str:
-    """How many requests took up to so many milliseconds, beside upkeep and without."""
+    """Returns a table: how many requests took up to so many milliseconds, beside upkeep and without."""
     lines = [f"{'up to':>10} {'beside':>10} {'without':>10}"]
     lowest = 0.0
     for limit in (*_LIMITS, float("inf")):

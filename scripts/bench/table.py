@@ -1,4 +1,4 @@
-"""What a benchmark gives, and how it is shown."""
+"""The results of a benchmark, and how they are shown."""
 
 from collections.abc import Sequence
 from statistics import median

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What TLS 1.3 costs: python scripts/bench/tls_rates.py --help
+"""Measures what TLS 1.3 costs: python scripts/bench/tls_rates.py --help
 
 Two servers, one with TLS, are measured in this very run, alternately, round by round; what is shown is the median of
 the rounds' ratios. The load comes from one process, which encrypts too. All files are in a temporary folder that is

@@ -1,4 +1,4 @@
-"""What the queue server and the bus share: how clients are accepted, read from, bounded, written to and turned away.
+"""The parts that the queue server and the bus share: they accept clients, read, bound, write to and turn them away.
 
 It knows the wire contract and trio, and nothing of queues.
 """

@@ -12,7 +12,7 @@ from .arguments import AtLeast
 _COMMAND_LINE_ONLY = ("help", "version", "print-completion", "config", "check")
 """Flags that say what to do now, not how to run."""
 _PATHS = ("FILE", "DIR")
-"""What the help calls the value of a flag that names a file."""
+"""The name that the help gives to the value of a flag that names a file."""
 _KINDS = {
     bool: "true or false",
     str: "a text",

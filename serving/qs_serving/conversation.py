@@ -80,7 +80,7 @@ class Conversation:
 
     @property
     def subscription_count(self) -> int:
-        """How many subscriptions the client has."""
+        """The number of subscriptions of the client."""
         raise NotImplementedError
 
     def rights_changed(self) -> None:
@@ -111,7 +111,8 @@ class Conversation:
             await self._stream.aclose()
 
     async def _live(self) -> bool:
-        """Whether the client has been told why nothing more is read. Its time is counted here, step by step."""
+        """Converses, and bounds the time of each step. Returns True if the client has been told why nothing more is
+        read."""
         while True:
             with self._life:
                 return await self._converse()
@@ -124,7 +125,7 @@ class Conversation:
                 return False
 
     async def _converse(self) -> bool:
-        """Whether the client has been told why nothing more is read."""
+        """Reads and answers until nothing more is read. Returns True if the client has been told why."""
         while await self._read():
             while self._at_hand:
                 if not await self._answer():
@@ -134,7 +135,7 @@ class Conversation:
 
     @property
     def _at_hand(self) -> bool:
-        """Whether there is something for `_answer`."""
+        """True if there is something for `_answer`."""
         return bool(self._events) and not self._stopping
 
     async def _answer(self) -> bool:
@@ -147,7 +148,7 @@ class Conversation:
         self._stream.rouse()
 
     def _written(self, token: object) -> None:
-        """What was put into the outbox with this token has been taken by the socket."""
+        """Called when the socket has taken all that was put into the outbox with this token."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ BOUNDS = (
 )  # fmt: skip
 """Seconds: the upper bounds of the buckets of every histogram; one more is for what takes longer."""
 OK = 200
-"""What `code` says of a request that was answered without an error."""
+"""The `code` of a request that was answered without an error."""
 NO_OPERATION = "none"
-"""What `operation` says of an error that answers no operation: a document that cannot be read, a refused client."""
+"""The `operation` of an error that answers no operation: a document that cannot be read, a refused client."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -31,7 +31,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
-        """How many fell into each bucket, and not into the one before."""
+        """The number of durations in each bucket, without those in the buckets before it."""
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -41,7 +41,7 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many durations were counted."""
+        """The number of durations that were counted."""
         return sum(self.counts)
 
     def figures(self, name: str, **labels: str) -> list[Figure]:

@@ -23,7 +23,7 @@ _HEADER = 5
 _LONGEST = 16 * 1024 + 2048
 """The most bytes in a record."""
 _FIRST = b"\x16\x03"
-"""How the first record of every client begins."""
+"""The first bytes of the first record of every client."""
 
 
 class _NoTlsError(Exception):
@@ -40,7 +40,7 @@ class Handshakes:
         self._under_way: dict[trio.CancelScope, None] = {}  # the oldest first
         self._stopped = False
         self.failed = 0
-        """How many have failed since the start, but for those that a stop has ended."""
+        """The number of handshakes that have failed since the start, except for those that a stop has ended."""
 
     async def complete(self, stream: trio.SocketStream) -> TlsChannel | None:
         """Returns the channel after its handshake. Closes the stream and returns None if there is none: the client does

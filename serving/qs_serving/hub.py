@@ -33,10 +33,10 @@ _descriptor = itemgetter(0)
 
 
 class Reader(Protocol):
-    """What the hub calls when something can be read."""
+    """Called by the hub when something can be read."""
 
     watched: bool
-    """Whether the hub looks at it; only the hub writes that."""
+    """True while the hub watches it; only the hub changes this."""
 
     def fileno(self) -> int: ...
     def ready(self) -> int:

@@ -17,7 +17,7 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name."""
 _OTHER_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
-"""What OpenSSL says of a key that is not the certificate's, of the same kind or of another."""
+"""The reasons that OpenSSL gives for a key that is not the certificate's, of the same kind or of another."""
 _DAYS = 30
 """A certificate that expires sooner is worth a warning."""
 _DAY = 86_400
@@ -55,7 +55,7 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What connections begin with: another context after each `reload`."""
+        """The context of new connections: another one after each `reload`."""
         return self._context
 
     def reload(self) -> None:

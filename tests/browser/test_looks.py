@@ -1,4 +1,4 @@
-"""What the page is like to use: on a phone, in the dark, by keyboard, with a screen reader, without script."""
+"""Tests what the page is like to use: on a phone, in the dark, by keyboard, with a screen reader, without script."""
 
 from collections.abc import Iterator
 from urllib.parse import quote

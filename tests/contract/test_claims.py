@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from support.claim_calls import LOTS, acknowledge, claim, part, payloads, receive, release
-from support.engines import Bench
+from support.claim_calls import acknowledge, claim, part, payloads, receive, release
+from support.engines import LOTS, Bench
 
 from qs_server.storage.engine import (
     BadQueueNameError,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.claim_calls import LOTS, acknowledge, claim, part, payloads, receive, release
-from support.engines import Bench, ManualClock
+from support.claim_calls import acknowledge, claim, part, payloads, receive, release
+from support.engines import LOTS, Bench, ManualClock
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import (

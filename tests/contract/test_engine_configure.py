@@ -1,14 +1,11 @@
 """Options that are changed while a queue is used, by every engine that can."""
 
-from dataclasses import replace
-
 import pytest
 from support.contract_bench import needs
-from support.engines import Bench, arrived
+from support.engine_calls import configure
+from support.engines import LOTS, Bench, arrived
 
 from qs_server.storage.engine import SECOND, Draft, Feature, NoSuchQueueError, Options, QueueFullError
-
-LOTS = 1 << 40
 
 
 @pytest.fixture
@@ -16,10 +13,6 @@ def settable(bench: Bench) -> Bench:
     needs(bench, Feature.SET, Feature.PAUSE)
     bench.queue()
     return bench
-
-
-def configure(bench: Bench, **changes: object) -> None:
-    bench.engine.configure("q", replace(bench.engine.queue("q").options, **changes))
 
 
 def received(bench: Bench) -> list[int]:

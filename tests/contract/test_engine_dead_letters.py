@@ -2,11 +2,11 @@
 
 import logging
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from support.contract_bench import needs
-from support.engines import Bench, arrived
+from support.engine_calls import WINDOW, configure, fail, listed
+from support.engines import LOTS, Bench, arrived
 
 from qs_server.storage.engine import (
     SECOND,
@@ -21,9 +21,6 @@ from qs_server.storage.engine import (
     UnsupportedError,
 )
 
-LOTS = 1 << 40
-WINDOW = 5 * SECOND
-
 
 @pytest.fixture
 def dying(bench: Bench) -> Bench:
@@ -35,24 +32,6 @@ def dying(bench: Bench) -> Bench:
 
 def receive(bench: Bench, qid: str = "q") -> list[Message]:
     return bench.engine.receive([qid], 10, WINDOW, LOTS)
-
-
-def fail(bench: Bench, qid: str = "q", times: int = 2) -> None:
-    """Receives all that is there, and lets the windows end."""
-    for _ in range(times):
-        receive(bench, qid)
-        bench.engine.commit()
-        bench.clock.now += WINDOW
-        bench.engine.expire(1000)
-        bench.engine.commit()
-
-
-def configure(bench: Bench, qid: str, **changes: Any) -> None:
-    bench.engine.configure(qid, replace(bench.engine.queue(qid).options, **changes))
-
-
-def held(bench: Bench, qid: str) -> list[int]:
-    return bench.engine.queue(qid).list_mids(State.ALL, 1000, -1)
 
 
 def test_a_window_that_ends(dying: Bench) -> None:
@@ -70,8 +49,8 @@ def test_a_window_that_ends(dying: Bench) -> None:
     bench.engine.commit()
     assert (bench.engine.queue("q").stats().dead, bench.engine.queue("dead").stats().pushed) == (1, 1)
     for _ in range(2):
-        assert held(bench, "q") == []
-        [dead] = held(bench, "dead")
+        assert listed(bench, qid="q") == []
+        [dead] = listed(bench, qid="dead")
         found = bench.engine.queue("dead").get(dead, peek=True, visibility=None)
         assert (dead >= at, found.receives, found.status, found.payload) == (True, 0, "ready", b"poison")
         assert (found.pushed_at, found.origin) == (mid, Origin("q", mid, 2, at, "receives", mid))
@@ -81,7 +60,7 @@ def test_a_window_that_ends(dying: Bench) -> None:
     bench.engine.queue("dead").delete(Receipt(message.mid, 1))
     bench.engine.commit()
     bench.reopen()
-    assert held(bench, "dead") == []
+    assert listed(bench, qid="dead") == []
 
 
 @pytest.mark.parametrize("delay", [0, 7])
@@ -99,7 +78,7 @@ def test_a_release(dying: Bench, delay: int) -> None:
     assert [m.receives for m in receive(bench)] == [2]
     assert queue.release(Receipt(mid, 2), delay) is None
     bench.engine.commit()
-    assert (held(bench, "q"), len(held(bench, "dead"))) == ([], 1)
+    assert (listed(bench, qid="q"), len(listed(bench, qid="dead"))) == ([], 1)
     with pytest.raises(NoSuchMessageError):
         queue.delete(Receipt(mid, 2))
 
@@ -131,7 +110,7 @@ def test_what_a_subscriber_held_at_the_end(dying: Bench) -> None:
         bench.clock.now += WINDOW
     bench.engine.expire(1000)
     bench.engine.commit()
-    assert (len(held(bench, "q")), len(held(bench, "dead"))) == (1, 1)
+    assert (len(listed(bench, qid="q")), len(listed(bench, qid="dead"))) == (1, 1)
 
 
 def test_a_chain_of_three(dying: Bench) -> None:
@@ -140,12 +119,12 @@ def test_a_chain_of_three(dying: Bench) -> None:
     bench.queue("dead", dead_letter="last", max_receives=1)
     [mid] = bench.push(b"x")
     fail(bench)
-    [dead] = held(bench, "dead")
+    [dead] = listed(bench, qid="dead")
     fail(bench, "dead", times=1)
     [message] = receive(bench, "last")
     at = bench.clock.now
     assert (message.origin, message.payload) == (Origin("dead", dead, 1, at, "receives", mid), b"x")
-    assert (held(bench, "q"), held(bench, "dead")) == ([], [])
+    assert (listed(bench, qid="q"), listed(bench, qid="dead")) == ([], [])
 
 
 def test_a_policy_that_changes(dying: Bench) -> None:
@@ -159,7 +138,7 @@ def test_a_policy_that_changes(dying: Bench) -> None:
     [message] = receive(bench)
     assert message.receives == 4
     bench.engine.queue("q").release(Receipt(message.mid, 4), 0)
-    assert (held(bench, "q"), len(held(bench, "other"))) == ([], 1)
+    assert (listed(bench, qid="q"), len(listed(bench, qid="other"))) == ([], 1)
 
 
 def test_a_release_that_does_not_count(dying: Bench) -> None:
@@ -171,7 +150,7 @@ def test_a_release_that_does_not_count(dying: Bench) -> None:
     receive(bench)
     configure(bench, "q", max_receives=2)
     bench.engine.queue("q").release(Receipt(mid, 3), 0, count=False)
-    [dead] = held(bench, "dead")
+    [dead] = listed(bench, qid="dead")
     origin = bench.engine.queue("dead").get(dead, peek=True, visibility=None).origin
     assert origin is not None
     assert origin.receives == 2
@@ -183,7 +162,7 @@ def test_a_full_dead_letter_queue(dying: Bench, caplog: pytest.LogCaptureFixture
     bench.queue("dead", capacity=1)
     bench.push(b"1", b"2", b"3")
     fail(bench)
-    assert (len(held(bench, "q")), len(held(bench, "dead"))) == (2, 1)
+    assert (len(listed(bench, qid="q")), len(listed(bench, qid="dead"))) == (2, 1)
     fail(bench, times=1)
     assert [m.receives for m in receive(bench)] == [4, 4]
     [said] = [each for each in caplog.records if each.levelno == logging.ERROR]
@@ -191,7 +170,7 @@ def test_a_full_dead_letter_queue(dying: Bench, caplog: pytest.LogCaptureFixture
     configure(bench, "dead", capacity=None)
     bench.clock.now += WINDOW
     bench.engine.expire(1000)
-    assert (len(held(bench, "q")), len(held(bench, "dead"))) == (0, 3)
+    assert (len(listed(bench, qid="q")), len(listed(bench, qid="dead"))) == (0, 3)
 
 
 def test_a_paused_dead_letter_queue(dying: Bench) -> None:
@@ -199,7 +178,7 @@ def test_a_paused_dead_letter_queue(dying: Bench) -> None:
     bench.queue("dead", paused=True)
     bench.push(b"x")
     fail(bench)
-    assert (held(bench, "q"), len(held(bench, "dead")), receive(bench, "dead")) == ([], 1, [])
+    assert (listed(bench, qid="q"), len(listed(bench, qid="dead")), receive(bench, "dead")) == ([], 1, [])
 
 
 def test_a_dead_letter_queue_that_was_removed(dying: Bench) -> None:
@@ -226,7 +205,7 @@ def test_a_dead_letter_queue_of_another_storage(dying: Bench, caplog: pytest.Log
     fail(bench)
     assert [m.receives for m in receive(bench)] == [3]
     assert "'dirq-simple'" in caplog.text
-    assert held(bench, "dead") == []
+    assert listed(bench, qid="dead") == []
 
 
 def test_other_options_beside_a_dead_letter_queue_of_another_storage(dying: Bench) -> None:
@@ -265,7 +244,7 @@ def test_a_copy_of_a_dead_letter(dying: Bench) -> None:
     bench.queue("copies")
     bench.push(b"x")
     fail(bench)
-    [dead] = held(bench, "dead")
+    [dead] = listed(bench, qid="dead")
     bench.engine.copy("dead", dead, ["copies"])
     bench.engine.commit()
     for _ in range(3):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.contract_bench import RemoteAsEngine, needs, unguarded
-from support.engines import Bench, arrived
+from support.engines import LOTS, Bench, arrived
 
 from qs_server.storage.engine import (
     DEFAULT_VISIBILITY,
@@ -22,8 +22,6 @@ from qs_server.storage.engine import (
     UnsupportedError,
 )
 
-LOTS = 1 << 40
-"""Bytes: no bound."""
 Call = Callable[[Engine, int], object]
 Probe = Callable[[Bench], bool]
 

@@ -4,19 +4,16 @@ from collections.abc import Iterable
 
 import pytest
 from support.contract_bench import needs, unguarded
-from support.engines import Bench, arrived
+from support.engine_calls import WINDOW, fail, listed
+from support.engines import LOTS, Bench, arrived
 
 from qs_server.storage.engine import (
-    SECOND,
     Feature,
     QueueFullError,
     Receipt,
     State,
     UnsupportedError,
 )
-
-LOTS = 1 << 40
-WINDOW = 5 * SECOND
 
 
 @pytest.fixture
@@ -26,15 +23,8 @@ def dead(bench: Bench) -> Bench:
     for qid, payloads in (("a", [b"1", b"2"]), ("b", [b"3"])):
         bench.queue(qid, dead_letter="dead", max_receives=1)
         bench.push(*payloads, qid=qid)
-        bench.engine.receive([qid], 10, WINDOW, LOTS)
-        bench.clock.now += WINDOW
-        bench.engine.expire(1000)
-    bench.engine.commit()
+        fail(bench, qid, times=1)
     return bench
-
-
-def held(bench: Bench, qid: str) -> list[int]:
-    return bench.engine.queue(qid).list_mids(State.ALL, 1000, -1)
 
 
 def redrive(bench: Bench, into: str | None = None, mids: Iterable[int] = (), count: int = 1000) -> list[int]:
@@ -49,7 +39,7 @@ def redrive(bench: Bench, into: str | None = None, mids: Iterable[int] = (), cou
 
 def payloads(bench: Bench, qid: str) -> list[tuple[bytes | None, int, bool, bool]]:
     """Of each message: payload, receives, whether it was pushed when its id says, whether it is no dead letter."""
-    found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in held(bench, qid)]
+    found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in listed(bench, qid=qid)]
     return [(m.payload, m.receives, m.pushed_at == m.mid, m.origin is None) for m in found]
 
 
@@ -60,7 +50,7 @@ def test_back_to_where_they_came_from(dead: Bench) -> None:
     bench.clock.tick()
     new = redrive(bench)
     assert arrived(bench.engine) == {"a": 2, "b": 1}
-    assert (held(bench, "dead"), held(bench, "a"), held(bench, "b")) == ([], new[:2], new[2:])
+    assert (listed(bench, qid="dead"), listed(bench, qid="a"), listed(bench, qid="b")) == ([], new[:2], new[2:])
     bench.engine.commit()
     for _ in range(2):
         assert payloads(bench, "a") == [(b"1", 0, True, True), (b"2", 0, True, True)]
@@ -74,11 +64,11 @@ def test_into_one_queue(dead: Bench) -> None:
     """In the order in which they died; some, by their number or by their ids."""
     bench = dead
     bench.queue("c")
-    first, second, third = held(bench, "dead")
+    first, second, third = listed(bench, qid="dead")
     redrive(bench, "c", count=1)
-    assert held(bench, "dead") == [second, third]
+    assert listed(bench, qid="dead") == [second, third]
     redrive(bench, "c", mids=[third, 17, first])
-    assert held(bench, "dead") == [second]
+    assert listed(bench, qid="dead") == [second]
     bench.engine.commit()
     bench.reopen()
     assert [each[0] for each in payloads(bench, "c")] == [b"1", b"3"]
@@ -88,22 +78,22 @@ def test_what_is_no_dead_letter_stays(dead: Bench) -> None:
     """One in flight moves."""
     bench = dead
     [plain] = bench.push(b"plain", qid="dead")
-    first, second, third = held(bench, "dead")[:3]
+    first, second, third = listed(bench, qid="dead")[:3]
     assert [m.mid for m in bench.engine.receive(["dead"], 1, WINDOW, LOTS)] == [first]
     assert len(redrive(bench, mids=[plain, first, second, third])) == 3
-    assert held(bench, "dead") == [plain]
+    assert listed(bench, qid="dead") == [plain]
     assert redrive(bench) == []
     assert [m.receives for m in bench.engine.receive(["a", "b"], 10, WINDOW, LOTS)] == [1, 1, 1]
 
 
 def test_a_dead_letter_in_a_claim_stays(dead: Bench) -> None:
     bench = dead
-    first, second, third = held(bench, "dead")
+    first, second, third = listed(bench, qid="dead")
     claims = bench.engine.queue("dead").claims
     assert claims is not None
     claims.claim("one", 1, 1, None, None)
     assert len(redrive(bench, mids=[first, second, third])) == 2
-    assert held(bench, "dead") == [first]
+    assert listed(bench, qid="dead") == [first]
     claims.release("one", 1)
     assert len(redrive(bench)) == 1
 
@@ -111,23 +101,23 @@ def test_a_dead_letter_in_a_claim_stays(dead: Bench) -> None:
 def test_all_or_nothing(dead: Bench) -> None:
     """A queue without room for its part takes nothing, and neither do the others; so does one of another storage."""
     bench = dead
-    before = held(bench, "dead")
+    before = listed(bench, qid="dead")
     bench.queue("small", capacity=2)
     with pytest.raises(QueueFullError):
         redrive(bench, "small")
     bench.queue("elements", storage="dirq-simple")
     with pytest.raises(UnsupportedError, match="'dirq-simple'"):
         redrive(bench, "elements")
-    assert (held(bench, "dead"), held(bench, "small")) == (before, [])
+    assert (listed(bench, qid="dead"), listed(bench, qid="small")) == (before, [])
 
 
 def test_to_die_once_more(dead: Bench) -> None:
     """What was moved back can die again, with a new origin; an undone commit puts both back."""
     bench = dead
-    new = redrive(bench, mids=held(bench, "dead")[:1])
+    new = redrive(bench, mids=listed(bench, qid="dead")[:1])
     bench.engine.receive(["a"], 1, WINDOW, LOTS)
     bench.engine.queue("a").release(Receipt(new[0], 1), 0)
-    [*_, last] = held(bench, "dead")
+    [*_, last] = listed(bench, qid="dead")
     origin = bench.engine.queue("dead").get(last, peek=True, visibility=None).origin
     assert origin is not None
     assert (origin.qid, origin.mid, origin.pushed_at) == ("a", new[0], new[0])

@@ -1,15 +1,12 @@
 """Messages that are older than the retention of their queue, by every engine that removes them."""
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 from support.contract_bench import needs
-from support.engines import Bench, arrived
+from support.engine_calls import configure, listed
+from support.engines import LOTS, Bench, arrived
 
 from qs_server.storage.engine import SECOND, Draft, Feature, Message, NoSuchMessageError, Options, Receipt, State
 
-LOTS = 1 << 40
 AGE = 60 * SECOND
 
 
@@ -34,14 +31,6 @@ def pass_time(bench: Bench, duration: int) -> None:
         due = bench.engine.commit().next_expiry
 
 
-def held(bench: Bench, qid: str = "q") -> list[int]:
-    return bench.engine.queue(qid).list_mids(State.ALL, 10_000, -1)
-
-
-def configure(bench: Bench, qid: str = "q", **changes: Any) -> None:
-    bench.engine.configure(qid, replace(bench.engine.queue(qid).options, **changes))
-
-
 def retired(bench: Bench, qid: str = "q") -> int:
     return bench.engine.queue(qid).stats().retired
 
@@ -56,15 +45,15 @@ def test_visible_and_delayed_ones(aging: Bench) -> None:
     assert aging.engine.commit().next_expiry == start + AGE
     aging.clock.now = start + AGE - 1
     aging.engine.expire(100)
-    assert held(aging) == [first, second, third]
+    assert listed(aging) == [first, second, third]
     pass_time(aging, 1)
-    assert (held(aging), retired(aging), aging.engine.commit().next_expiry) == ([second, third], 1, start + 10 + AGE)
+    assert (listed(aging), retired(aging), aging.engine.commit().next_expiry) == ([second, third], 1, start + 10 + AGE)
     pass_time(aging, 20)
-    assert (held(aging), retired(aging), aging.engine.commit().next_expiry) == ([], 3, None)
+    assert (listed(aging), retired(aging), aging.engine.commit().next_expiry) == ([], 3, None)
     stats = aging.engine.queue("q").stats()
     assert (stats.bytes, stats.delayed, stats.ready, stats.new, stats.deleted) == (0, 0, 0, 0, 0)
     aging.reopen()
-    assert held(aging) == []
+    assert listed(aging) == []
 
 
 def bench_push(bench: Bench, *payloads: bytes, delay: int = 0, qid: str = "q") -> list[int]:
@@ -77,10 +66,10 @@ def test_one_in_flight(aging: Bench) -> None:
     window = receive(aging, 3 * AGE)[0].visible_at
     assert aging.engine.commit().next_expiry == window
     pass_time(aging, 2 * AGE)
-    assert len(held(aging)) == 1
+    assert len(listed(aging)) == 1
     arrived(aging.engine)
     pass_time(aging, AGE)
-    assert (held(aging), retired(aging), arrived(aging.engine)) == ([], 1, {})
+    assert (listed(aging), retired(aging), arrived(aging.engine)) == ([], 1, {})
 
 
 @pytest.mark.parametrize("delay", [0, AGE])
@@ -91,7 +80,7 @@ def test_a_release(aging: Bench, delay: int) -> None:
     pass_time(aging, 2 * AGE)
     assert aging.engine.queue("q").release(Receipt(mid, message.receives), delay) is None
     aging.engine.commit()
-    assert (held(aging), retired(aging)) == ([], 1)
+    assert (listed(aging), retired(aging)) == ([], 1)
     with pytest.raises(NoSuchMessageError):
         aging.engine.queue("q").delete(Receipt(mid))
 
@@ -105,9 +94,9 @@ def test_extension_and_deletion(aging: Bench) -> None:
     queue.extend(Receipt(first), AGE)
     assert queue.read(Receipt(second)).payload == b"2"
     queue.delete(Receipt(second))
-    assert held(aging) == [first]
+    assert listed(aging) == [first]
     pass_time(aging, AGE)
-    assert (held(aging), retired(aging)) == ([], 1)
+    assert (listed(aging), retired(aging)) == ([], 1)
 
 
 def test_before_the_timer(aging: Bench) -> None:
@@ -123,7 +112,7 @@ def test_before_the_timer(aging: Bench) -> None:
     aging.engine.commit()
     assert aging.engine.receive(["q"], 9, None, LOTS) == []
     pass_time(aging, 0)
-    assert held(aging) == [young]
+    assert listed(aging) == [young]
 
 
 def test_a_change_of_the_option(aging: Bench) -> None:
@@ -132,12 +121,12 @@ def test_a_change_of_the_option(aging: Bench) -> None:
     pass_time(aging, AGE - 1)
     configure(aging, retention=None)
     pass_time(aging, 9 * AGE)
-    assert (len(held(aging)), aging.engine.commit().next_expiry) == (1, None)
+    assert (len(listed(aging)), aging.engine.commit().next_expiry) == (1, None)
     configure(aging, paused=True, retention=AGE)
     aging.reopen()
     assert aging.engine.queue("q").options.retention == AGE
     pass_time(aging, 0)
-    assert (held(aging), retired(aging)) == ([], 1)
+    assert (listed(aging), retired(aging)) == ([], 1)
 
 
 def test_a_start(aging: Bench) -> None:
@@ -148,7 +137,7 @@ def test_a_start(aging: Bench) -> None:
     aging.reopen()
     assert aging.engine.effects().next_expiry is not None
     pass_time(aging, 0)
-    assert (held(aging), retired(aging)) == ([], 3)
+    assert (listed(aging), retired(aging)) == ([], 3)
 
 
 def test_many(aging: Bench) -> None:
@@ -157,9 +146,9 @@ def test_many(aging: Bench) -> None:
     aging.clock.now = mids[-1] + AGE
     aging.engine.commit()
     assert aging.engine.expire(600) == 600
-    assert held(aging) == mids[600:]
+    assert listed(aging) == mids[600:]
     pass_time(aging, 0)
-    assert (held(aging), retired(aging)) == ([], 700)
+    assert (listed(aging), retired(aging)) == ([], 700)
     assert aging.engine.expire(600) == 0
 
 
@@ -170,7 +159,7 @@ def test_a_copy(aging: Bench) -> None:
     [mid] = bench_push(aging, b"x", qid="kept")
     aging.engine.copy("kept", mid, ["q"])
     pass_time(aging, AGE)
-    assert held(aging) == []
+    assert listed(aging) == []
     assert aging.engine.queue("kept").get(mid, peek=True, visibility=None).payload == b"x"
 
 
@@ -180,10 +169,10 @@ def test_a_push_with_a_key(aging: Bench) -> None:
     queue = aging.engine.queue("q")
     [mid] = queue.push([Draft(b"x", key="k")])
     pass_time(aging, AGE)
-    assert (held(aging), queue.push([Draft(b"x", key="k")])) == ([], [mid])
+    assert (listed(aging), queue.push([Draft(b"x", key="k")])) == ([], [mid])
     pass_time(aging, 300 * SECOND)
     [again] = queue.push([Draft(b"x", key="k")])
-    assert held(aging) == [again]
+    assert listed(aging) == [again]
 
 
 def test_a_claim(aging: Bench) -> None:
@@ -194,10 +183,10 @@ def test_a_claim(aging: Bench) -> None:
     assert claims is not None
     assert claims.claim("c", 1, 1, None, None).count == 1
     pass_time(aging, AGE + 9)
-    assert (len(held(aging)), retired(aging), claims.claim("c", 2, 9, None, None).count) == (1, 1, 0)
+    assert (len(listed(aging)), retired(aging), claims.claim("c", 2, 9, None, None).count) == (1, 1, 0)
     claims.release("c", 1)
     pass_time(aging, 0)
-    assert (held(aging), retired(aging)) == ([], 2)
+    assert (listed(aging), retired(aging)) == ([], 2)
 
 
 def test_a_batch_that_fails(aging: Bench) -> None:
@@ -209,14 +198,14 @@ def test_a_batch_that_fails(aging: Bench) -> None:
     bench_push(aging, b"2", delay=9 * AGE)
     pass_time(aging, 1)
     aging.clock.now += AGE
-    before = (held(aging), queue.list_mids(State.DELAYED, 9, -1), queue.stats())
+    before = (listed(aging), queue.list_mids(State.DELAYED, 9, -1), queue.stats())
     aging.engine.expire(100)
-    assert held(aging) == []
+    assert listed(aging) == []
     aging.engine.roll_back()
-    assert (held(aging), queue.list_mids(State.DELAYED, 9, -1), queue.stats()) == before
+    assert (listed(aging), queue.list_mids(State.DELAYED, 9, -1), queue.stats()) == before
     assert received.mid in queue.list_mids(State.READY, 9, -1)
     pass_time(aging, 0)
-    assert (held(aging), retired(aging)) == ([], 2)
+    assert (listed(aging), retired(aging)) == ([], 2)
 
 
 def test_a_dead_letter_queue(aging: Bench) -> None:
@@ -227,11 +216,11 @@ def test_a_dead_letter_queue(aging: Bench) -> None:
     [mid] = bench_push(aging, b"x")
     receive(aging, 5 * AGE)
     pass_time(aging, 5 * AGE)
-    [dead] = held(aging, "dead")
-    assert (held(aging), retired(aging), dead > mid) == ([], 0, True)
+    [dead] = listed(aging, qid="dead")
+    assert (listed(aging), retired(aging), dead > mid) == ([], 0, True)
     pass_time(aging, AGE - 1)
-    assert held(aging, "dead") == [dead]
+    assert listed(aging, qid="dead") == [dead]
     pass_time(aging, AGE)
-    assert (held(aging, "dead"), retired(aging, "dead")) == ([], 1)
+    assert (listed(aging, qid="dead"), retired(aging, "dead")) == ([], 1)
     aging.reopen()
-    assert (held(aging), held(aging, "dead")) == ([], [])
+    assert (listed(aging), listed(aging, qid="dead")) == ([], [])

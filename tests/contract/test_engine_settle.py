@@ -1,4 +1,4 @@
-"""What ends a receive in every engine: delete, release, extend, purge."""
+"""Tests what ends a receive in every engine: delete, release, extend, purge."""
 
 from collections.abc import Callable
 

@@ -96,7 +96,7 @@ class Pair:
         self.size = size
 
     def cross(self, messages: list[Message], sender: int) -> list[Message | Fault]:
-        """What comes out at the other side when all are sent without waiting."""
+        """Returns what comes out at the other side when all are sent without waiting."""
         data = b"".join(map(self.peers[sender].send, messages))
         receiver = self.peers[1 - sender]
         found: list[Message | Fault] = []
@@ -216,13 +216,13 @@ TABLE: dict[str, tuple[str, str]] = {
 
 
 def declared(element: etree._Element) -> etree._Element:
-    """What an element's type says: the named one, or the one inside."""
+    """Returns what an element's type says: the named one, or the one inside."""
     named = XSD.find(f"{XS}complexType[@name='{element.get('type')}']")
     return element if named is None else named
 
 
 def has(element: etree._Element, path: str) -> bool:
-    """Whether the schema has the path below the element."""
+    """Tells whether the schema has the path below the element."""
     step, _, rest = path.partition("/")
     content = declared(element)
     if step.startswith("@"):

@@ -83,7 +83,7 @@ def test_faults_and_what_is_said_of_them(tmp_path: Path, payload: str, fault: st
 
 
 def test_another_namespace_is_told_with_both(tmp_path: Path) -> None:
-    """As the table has it."""
+    """The message is that of the page's table."""
     (tmp_path / "order.xsd").write_text(ORDER % 'targetNamespace="urn:o" elementFormDefault="qualified"')
     xsd = read_xsd(str(tmp_path / "order.xsd"))
     reason, _ = checker(Rules(COLUMNS, xsd.tag("order"), xsd)).check(b"<order xmlns='urn:x'><id>1</id></order>")

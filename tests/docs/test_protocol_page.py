@@ -94,7 +94,7 @@ def test_every_answer_is_shown(fenced_blocks: Any) -> None:
 
 
 def code_in(page: str) -> str:
-    """What the page sets as code, inline and in blocks."""
+    """Returns what the page sets as code, inline and in blocks."""
     fenced = re.findall(r"^```.*?^```", page, re.MULTILINE | re.DOTALL)
     return "\n".join(fenced + re.findall(r"`[^`\n]+`", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S)))
 

@@ -1,4 +1,4 @@
-"""What docs/protocol.md states of documents, against a real server: what is refused, ignored and bounded.
+"""Tests what docs/protocol.md states of documents, against a real server: what is refused, ignored and bounded.
 
 What it states of operations, waiting, limits and stopping is in contract/test_operations* and unit/server.
 """

@@ -39,7 +39,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def word(engine: type[Engine], feature: Feature) -> str:
-    """How the page says whether an engine can: for one that keeps nothing, there is mostly nothing to say."""
+    """Returns how the page says whether an engine can: for one that keeps nothing, there is mostly nothing to say."""
     if feature not in engine.cannot:
         return "yes" if Feature.KEEP not in engine.cannot else "-"
     return "501" if feature in REFUSED else "no"

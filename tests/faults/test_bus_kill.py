@@ -51,7 +51,7 @@ def kill_two(at_work: World) -> str:
 
 
 def stop(at_work: World) -> str:
-    """What is asked to end is no worse than what is killed."""
+    """Asks the bus or the server to end: that is no worse than a kill."""
     what = at_work.rng.choice(("bus", "server"))
     code = at_work.bus.stop() if what == "bus" else at_work.server.stop()
     assert code == 0

@@ -1,4 +1,4 @@
-"""What a bus goes through: no server yet, a server that restarts, queues that are deleted, nobody there."""
+"""Tests what a bus goes through: no server yet, a server that restarts, queues that are deleted, nobody there."""
 
 import contextlib
 import itertools

@@ -62,7 +62,7 @@ class Reader:
         return found
 
     def answers_next(self) -> bool:
-        """Whether the next line is the answer to what it asks now: nothing was on its way."""
+        """Tells whether the next line is the answer to what it asks now: nothing was on its way."""
         self._socket.sendall(PING.encode())
         return code(self._lines.readline().decode()) == 501
 

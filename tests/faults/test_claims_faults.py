@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.claim_calls import LOTS, acknowledge, claim, payloads, receive, release
-from support.engines import FaultyDisk, ManualClock, always, journal_engine
+from support.claim_calls import acknowledge, claim, payloads, receive, release
+from support.engines import LOTS, FaultyDisk, ManualClock, always, journal_engine
 
 from qs_server.storage.engine import Draft, Durability, Engine, NoSuchClaimError, Options, State
 
@@ -41,7 +41,7 @@ class Prepared:
         self.engine = self.make(self.clock)
 
     def shown(self) -> Shown:
-        """What there is to be seen: messages by state, and what is in each claim."""
+        """Returns what there is to be seen: messages by state, and what is in each claim."""
         claims = self.engine.queue("q").claims
         found: Shown = {
             f"{each.consumer} {each.seq}": payloads(claims.part(each.consumer, each.seq, (0, 1), LOTS, LOTS) or [])

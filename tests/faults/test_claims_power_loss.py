@@ -5,37 +5,22 @@ What was answered holds; the operation that was under way has happened or not; a
 
 import functools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.power_loss import points
-from support.power_loss_check import VARIANTS, fast_directory
+from support.power_loss_check import VARIANTS
 from support.power_loss_claims import Check, first_trouble, run_of
-from support.power_loss_engines import small_journal
 from support.power_loss_nodes import EVERYTHING
 
 from qs_server.storage.journal.claims import LogClaims
 
+pytestmark = pytest.mark.usefixtures("small_segments")
 SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261122"))
 OPERATIONS = 70
 MANY = 250
 NAMES = ["journal", "journal-buffered"]
 WORDS = {"create", "push", "receive", "delete", "purge", "claim", "acknowledge", "release", "stage", "publish"}
-
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    with fast_directory(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there are many of them in a run."""
-    small_journal(monkeypatch)
-
-
 recorded = functools.cache(run_of)
 
 

@@ -11,10 +11,7 @@ from support.power_loss_check import VARIANTS, fast_directory, nobody_else
 from support.power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
 from support.power_loss_nodes import EVERYTHING, NOTHING
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+pytestmark = pytest.mark.usefixtures("small_first_segment")
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])

@@ -3,38 +3,23 @@ exactly one queue, or gone for good."""
 
 import functools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.power_loss import points
-from support.power_loss_check import VARIANTS, fast_directory
+from support.power_loss_check import VARIANTS
 from support.power_loss_dead_letters import Check, first_trouble, run_of
-from support.power_loss_engines import small_journal
 
 from qs_server.storage.journal import replay
 from qs_server.storage.journal.replay import Replay
 from qs_server.storage.root import RootDirectory
 
+pytestmark = pytest.mark.usefixtures("small_segments")
 SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261123"))
 OPERATIONS = 180
 FILES = ["files", "files-sidecar"]
 NAMES = ["journal", "journal-buffered", *FILES]
 WORDS = {"create", "push", "receive", "release", "delete", "expire", "redrive", "age"}
-
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    with fast_directory(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there are many of them in a run."""
-    small_journal(monkeypatch)
-
-
 recorded = functools.cache(run_of)
 
 

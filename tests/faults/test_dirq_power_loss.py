@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.power_loss import lay_out, power_loss
-from support.power_loss_check import fast_directory
 from support.power_loss_dirq import check, data, queue, recorded, simple
 from support.power_loss_disk import RecordingDisk
 from support.power_loss_nodes import NOTHING
@@ -16,10 +15,9 @@ from support.power_loss_world import World
 
 
 @pytest.fixture
-def fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def fast(fast: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(time, "sleep", lambda _: None)  # a purge waits for others, and here are none
-    with fast_directory(tmp_path) as made:
-        yield made
+    return fast
 
 
 @pytest.mark.parametrize("existing", [False, True])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from support.dirq_disks import PurgingDisk, SteppingDisk
-from support.dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
-from support.engines import Crash, WithoutAttributes, failed
+from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, mid_of, sharing
+from support.engines import LOTS, Crash, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirq import Queue

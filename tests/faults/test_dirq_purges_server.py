@@ -104,7 +104,7 @@ QUEUES = ("q", "later", "copies")
 
 
 def held(client: QueueClient, qid: str) -> int:
-    """How many messages there are, in whatever state."""
+    """Returns how many messages there are, in whatever state."""
     [figures] = client.stats(qid)
     return (figures.ready or 0) + (figures.in_flight or 0) + (figures.delayed or 0)
 

@@ -29,7 +29,7 @@ BYTES_SCHEMA = {"body": "binary", "header": "table?"}
 
 
 def hammer(layout: str, directory: Path, seconds: float) -> list[dict[str, Any]]:
-    """What each process reports: first ours, then those of the original."""
+    """Returns what each process reports: first ours, then those of the original."""
     processes = [
         subprocess.Popen(
             [sys.executable, str(WORKER), kind, layout, f"{kind}{number}", str(directory), str(seconds)],
@@ -50,7 +50,7 @@ def hammer(layout: str, directory: Path, seconds: float) -> list[dict[str, Any]]
 
 
 def drain(layout: str, directory: Path) -> list[str]:
-    """What the processes have left."""
+    """Returns what the processes have left."""
     if layout == "simple":
         simple = QueueSimple(str(directory), sync=False)
         return [simple.get(name).decode() for name in simple if simple.lock(name)]

@@ -10,10 +10,7 @@ from support.power_loss_doors import check, recorded
 
 from qs_server.storage.engine import Durability
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+pytestmark = pytest.mark.usefixtures("small_first_segment")
 
 
 @pytest.mark.parametrize("durability", Durability)

@@ -9,7 +9,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.broken_journals import LOTS, Journal, Recovered, Session, flip, made, small_segments, start
+from support.broken_journals import Journal, Recovered, Session, flip, made, small_segments, start
+from support.engines import LOTS
 
 from qs_server.storage.engine import Durability
 from qs_server.storage.journal.recovery import JournalDamagedError, segment_name

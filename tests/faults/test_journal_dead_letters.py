@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.broken_journals import Session, flip, middle_of, recover, small_segments
+from support.engines import LOTS
 
 from qs_server.main import queue_journal as journal_command
 from qs_server.storage.disk import Disk
@@ -17,7 +18,6 @@ from qs_server.storage.journal.repair import repair
 from qs_server.tools.journal.convert import Conversion
 
 AGE = 3600 * SECOND
-LOTS = 1 << 40
 
 
 def messages(session: Session, qid: str) -> list[Message]:

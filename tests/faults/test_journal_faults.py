@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engines import FaultyDisk, ManualClock
+from support.engines import LOTS, FaultyDisk, ManualClock
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import supply
 
-LOTS = 1 << 40
 WINDOW = 10**9
 KINDS = ["_pwrite", "open", "_write", "rename", "fsync", "unlink", None]
 

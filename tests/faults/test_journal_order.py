@@ -1,4 +1,4 @@
-"""What has to be durable before what else is done, and what a start makes of records that it does not know."""
+"""Tests what has to be durable before what else is done, and what a start makes of records that it does not know."""
 
 import errno
 from collections.abc import Iterator

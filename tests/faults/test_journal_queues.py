@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import LOTS, Place, places, segments_of
+from support.crashing import Place, places, segments_of
+from support.engines import LOTS
 
 from qs_server.storage.engine import NoSuchQueueError, Options
 

@@ -51,7 +51,7 @@ def in_copy(journal: Journal, segment: Segment) -> Path:
 
 
 def repaired(journal: Journal) -> tuple[Repaired, Picture]:
-    """What the repair says, and what a server delivers then. The originals are kept."""
+    """Returns what the repair says, and what a server delivers then. The originals are kept."""
     before = {path.name: path.read_bytes() for path in Path(journal.directory).glob("*.segment")}
     with pytest.raises(JournalDamagedError):
         journal.recover()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import ManualClock
-from support.memcached_calls import LOTS, listed, push, receive
+from support.engines import LOTS, ManualClock
+from support.memcached_calls import listed, push, receive
 from support.memcached_serving import Memcached, engine_on, needs_memcached
 
 from qs_server.storage.engine import (

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import Crash, ManualClock
-from support.memcached_calls import LOTS, listed, push, receive
+from support.engines import LOTS, Crash, ManualClock
+from support.memcached_calls import listed, push, receive
 from support.memcached_cut import Cut
 from support.memcached_serving import Memcached, engine_on, needs_memcached
 

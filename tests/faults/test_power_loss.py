@@ -5,7 +5,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,29 +29,18 @@ from support.power_loss_cases import (
     recorded,
     spread,
 )
-from support.power_loss_check import VARIANTS, PowerLossCheck, fast_directory
+from support.power_loss_check import VARIANTS, PowerLossCheck
 from support.power_loss_disk import Entry
-from support.power_loss_engines import ENGINES, small_journal
+from support.power_loss_engines import ENGINES
 from support.power_loss_run import Make, Recording, record
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Engine
 from qs_server.storage.files.staging import Staging
 
+pytestmark = pytest.mark.usefixtures("small_segments")
 ONE = os.environ.get("QS_POWER_LOSS")
 KINDS = {"create", "remove", "push", "receive", "get", "delete", "release", "extend", "copy", "purge", "expire"}
-
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    with fast_directory(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there are many of them in a run."""
-    small_journal(monkeypatch)
 
 
 def check(
@@ -96,7 +85,7 @@ def test_the_run_of_a_journal_has_everything(name: str) -> None:
 
 
 def is_segment(entry: Entry) -> bool:
-    """Whether a segment is opened to be written, made ready before."""
+    """Tells whether a segment is opened to be written, made ready before."""
     return entry.args[1] in (".journal/next", ".journal/spare") and not entry.args[2] & os.O_CREAT
 
 
@@ -156,7 +145,7 @@ def test_with_fewer_operations(fast: Path, name: str, ordered: bool) -> None:
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_after_a_kill_before_it_is_durable(fast: Path, name: str) -> None:
-    """As `test_after_a_kill`, where the killed server had answered for what is not durable: every twentieth point."""
+    """Like `test_after_a_kill`, after a server that had answered for what is not durable: every twentieth point."""
     after_kills(name, fast, recorded(name, SEED, FEW), 20)
 
 

@@ -17,7 +17,7 @@ LIST = 4
 
 @contextlib.contextmanager
 def mounted(root: Path, durable: Path) -> Iterator[subprocess.Popen[str]]:
-    """What is in durable, as a file system at root. Skips when there is no FUSE."""
+    """Mounts what is in durable as a file system at root. Skips when there is no FUSE."""
     root.mkdir(exist_ok=True)
     durable.mkdir(exist_ok=True)
     process = subprocess.Popen(
@@ -43,7 +43,7 @@ def mounted(root: Path, durable: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def lose_power(process: subprocess.Popen[str], how: str, durable: Path) -> Path:
-    """What is left is in the directory that it gives."""
+    """Makes the process lose power. Returns the directory with what is left."""
     assert process.stdin is not None
     left = durable.with_name(f"{durable.name}+")
     left.mkdir()
@@ -97,7 +97,7 @@ class Ledger:
         self.open = self.open[3:]
 
     def check(self, wire: MortalWire) -> int:
-        """How many messages there are."""
+        """Returns how many messages there are."""
         there = {
             mid: payloads(wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))
             for mid in listed(wire, "all")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import ManualClock
+from support.engines import LOTS, ManualClock
 from support.power_loss import lay_out, power_loss
-from support.power_loss_check import fast_directory, look, nobody_else
+from support.power_loss_check import look, nobody_else
 from support.power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
 from support.power_loss_engines import ENGINES
 from support.power_loss_model import Held
@@ -16,7 +16,6 @@ from support.power_loss_world import World
 
 from qs_server.storage.engine import Draft, Engine, Options, Receipt
 
-LOTS = 1 << 40
 MIXED = [NOTHING, EVERYTHING, *(f"mixed-{seed}" for seed in range(12))]
 Shown = dict[str, tuple[object, dict[int, Held]]]
 
@@ -81,12 +80,6 @@ WEAK = {
     ("journal", "remove", True): _OPTIONS,
 }
 """Engine, operation, whether names are kept in their order: where less is kept, and why."""
-
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    with fast_directory(tmp_path) as made:
-        yield made
 
 
 def shown(engine: Engine) -> Shown:

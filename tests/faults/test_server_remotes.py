@@ -195,7 +195,7 @@ def test_sqs_hangs(elsewhere: Elsewhere, wire: Wire, other: Wire, local: str, in
 
 
 def has_come(wire: Wire) -> bool:
-    """Whether there is anything to read by now."""
+    """Tells whether there is anything to read by now."""
     wire.socket.setblocking(False)
     try:
         return bool(wire.socket.recv(1, socket.MSG_PEEK))

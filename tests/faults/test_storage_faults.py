@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
+from support.engines import LOTS, OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
 from support.small_disk import small_disk
 
 from qs_server.storage.engine import (
@@ -22,7 +22,6 @@ from qs_server.storage.engine import (
 )
 
 ERRORS = [errno.EIO, errno.ENOSPC]
-LOTS = 1 << 40
 Picture = tuple[dict[str, bytes], dict[str, list[int]]]
 
 
@@ -253,7 +252,7 @@ SCRIPT: list[tuple[str, Any]] = [
 
 
 def run_script(bench: Bench, disk: FaultyDisk) -> dict[int, bytes]:
-    """What there has to be afterwards. An operation that raises counts as not done."""
+    """Returns what there has to be afterwards. An operation that raises counts as not done."""
     model: dict[int, bytes] = {}
     engine = bench.engine
     for name, argument in SCRIPT:

@@ -1,4 +1,4 @@
-"""What several files start from: a connection, a server for a whole file, a client of it, a queue as a library."""
+"""Fixtures of several files: a connection, a server for a whole file, a client of it, a queue as a library."""
 
 import re
 from collections.abc import Iterator

@@ -43,7 +43,7 @@ def is_empty(wire: Wire, qid: str) -> bool:
 
 
 def goes_on(wire: Wire, subscriber: Wire, qid: str = "q") -> bool:
-    """Whether the one who did nothing wrong is served."""
+    """Tells whether the one who did nothing wrong is served."""
     pushed = mids(wire.ask(push(qid, "new")))
     assert mids(subscriber.line()) == pushed
     return code(subscriber.ask(delete(qid, pushed[0]))) == 0

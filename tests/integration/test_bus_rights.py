@@ -1,4 +1,4 @@
-"""What the principals of a real bus may subscribe to, and what each operation answers to each kind of client."""
+"""Tests what the principals of a real bus may subscribe to, and what each operation answers to each kind of client."""
 
 from collections.abc import Iterator
 from pathlib import Path

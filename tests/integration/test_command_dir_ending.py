@@ -1,4 +1,4 @@
-"""How qs-dir ends: Ctrl-C, full disks, readers that go away, wrong usage; and what it shows on a terminal."""
+"""Tests how qs-dir ends: Ctrl-C, full disks, readers that go away, wrong usage; and what it shows on a terminal."""
 
 import contextlib
 import errno

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, sharing
-from support.engines import Crash, FaultyDisk, WithoutAttributes, failed
+from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, sharing
+from support.engines import LOTS, Crash, FaultyDisk, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State

@@ -185,7 +185,7 @@ def test_a_file_that_is_a_link_to_nothing(killed: Path) -> None:
 
 @pytest.mark.parametrize("words", [[], ["mend"], ["check", "--roo", "x"], ["repair", "-v"]])
 def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What is no command, or no flag of it: exit code 2 and one line."""
+    """An unknown command or flag ends with exit code 2 and one line."""
     code, said, error = in_process(capsys, *words)
     assert (code, said) == (2, "")
     assert error.startswith("queue-journal.py")

@@ -70,7 +70,7 @@ def test_an_idle_server_sleeps(tmp_path: Path) -> None:
 
 
 def switches(server: ServerProcess) -> int:
-    """How often its threads have gone to sleep so far."""
+    """Returns how often its threads have gone to sleep so far."""
     tasks = Path(f"/proc/{server.process.pid}/task")
     found = (
         re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M) for task in tasks.iterdir()

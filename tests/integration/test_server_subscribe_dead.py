@@ -22,7 +22,7 @@ with QueueClient(sys.argv[1], int(sys.argv[2])) as client:
 
 
 def work(server: ServerProcess) -> list[str]:
-    """What a worker handles until a message kills it."""
+    """Returns what a worker handles until a message kills it."""
     command = [sys.executable, "-c", _DIES, server.host, str(server.port)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONG, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -48,7 +48,7 @@ def test_a_message_that_kills_its_subscribers(tmp_path: Path) -> None:
 
 
 def paused(wire: Wire) -> tuple[bool, bool]:
-    """Whether queue-stats says that the queue is paused, and that it has one subscriber."""
+    """Tells whether queue-stats says that the queue is paused, and that it has one subscriber."""
     line = wire.ask(request("queue-stats", "<qid>q</qid>"))
     return 'paused="yes"' in line, 'subscribers="1"' in line
 

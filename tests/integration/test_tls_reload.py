@@ -44,7 +44,7 @@ def names(wire: TlsWire) -> set[str]:
 
 
 def replace(both: Path, certificate: Certificate) -> None:
-    """As an operator does it: in one step."""
+    """Replaces the file in one step, as an operator does."""
     new = both.with_suffix(".new")
     new.write_bytes(certificate.chain.read_bytes())
     new.rename(both)

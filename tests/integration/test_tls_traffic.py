@@ -1,4 +1,4 @@
-"""What clients do with a server and a bus over TLS: much at once, too much, slowly, and the end."""
+"""Tests what clients do with a server and a bus over TLS: much at once, too much, slowly, and the end."""
 
 import contextlib
 import signal

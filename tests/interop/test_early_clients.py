@@ -33,7 +33,7 @@ OF_ITS_OWN = [
 
 
 def document(op: str, beside: str = "", head: str = OF_ITS_OWN[0], attributes: str = "") -> bytes:
-    """As they write it. head: the end of the root's tag, and what stands first in it."""
+    """Returns a document as these clients write it. head: the end of the root's tag, and what stands first in it."""
     start = f'<?xml version="1.0" encoding="utf-8"?><qs xmlns:xsi="{XSI}" xmlns:xsd="{XSD}" xmlns="{NAMESPACE}" '
     return f"{start}{head % beside}<op{attributes}><{op} /></op></qs>".encode()
 

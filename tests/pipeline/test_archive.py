@@ -47,7 +47,7 @@ def run(queue: SparkQueue, to: Path) -> Callable[..., Archived]:
 
 
 def empty(queue: SparkQueue) -> bool:
-    """Whether nothing is left, also not in a claim."""
+    """Tells whether nothing is left, also not in a claim."""
     return list(queue.client.list_messages(queue.name, state="all")) == [] and queue.claims() == []
 
 
@@ -138,7 +138,7 @@ def batch_rows(spark: SparkSession, last: int) -> DataFrame:
 
 
 def offsets(state: QueueState, to: Path, batch: int) -> None:
-    """As Spark has written them when a batch begins."""
+    """Writes the offsets that Spark has written when a batch begins."""
     place = Path(state.checkpoint.uri.removeprefix("file:")) / "offsets" / str(batch)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text('v1\n{}\n{"seq":1,"count":6}')
@@ -182,7 +182,7 @@ def test_a_crash_at_any_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> 
 
 @pytest.mark.long  # seconds, on two cores
 def test_a_batch_that_is_done_is_not_done_again(spark: SparkSession, to: Path) -> None:
-    """As when the crash came before Spark's commit log. One before it is not Spark's to run."""
+    """A batch is not repeated if the crash came before Spark's commit log. One before it is not Spark's to run."""
     files = LocalFiles(str(to))
     state = QueueState(files, "abc", "orders")
     offsets(state, to, 7)

@@ -23,7 +23,7 @@ KINDS = [each for each in vars(errors).values() if isinstance(each, type) and is
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said when these are wrong."""
+    """Returns what is said when these are wrong."""
     with pytest.raises(SystemExit) as ended:
         parse(arguments)
     assert ended.value.code == 2

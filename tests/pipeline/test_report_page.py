@@ -1,4 +1,4 @@
-"""What a report shows, without Spark: series, plots, texts, the page, and how it takes its place."""
+"""Tests what a report shows, without Spark: series, plots, texts, the page, and how it takes its place."""
 
 import math
 import re

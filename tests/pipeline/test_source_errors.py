@@ -1,4 +1,4 @@
-"""What is said when options, addresses or messages are wrong, and what a server's restart does to a query."""
+"""Tests what is said when options, addresses or messages are wrong, and what a server's restart does to a query."""
 
 import queue as queues
 import socket

@@ -25,7 +25,7 @@ def numbers(batches: Batches) -> dict[int, list[bytes]]:
 
 
 def fails(frame: DataFrame, checkpoint: Path) -> PipelineError:
-    """What a run ends with, as the command tells it."""
+    """Returns what a run ends with, as the command tells it."""
     with pytest.raises(StreamingQueryException) as raised:
         drain(frame, checkpoint)
     return told(raised.value)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.claim_calls import REOPENED
 from support.claims_run import Shown, content, show
-from support.engines import ENGINES, Bench
+from support.engines import ENGINES, LOTS, Bench
 from support.examples import run_machine
 
 from qs_server.storage.engine import (
@@ -24,7 +24,6 @@ from qs_server.storage.engine import (
 
 CONSUMERS = st.sampled_from(["a", "b"])
 SEQS = st.integers(0, 4)
-LOTS = 1 << 40
 
 
 class ClaimsMachine(RuleBasedStateMachine):

@@ -13,7 +13,7 @@ from typing import ClassVar
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.engines import CompactingEngine, FaultyDisk, ManualClock
+from support.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
 
 from qs_server.storage.directories import DirectoriesEngine, FilesEngine
@@ -22,7 +22,6 @@ from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 QUEUES = ("q", "dead", "last")
 """Each is the dead-letter queue of the one before it."""
 WINDOW = 1000
-LOTS = 1 << 40
 NAMES = st.sampled_from(["q", "q", *QUEUES])
 PICKS = st.integers(0, 30)
 

@@ -76,7 +76,7 @@ class FilesMachine(CrashingMachine):
     @rule(mid=mids)
     @precondition(lambda self: not self.blind)
     def foreign_requeue(self, mid: int) -> None:
-        """As vsqs does when a window has ended, or an impatient administrator before."""
+        """Requeues a message as vsqs does when a window has ended, or an impatient administrator before."""
         known = self.model.get(mid)
         if known is not None and (path := self.on_disk(mid)) != self.path(mid):
             os.rename(path, self.path(mid))

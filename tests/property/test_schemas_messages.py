@@ -108,7 +108,7 @@ def of_class(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 
 def complete(message: Message) -> bool:
-    """Whether it has what a request must carry, and a mid if it has what is written as attributes of one."""
+    """Tells whether it has what a request must carry, and a mid if it has what is written as attributes of one."""
     groups = message.required if message.type == "request" else ()
     if getattr(message, "mid", None) is None and any(getattr(message, field, None) is not None for field in wire.MID):
         return False

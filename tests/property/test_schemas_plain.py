@@ -190,7 +190,7 @@ PARSED: dict[str, int] = {"plain": 0, "not": 0}
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether these are equal, and of the same types all through."""
+    """Tells whether these are equal, and of the same types all through."""
     if type(one) is not type(other):
         return False
     if dataclasses.is_dataclass(one) and not isinstance(one, type):

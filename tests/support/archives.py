@@ -1,4 +1,4 @@
-"""What a Parquet reader that knows nothing of qs finds in an archive."""
+"""Reads an archive with a Parquet reader that knows nothing of qs."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a client can send wrong to the queue server and to the bus alike, the error that it gets, and what must stay as
+"""The mistakes that a client can send to the queue server and to the bus alike, their errors, and what must stay as
 it was."""
 
 import re

@@ -19,9 +19,8 @@ from qs_server.storage.journal.places import place_of
 from qs_server.storage.journal.records import HEAD, Checkpoint, Record, parse_one
 from qs_server.storage.journal.recovery import numbers_in
 from qs_server.storage.journal.scanning import Scan, open_segment
-from support.engines import EPOCH, FaultyDisk, ManualClock
+from support.engines import EPOCH, LOTS, FaultyDisk, ManualClock
 
-LOTS = 1 << 40
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]
 """Of each queue, by id: payload, and how often it was received."""
 
@@ -46,7 +45,7 @@ class Segment(NamedTuple):
 
 
 class Recovered:
-    """What a start takes up from the segments, and changes nothing: record by record, each with its place."""
+    """Reads what a start takes up from the segments, record by record, each with its place, and changes nothing."""
 
     def __init__(self, directory: str) -> None:
         """JournalDamagedError."""
@@ -82,7 +81,7 @@ class Recovered:
 
 
 def segment_of(scan: Scan) -> Segment:
-    """As it was scanned, or is now."""
+    """Returns a segment with its frames, scanned anew."""
     starts = [start for start, _ in scan.frames(BLOCK, scan.header.first, None)]
     found = (frame_at(scan.data, start - FRAME_HEAD, scan.header.salt) for start in starts)
     return Segment(scan.path, scan.header, scan.data, [frame for frame in found if frame is not None], scan.gap)
@@ -200,7 +199,7 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
 
 
 def start(root: Path) -> Picture:
-    """What a server finds there. It is killed then. JournalDamagedError."""
+    """Returns what a server finds there. It is killed then. JournalDamagedError."""
     session = Session(root)
     try:
         return session.picture()

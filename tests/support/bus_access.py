@@ -7,7 +7,6 @@ from support.access import authenticate
 from support.bus_calls import push_one
 from support.documents import code
 from support.serving import Listening, Wire
-from support.tls_serving import TlsWire
 
 
 def token_of(principal: str) -> str:
@@ -16,7 +15,7 @@ def token_of(principal: str) -> str:
 
 
 def shows_no_token(log: str) -> bool:
-    """Whether no token of `token_of` is in a log."""
+    """Tells whether no token of `token_of` is in a log."""
     return re.search("[a-z]-token(?!-file)", log) is None
 
 
@@ -35,12 +34,12 @@ def reload(process: Listening, number: int, times: int = 1) -> None:
     process.until_logged("after SIGHUP: the files have been read again", times)
 
 
-def has_input(wire: Wire | TlsWire, seconds: float) -> bool:
-    """Whether something has come within these seconds."""
+def has_input(wire: Wire, seconds: float) -> bool:
+    """Tells whether something has come within these seconds."""
     return bool(select.select([wire.socket], [], [], seconds)[0])
 
 
-def until_silent(wire: Wire | TlsWire, producer: Wire, qid: str) -> None:
+def until_silent(wire: Wire, producer: Wire, qid: str) -> None:
     """Pushes until a client that has sent nothing gets something: from then on the bus knows that it says nothing."""
     while not has_input(wire, 0.02):
         push_one(producer, qid)

@@ -35,7 +35,7 @@ _QID = re.compile(r"<qid>([^<]*)</qid>")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything. stall: seconds at most that a process stands still, or that a client waits; seconds:
+    """The sizes of a run. stall: seconds at most that a process stands still, or that a client waits; seconds:
     after which something must have come to a stand."""
 
     subscribers: int
@@ -110,7 +110,7 @@ class Churn:
         self._ending = False
 
     async def run_in_time(self) -> None:
-        """As `run`. AssertionError when something hangs, with what everybody waits for: then nothing of it is left to
+        """Like `run`. AssertionError when something hangs, with what everybody waits for: then nothing of it is left to
         disturb other tests."""
         with trio.move_on_after(self._scale.seconds):
             async with trio.open_nursery() as nursery:

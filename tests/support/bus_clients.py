@@ -32,7 +32,7 @@ class Where:
 
 
 class Journal:
-    """What arrived, each payload as often as it did, whoever of several took it."""
+    """The payloads that arrived, each as often as it did, whoever of several took it."""
 
     def __init__(self, name: str, queues: tuple[str, ...]) -> None:
         self.name = name
@@ -148,7 +148,7 @@ class Subscriber(threading.Thread):
                 connected.sendall("".join(self._read([line.decode() for line in lines])).encode())
 
     def _read(self, lines: list[str]) -> list[str]:
-        """What to say to these lines."""
+        """Returns what to say to these lines."""
         answers = []
         taken: dict[str, list[int]] = {}
         for line in lines:
@@ -206,7 +206,7 @@ class Publisher(threading.Thread):
 
     @property
     def idle(self) -> bool:
-        """Whether it has pushed all that it may."""
+        """True if it has pushed all that it may."""
         return self._idle.is_set()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """The bus without sockets and without a server: feeds whose upstream only notes what is asked of it, and clients that
 read as many bytes as the test says."""
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -14,6 +15,7 @@ from qs_bus.options import BusOptions, Policy
 from qs_bus.share import Share
 from qs_bus.subscription import Subscription
 from qs_bus.timers import Timers
+from qs_client.asking import Call
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
@@ -50,6 +52,19 @@ class FakeUpstream:
 
     def ask_policy(self, feed: Feed) -> None:
         self.asked.append(feed)
+
+
+async def answered(call: Call[Any], asked: list[Message], answers: Callable[[Message], Message]) -> Any:
+    """Runs a call against a server that answers as `answers` says, and adds each request to `asked`. Returns what the
+    call returns."""
+    await trio.lowlevel.checkpoint()
+    exchange = next(call)
+    while True:
+        asked.append(exchange.request)
+        try:
+            exchange = call.send(answers(exchange.request))
+        except StopIteration as returned:
+            return returned.value
 
 
 class Reader:
@@ -107,7 +122,7 @@ class Reader:
 
 
 class FakeBus:
-    """What a connection knows of its bus."""
+    """The bus, as far as a connection knows it."""
 
     server_name = "server:9876"
 
@@ -193,8 +208,11 @@ class World:
         self.bus = FakeBus(self.options, nursery)
         self._mid = 0
 
-    def fan_out(self, qid: str = "q") -> FanOut:
-        return FanOut(qid, self.upstream, self.options.limits.outbox, self.options.hold)
+    def fan_out(self, qid: str = "q", *, counted: bool = False) -> FanOut:
+        """counted: the server counts how often its messages were received."""
+        feed = FanOut(qid, self.upstream, self.options.limits.outbox, self.options.hold)
+        feed.counted = counted
+        return feed
 
     def share(self, qid: str = "q", name: str = "n") -> Share:
         return Share(DurableName(qid, name), self.upstream, self.options.limits.outbox)
@@ -215,7 +233,7 @@ class World:
         return mids
 
     def released(self, feed: Feed) -> list[int]:
-        """What was given back."""
+        """Returns what was given back."""
         return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
@@ -227,7 +245,7 @@ class World:
 
 
 def nothing_left(feed: Feed) -> bool:
-    """Whether the feed's accounts are all at nothing."""
+    """Tells whether the feed's accounts are all at nothing."""
     assert feed._payload_bytes == 0
     assert not feed.records
     assert not getattr(feed, "_awaited", None)

@@ -97,7 +97,7 @@ class LibrarySubscriber(threading.Thread):
 
 
 def in_order(payloads: list[str]) -> bool:
-    """Whether those of each publisher to each queue came in the order of the pushes, when they first came."""
+    """Tells whether those of each publisher to each queue came in the order of the pushes, when they first came."""
     last: dict[str, int] = {}
     for payload in dict.fromkeys(payloads):
         of, _, number = payload.rpartition("-")
@@ -109,7 +109,7 @@ def in_order(payloads: list[str]) -> bool:
 
 @dataclass
 class Round:
-    """What came of one. again: by receiver, how many more times than once something came; pushed: answered pushes."""
+    """The result of one. again: by receiver, how many more times than once something came; pushed: answered pushes."""
 
     fault: str
     pushed: int

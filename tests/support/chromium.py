@@ -20,7 +20,7 @@ WITHIN = 20.0
 
 
 def missing() -> str:
-    """What has to be installed, "" if all is there."""
+    """Returns what has to be installed, "" if all is there."""
     found = shutil.which("chromium") and shutil.which("chromedriver")
     return "" if found else f"the tests in a real browser need Chromium: {INSTALL}"
 
@@ -100,7 +100,7 @@ class Chromium:
         return self.driver.execute_script(script, *arguments)
 
     def errors(self) -> list[str]:
-        """What the browser has complained about: scripts, policies, resources."""
+        """Returns what the browser has complained about: scripts, policies, resources."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from qs_server.storage.engine import SECOND, Claim, Engine, Message
-from support.engines import Bench
-
-LOTS = 1 << 40
+from support.engines import LOTS, Bench
 
 
 def claim(
@@ -17,7 +15,7 @@ def claim(
     max_bytes: int | None = None,
     upto: int | None = None,
 ) -> Claim:
-    """As the server does it, with the commit."""
+    """Claims and commits, as the server does."""
     claims = engine.queue("q").claims
     found = claims.claim(consumer, seq, count, max_bytes, upto)
     engine.commit()

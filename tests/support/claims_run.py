@@ -12,12 +12,11 @@ from functools import partial
 from qs_server.storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
 from qs_server.storage.journal.batches import Producer
 from qs_server.storage.journal.claims import Consumer, LogClaims
-from support.engines import ManualClock, failed
+from support.engines import LOTS, ManualClock, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_engines import UnderTest
 from support.power_loss_run import copied_by
 
-LOTS = 1 << 40
 _CONSUMERS = ("a", "b/ü")
 _PRODUCERS = ("p", "..")
 Name = tuple[int, int, int]
@@ -25,7 +24,7 @@ Name = tuple[int, int, int]
 
 @dataclass
 class Shown:
-    """What a queue shows. messages: those that are there, and until when each is hidden (0: visible), without those in
+    """The state that a queue shows. messages: those there, and until when each is hidden (0: visible), without those in
     claims; claims: what is in each; acknowledged, published: the last number of each consumer and producer."""
 
     messages: dict[bytes, int] = field(default_factory=dict)
@@ -50,7 +49,7 @@ class Operation:
 
 
 def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None = None) -> list[bytes]:
-    """What is in it."""
+    """Returns what is in it."""
     claims = engine.queue("q").claims
     made = claims.claim(consumer, seq, count, None, upto)
     return [] if not made.count else content(claims, consumer, seq)

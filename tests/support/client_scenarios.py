@@ -1,4 +1,4 @@
-"""What a network and a server can do to a client, and what every client has to say of it: one table for all of them.
+"""Faults of a network and a server, and what every client has to say of each: one table for all of them.
 
 docs/clients.md has the same table, for people; tests/docs compares the two.
 """
@@ -42,7 +42,7 @@ class Scenario:
 
 
 def answer_of(request: Message | None, payload: bytes = b"x") -> bytes:
-    """What a server, or a bus, says to a client that wants a message."""
+    """Returns what a server, or a bus, says to a client that wants a message."""
     if isinstance(request, Subscribe):
         return answer_bytes(request) + delivered(request, 1, payload)
     return answer_bytes(request, messages=[Delivery(1, payload, "q", 1)])

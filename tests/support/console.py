@@ -81,7 +81,7 @@ def steps(block: Block) -> list[Step]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether it is what the page shows, where `…` stands for anything, and a line `…` also for none."""
+    """Tells whether it is what the page shows, where `…` stands for anything, and a line `…` also for none."""
     pattern = re.escape(expected.rstrip("\n")).replace("…", ".*?")
     return re.fullmatch(pattern, printed.rstrip("\n"), re.DOTALL) is not None
 
@@ -128,7 +128,7 @@ class Console:
         self._say(f"export {name}=127.0.0.1:{port}")
 
     def run(self, step: Step) -> str:
-        """What the command prints, with the port that pages show."""
+        """Returns what the command prints, with the port that pages show."""
         for word in NOT_FOR_CONSOLE:
             if word in step.command:
                 raise AssertionError(
@@ -234,7 +234,7 @@ class Console:
         return step.expected
 
     def compare_tails(self) -> None:
-        """What each command that goes on has printed by now, or prints soon, is what the page shows."""
+        """Asserts that each command that goes on has printed what the page shows, or prints it soon."""
         for step, tail in self._tails:
             assert tail.stdout is not None
             printed = "".join(tail.stdout.readline() for _ in step.expected.splitlines())
@@ -259,7 +259,7 @@ class Console:
 
 
 def _read_to_mark(stream: IO[str]) -> str | None:
-    """What is printed up to the mark that follows each command; None when the stream ends first."""
+    """Returns what is printed up to the mark that follows each command; None when the stream ends first."""
     printed = ""
     for line in stream:
         before, mark, _ = line.partition(_MARK)

@@ -21,7 +21,7 @@ class Root:
         self.root = root
         self.disk = FaultyDisk()
         self.used = disk or self.disk
-        """What the engine and the conversion work on."""
+        """The disk that the engine and the conversion work on."""
         self.clock = ManualClock()
         if storage is not None:
             root.mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ class Root:
         return read_options(str(self.root / "q"), "?").storage
 
     def seen(self, qid: str = "q") -> Seen:
-        """What a server shows of its messages, now and when all are visible."""
+        """Returns what a server shows of its messages, now and when all are visible."""
         engine = self.open()
         try:
             for _ in engine.take_in_files(qid):
@@ -67,7 +67,7 @@ class Root:
             engine.close()
 
     def seen_by_a_start(self) -> Seen | str:
-        """As `seen`, if the start is not refused with a hint at the command."""
+        """Returns what `seen` returns, or "refused" if the start is refused with a hint at the command."""
         try:
             return self.seen()
         except StorageError as error:

@@ -12,9 +12,8 @@ import pytest
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
 from qs_server.storage.journal import supply
-from support.engines import FaultyDisk, ManualClock
+from support.engines import LOTS, FaultyDisk, ManualClock
 
-LOTS = 1 << 40
 HOUR = 3600 * SECOND
 
 
@@ -44,7 +43,7 @@ class PickyDisk(FaultyDisk):
 
     @property
     def waiting(self) -> bool:
-        """Whether there are actions that were not called yet."""
+        """True if there are actions that were not called yet."""
         return bool(self._hooks)
 
     def disarm(self) -> None:
@@ -202,7 +201,7 @@ class Place:
 
     @property
     def idles(self) -> bool:
-        """Whether whoever asks when there is something to do at leisure is told to wait."""
+        """True if whoever asks when there is something to do at leisure is told to wait."""
         due = self.engine.effects().next_upkeep
         return due is None or due > self.clock.now
 

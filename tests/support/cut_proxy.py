@@ -151,7 +151,7 @@ class CutProxy:
                 self._watch(end)
 
     def _drop(self, end: _End) -> None:
-        """What one side has begun to end ends on both."""
+        """Ends on both sides what one side has begun to end."""
         for each in (end, end.other):
             if each in self._ends:
                 self._ends.discard(each)

@@ -75,7 +75,7 @@ def finish(process: "subprocess.Popen[str]", sig: int | None = None) -> tuple[in
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    """What `ls` says of each message."""
+    """Returns what `ls` says of each message."""
     return [json.loads(line) for line in dir_tool("ls", path, "--json").stdout.splitlines()]
 
 

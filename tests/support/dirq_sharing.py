@@ -13,10 +13,10 @@ from dirq.QueueSimple import QueueSimple
 from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Message
+from support.engines import LOTS
 
 LAYOUTS: dict[str, type[DirectoriesEngine]] = {"dirq-simple": DirqSimpleEngine, "dirq": DirqEngine}
 SCHEMA = {"body": "binary", "header": "table?"}
-LOTS = 1 << 40
 
 
 class PresentClock:

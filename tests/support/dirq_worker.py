@@ -47,7 +47,7 @@ class Worker:
         self.errors: list[str] = []
 
     def tried(self, action: Any, *arguments: Any) -> Any:
-        """What it returns; None when it raised what is tolerated."""
+        """Calls the action. Returns its result, None when it raised a tolerated error."""
         try:
             return action(*arguments)
         except self.tolerated as error:

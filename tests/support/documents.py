@@ -98,12 +98,12 @@ def payloads(line: str) -> list[str]:
 
 
 def is_delivery(line: str) -> bool:
-    """Whether a line of a subscriber's that asks for no message itself is one that the server sent by itself."""
+    """Tells whether a line of a subscriber's that asks for no message itself is one that the server sent by itself."""
     return "<op><get-message/></op>" in line
 
 
 def receives(line: str) -> int:
-    """How often the message has been received."""
+    """Returns how often the message has been received."""
     found = re.search(r'\breceives="(\d+)"', line)
     return int(found[1]) if found else -1
 

@@ -36,7 +36,7 @@ class Doors:
         self.start()
 
     def put(self, name: str | int, payload: bytes) -> None:
-        """As a publisher does: written elsewhere, then moved."""
+        """Publishes a file as a publisher does: writes it elsewhere, then moves it."""
         made = self.root / ".made"
         made.write_bytes(payload)
         made.rename(self.path / str(name))
@@ -85,7 +85,7 @@ class Doors:
 
     @property
     def failed(self) -> bool:
-        """Whether the journal takes nothing any more."""
+        """True if the journal takes nothing any more."""
         store = self.engine._journal._store
         return store is not None and store.log.failed
 
@@ -96,5 +96,5 @@ class Doors:
         return self.engine.queue("q").get(mid, peek=True, visibility=None).payload
 
     def files(self) -> list[str]:
-        """What is in the directory, but for the options."""
+        """Returns what is in the directory, but for the options."""
         return sorted(path.name for path in self.path.iterdir() if path.name != ".queue.toml")

@@ -1,14 +1,18 @@
 """Short calls of an engine's methods, and assertions about them, for the tests of every engine."""
 
+from dataclasses import replace
+from typing import Any
+
 from qs_server.storage.engine import (
+    SECOND,
     Feature,
     Message,
     State,
 )
-from support.engines import Bench, arrived
+from support.engines import LOTS, Bench, arrived
 
-LOTS = 1 << 40
-"""Bytes: no bound."""
+WINDOW = 5 * SECOND
+"""The window, in microseconds, with which `fail` receives messages."""
 
 
 def receive(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = None) -> list[Message]:
@@ -20,11 +24,11 @@ def mids(messages: list[Message]) -> list[int]:
 
 
 def listed(bench: Bench, state: State = State.ALL, qid: str = "q") -> list[int]:
-    return bench.engine.queue(qid).list_mids(state, 1000, -1)
+    return bench.engine.queue(qid).list_mids(state, 10_000, -1)
 
 
 def count(bench: Bench, qid: str = "q") -> int:
-    """How many messages the queue holds, in whatever state."""
+    """Returns how many messages the queue holds, in whatever state."""
     stats = bench.engine.queue(qid).stats()
     return stats.ready + stats.in_flight + stats.delayed
 
@@ -49,3 +53,17 @@ def states(bench: Bench) -> dict[str, list[int]]:
 
 def hold(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = None) -> list[Message]:
     return bench.engine.receive(qids or ["q"], count, visibility, LOTS, held=True)
+
+
+def fail(bench: Bench, qid: str = "q", times: int = 2) -> None:
+    """Receives all messages of the queue, and lets their windows end, so many times."""
+    for _ in range(times):
+        bench.engine.receive([qid], 10, WINDOW, LOTS)
+        bench.engine.commit()
+        bench.clock.now += WINDOW
+        bench.engine.expire(1000)
+        bench.engine.commit()
+
+
+def configure(bench: Bench, qid: str = "q", **changes: Any) -> None:
+    bench.engine.configure(qid, replace(bench.engine.queue(qid).options, **changes))

@@ -27,7 +27,7 @@ COUNTS = st.none() | st.integers(0, 3)
 
 @dataclass
 class Known:
-    """What the model holds of a message. until: 0 when visible."""
+    """A message in the model. until: 0 when visible."""
 
     payload: bytes
     until: int = 0
@@ -112,7 +112,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert (message.payload is None) == (message.status in ("delayed", "in-flight"))
 
     def held(self, mid: int, receives: int | None) -> Known | None:
-        """What is expected: the message when the receipt is good, None when it raises."""
+        """Returns what is expected: the message when the receipt is good, None when it raises."""
         self.expire()
         known = self.model.get(mid)
         return known if known is not None and receives in (None, known.receives) else None

@@ -20,7 +20,9 @@ from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
 from qs_server.storage.journal.maintenance import Maintenance
 
 EPOCH = 1_760_000_000_000_000
-"""What the tests' clock says at its start: microseconds."""
+"""The time of the tests' clock at its start, in microseconds."""
+LOTS = 1 << 40
+"""A bound on the bytes of a receive that no receive reaches."""
 
 
 class ManualClock:
@@ -69,7 +71,7 @@ OPERATIONS = (
     "setxattr",
     "mkdir",
 )
-"""What can be made to fail."""
+"""The operations that can be made to fail."""
 
 
 class FaultyDisk(Disk):
@@ -81,7 +83,7 @@ class FaultyDisk(Disk):
         self.fail_at = 0
         """The number of the call that fails, from 1; 0: none."""
         self.lasting = False
-        """Whether all calls after it fail too, but for unlink: what makes room works on a full disk."""
+        """True if all calls after it fail too, but for unlink: what makes room works on a full disk."""
         self.only: str | None = None
         """An operation: other calls are neither counted nor fail."""
         self.error: Callable[[], BaseException] = Crash
@@ -97,7 +99,7 @@ class FaultyDisk(Disk):
         self.fail_at = 0
 
     def crash(self) -> None:
-        """What the end of a process does: closes its files."""
+        """Closes the files, as the end of a process does."""
         for fd in self.descriptors:
             os.close(fd)
         self.descriptors.clear()

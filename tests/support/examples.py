@@ -1,4 +1,4 @@
-"""How many examples a property is tried with, and how a machine of rules is run."""
+"""Sets how many examples a property is tried with, and runs machines of rules."""
 
 import os
 
@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 
 def examples(usual: int) -> int:
-    """As many as the environment's QS_EXAMPLES says, for a longer search; usually so many."""
+    """Returns the number of examples: QS_EXAMPLES of the environment, for a longer search, otherwise the usual one."""
     return int(os.environ.get("QS_EXAMPLES", usual))
 
 

@@ -10,7 +10,7 @@ CONNECTION = ("connection_start_time_seconds", "connection_subscriptions")
 
 
 class Figures:
-    """What a server has answered."""
+    """The figures that a server has answered."""
 
     def __init__(self, figures: list[Figure]) -> None:
         self.all = figures
@@ -25,7 +25,7 @@ class Figures:
         return sum(each.value for each in self.all if (each.name, each.labels) == (name, labels))
 
     def requests(self, operation: str) -> dict[str, float]:
-        """How many requests of an operation there were, by code."""
+        """Returns how many requests of an operation there were, by code."""
         return self.by("requests_total", "code", operation=operation)
 
 
@@ -41,7 +41,7 @@ def address(wire: Wire) -> str:
 
 
 class Connected(NamedTuple):
-    """What the figures say of one connection."""
+    """The figures of one connection."""
 
     peer: str
     principal: str

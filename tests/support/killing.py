@@ -12,7 +12,7 @@ from support.serving import Gone, MortalWire, ServerProcess
 
 @dataclass
 class Seen:
-    """What one client saw in one round; trouble: what should not have been."""
+    """The observations of one client in one round; trouble: what should not have been."""
 
     trouble: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""What is left out of a log: one place of the storage that makes something durable. The rest is as it was recorded."""
+"""Leaves one place of the storage that makes something durable out of a log. The rest is as it was recorded."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ def without_sync(log: list[Entry], place: str) -> list[Entry]:
 
 
 def in_place(log: list[Entry], place: str) -> list[Entry]:
-    """What a place gives a name to was made under that name from the beginning, instead of under a temporary one."""
+    """Makes what a place gives a name to under that name from the beginning, instead of under a temporary one."""
     log = list(log)
     for number, entry in enumerate(log):
         if place in entry.places and entry.kind in ("rename", "link"):
@@ -74,7 +74,7 @@ WAYS: dict[str, Callable[[list[Entry], str], list[Entry]]] = {
 
 
 def removable(log: list[Entry]) -> Iterator[tuple[str, str]]:
-    """What can be left out of a log: a place, and the way."""
+    """A place that can be left out of a log, and the way."""
     found: dict[tuple[str, str], None] = {}
     for number, entry in enumerate(log):
         if not entry.places:

@@ -20,7 +20,7 @@ chown() { :; }
 systemd-sysusers() { :; }
 rm() { command rm "$@"; hash -r; }
 """
-"""What stands in the shell for commands that need root, or, last, lets the shell forget where commands were."""
+"""Shell functions for commands that need root; the last line lets the shell forget where commands were."""
 
 
 class Machine(Console):
@@ -50,7 +50,7 @@ class Machine(Console):
             settings.write_text(self._hide(settings.read_text().replace(str(self.folder), "")))
 
     def run(self, step: Step) -> str:
-        """What the command prints."""
+        """Returns what the command prints."""
         if step.command.startswith(_SYSTEMCTL):
             self._systemctl(*shlex.split(step.command.removeprefix(_SYSTEMCTL)))
             return ""

@@ -40,7 +40,7 @@ def access_file(path: Path, *queues: str) -> Path:
 
 
 def marks(*keys: Path) -> list[str]:
-    """What must be found nowhere: the tokens, their hashes, and the lines of these keys."""
+    """Returns what must be found nowhere: the tokens, their hashes, and the lines of these keys."""
     tokens = [TOKEN, OTHER_TOKEN, WRONG_TOKEN]
     hashes = [digest(token).partition(":")[2] for token in tokens]
     lines = [line for key in keys for line in key.read_text().splitlines() if not line.startswith("-----")]

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 from qs_server.storage.engine import Draft, Receipt, State
 from qs_server.storage.remote.memcached import MemcachedEngine
+from support.engines import LOTS
 from support.memcached_serving import Memcached
 
-LOTS = 1 << 40
-"""Bytes: no bound."""
 LONG = 20
 """Seconds: only a failure waits that long."""
 MakeEngine = Callable[..., MemcachedEngine]

@@ -31,7 +31,7 @@ class Cut:
         self.at, self.error, self.done, self.calls = at, error, done, 0
 
     def disarm(self) -> bool:
-        """Whether it has happened."""
+        """Tells whether it has happened."""
         happened = 0 < self.at <= self.calls
         self.at = 0
         return happened

@@ -72,7 +72,7 @@ class Memcached:
         return self.port
 
     def command(self, line: str) -> bytes:
-        """What it answers to a line, as far as one read gives it."""
+        """Returns what it answers to a line, as far as one read gives it."""
         with socket.create_connection(self.address, _LONG) as connection:
             connection.sendall(line.encode() + b"\r\n")
             return connection.recv(1 << 20)
@@ -82,7 +82,7 @@ class Memcached:
         self._process.send_signal(signum)
 
     def kill(self) -> None:
-        """As `kill -9`; returns when it is gone."""
+        """Kills it, as `kill -9` does; returns when it is gone."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(_LONG)
@@ -120,7 +120,7 @@ def engine_on(
 
 
 def push_and_receive(address: tuple[str, int], root: str, namespace: str, each: int, results: Any) -> None:
-    """What a qs server of its own does: pushes to the queue q, and receives until there is nothing for a while. To be
+    """Does what a qs server does: pushes to the queue q, and receives until there is nothing for a while. To be
     run in a process that is spawned, which needs it in a module that is found there. results: gets the ids."""
     clock = lambda: time.time_ns() // 1000  # noqa: E731
     engine = MemcachedEngine(root, clock=clock, servers=[address], namespace=namespace)

@@ -25,7 +25,7 @@ from support.memory_stream import Stream, stream_pair
 
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 EPOCH = 1_760_000_000_000_000
-"""What the tests' clock says at its start: microseconds."""
+"""The time of the tests' clock at its start, in microseconds."""
 
 
 class MemoryListener(trio.abc.Listener[Stream]):
@@ -180,14 +180,14 @@ class Client:
         return (await self.lines(len(documents)))[-1]
 
     async def rest(self) -> list[str]:
-        """What comes until the server closes."""
+        """Returns what comes until the server closes."""
         lines = []
         while line := await self.line():
             lines.append(line)
         return lines
 
     async def nothing_yet(self) -> bool:
-        """Whether no answer has come, once nobody has anything left to do."""
+        """Tells whether no answer has come, once nobody has anything left to do."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look)
             await trio.testing.wait_all_tasks_blocked()

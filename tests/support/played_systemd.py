@@ -67,14 +67,14 @@ class PlayedSystemd:
         return dict(line.split("=", 1) for line in lines)
 
     def hear_all(self) -> list[dict[str, str]]:
-        """What it has said by now, and nobody has heard."""
+        """Returns what it has said by now, and nobody has heard."""
         heard = []
         while select.select([self._notify], [], [], 0)[0]:
             heard.append(self.hear())
         return heard
 
     def until(self, name: str, value: str = "1") -> dict[str, str]:
-        """What the service says when it says this, of itself; other things before it are passed over."""
+        """Returns what the service says when it says this, of itself; other things before it are passed over."""
         until = time.monotonic() + READY_WITHIN
         while True:
             said = self.hear(until - time.monotonic())

@@ -1,4 +1,4 @@
-"""What a power loss leaves of a file system: an image, and the image as a real directory.
+"""Computes what a power loss leaves of a file system: an image, and the image as a real directory.
 
 A RecordingDisk (power_loss_disk) logs what an engine does; a World (power_loss_world) plays the log up to any point and
 knows what is durable there; power_loss_run records a run, power_loss_model knows what must hold, power_loss_check
@@ -28,7 +28,7 @@ class Left(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What is left, each directory before what is in it. key: equal images have equal keys."""
+    """The files that are left, each directory before what is in it. key: equal images have equal keys."""
 
     left: list[Left]
     key: object
@@ -83,7 +83,7 @@ def _cuts(world: World, how: str, rng: random.Random | None, last: int | None) -
 
 
 def _without_its_need(directory: Directory, cuts: dict[int, int]) -> bool:
-    """Whether a change had to be taken back, as what it needs is not there."""
+    """Tells whether a change had to be taken back, as what it needs is not there."""
     for index, change in enumerate(directory.changes[: cuts[directory.number]]):
         if change.needs is not None:
             other, number = change.needs

@@ -17,9 +17,9 @@ PARTS = 4
 JOURNALS = ["journal", "journal-buffered"]
 DEFAULT = ["files", *JOURNALS]
 BEHIND = ["journal-interval", "journal-none"]
-"""What answers before anything is durable."""
+"""The engines that answer before anything is durable."""
 LITTLE = [*BEHIND, "files-sidecar"]
-"""What is run with fewer operations."""
+"""The engines that are run with fewer operations."""
 FEW = 120
 STARTS = {"files": 250, "journal": 100, "journal-buffered": 100}
 """Every how many points a start is looked at step by step."""

@@ -26,7 +26,7 @@ VARIANTS = ("nothing", "everything", "mixed-1", "mixed-2")
 _LOTS = 10**6
 T = TypeVar("T")
 When = tuple[int, int, int]
-"""How many operations were answered and begun, and the time."""
+"""The number of operations that were answered, and that were begun, and the time."""
 Alter = Callable[[list[Entry]], list[Entry]]
 """Makes a log one in which something was not done."""
 

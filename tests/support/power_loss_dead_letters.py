@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qs_server.storage.engine import Draft, Engine, Feature, Options, Receipt, State
-from support.engines import ManualClock
+from support.engines import LOTS, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_engines import ENGINES, upkeep
 from support.power_loss_run import copied_by
 
-LOTS = 1 << 40
 WINDOW = 1_000_000
 QUEUES = ("q", "dead", "last")
 """The first is made by the run; the others are made when they are first needed."""

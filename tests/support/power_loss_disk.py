@@ -32,7 +32,7 @@ RECORDED = frozenset(
         "posix_fallocate",
     }
 )
-"""What changes a file system or makes it durable, and is written down."""
+"""The calls that change a file system or make it durable, and are written down."""
 
 HARMLESS = frozenset(
     {
@@ -49,7 +49,7 @@ HARMLESS = frozenset(
         "directories_in",
     }
 )
-"""What changes nothing that a power loss could take."""
+"""The calls that change nothing that a power loss could take."""
 
 DERIVED = frozenset(
     {
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether a power loss here can leave something else than one just before."""
+        """True if a power loss here can leave something else than one just before."""
         if self.kind == "open":
             return bool(self.args[2] & (os.O_CREAT | os.O_TRUNC))
         return self.kind not in ("close", "begin")
@@ -133,7 +133,7 @@ class RecordingDisk(Disk):
         self._note("close", self._handles.pop(fd))
 
     def end(self) -> None:
-        """What the end of a process does: closes its files."""
+        """Closes the files, as the end of a process does."""
         for fd in list(self._handles):
             self.close(fd)
 
@@ -229,7 +229,7 @@ class QuietDisk(Disk):
     fdatasync = _syncfs = fsync  # type: ignore[assignment]
 
     def end(self) -> None:
-        """What the end of a process does: closes its files."""
+        """Closes the files, as the end of a process does."""
         for fd in self._descriptors:
             os.close(fd)
         self._descriptors.clear()

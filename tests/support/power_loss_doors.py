@@ -52,7 +52,7 @@ class Recorded(Doors):
         self.events += [(len(self.recording.log), event, payload) for payload in payloads]
 
     def publish(self, mid: int) -> None:
-        """As the library of vsqs does it: durable before it has its name, which is durable when this returns."""
+        """Publishes as the library of vsqs does: durable before it has its name, which is durable when this returns."""
         payload = b"%d." % mid * 300
         self.happens("begun", payload)
         fd = self.recording.open(f"{self.path}/{mid}.new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""What an engine must hold after a power loss: a model of its own, which knows no files and no journal.
+"""Models what an engine must hold after a power loss. The model knows no files and no journal.
 
 Operations are numbered. Each leaves its mark in the chain of states of every message that it is about; at a power loss
 the first `answered` of them must hold, of the rest up to `begun` each message may have come as far as it likes. What an
@@ -41,7 +41,7 @@ class Keyed(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What an operation has made of a message or queue. value: None when it is gone; for a queue, its options."""
+    """The effect of an operation on a message or queue. value: None when it is gone; for a queue, its options."""
 
     operation: int
     what: str
@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class SeenQueue:
-    """What a new engine shows of a queue. next_mid: what a push was given, and keys: pushes with each of these."""
+    """The state of a queue in a new engine. next_mid: what a push was given, and keys: pushes with each of these."""
 
     options: object
     messages: dict[int, Held]
@@ -68,11 +68,11 @@ class Leniency:
     apart: frozenset[str] = frozenset()
     """Operations whose messages may be there in part: copy."""
     bare: bool = False
-    """Whether a queue that was being removed may still be there without its options."""
+    """True if a queue that was being removed may still be there without its options."""
     notes: frozenset[str] = frozenset()
     """Operations that may be lost though they were answered, as long as no other one of the message follows."""
     half: Callable[[list[Held], Held], bool] = lambda steps, found: False
-    """Whether a message may be found like that, which operations take through these steps."""
+    """True if a message may be found like that, which operations take through these steps."""
 
 
 STRICT = Leniency()
@@ -115,13 +115,13 @@ class Model:
         self.whole.append((operation, what, [(qid, (self.present[qid][0], mid)) for qid, mid in messages]))
 
     def now(self, qid: str, now: int) -> dict[int, Held]:
-        """What is in a queue, oldest first."""
+        """Returns what is in a queue, oldest first."""
         return {mid: held.at(now) for mid, held in sorted(self.present[qid][1].items())}
 
     # -- what is left of it
 
     def trouble(self, seen: Seen, answered: int, begun: int, now: int, leniency: Leniency = STRICT) -> list[str]:
-        """What a power loss must not have left: nothing when all is well."""
+        """Returns what a power loss must not have left: nothing when all is well."""
         found = [f"{qid}: a queue that nobody made" for qid in seen.keys() - self.queues.keys()]
         steps: dict[tuple[str, Key], list[int]] = {}
         for qid, chain in self.queues.items():

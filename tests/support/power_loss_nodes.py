@@ -9,7 +9,7 @@ from support.power_loss_pages import Pages
 
 _SECTOR = 512
 NOTHING, EVERYTHING = "nothing", "everything"
-"""How much of what is not durable a power loss leaves. Any other word is the seed of a mixture."""
+"""The power losses that leave nothing, or everything, of what is not durable. Other words are seeds of mixtures."""
 
 
 class Change(NamedTuple):
@@ -117,7 +117,7 @@ class File(Node):
         self.version += 1
 
     def left(self, how: str, rng: random.Random | None) -> tuple[object, Pages]:
-        """What a power loss leaves of the content, and what tells it from other contents of this file."""
+        """Returns what a power loss leaves of the content, and what tells it from other contents of this file."""
         if not self.pending or how == NOTHING:
             return self.version, self.durable
         if how == EVERYTHING:

@@ -19,7 +19,7 @@ class Pages:
         return found
 
     def write(self, offset: int, data: bytes) -> None:
-        """What lies between the end and the offset is zeros."""
+        """Fills what lies between the end and the offset with zeros."""
         self.size = max(self.size, offset + len(data))
         done = 0
         while done < len(data):

@@ -1,4 +1,4 @@
-"""What the kernel asks a file system for (FUSE, fuse.h 7.31), answered from a World that knows what is durable."""
+"""Answers the kernel's requests to a file system (FUSE, fuse.h 7.31) from a World that knows what is durable."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ _DATA_ONLY = 1
 
 
 class FuseError(OSError):
-    """What a request is answered with."""
+    """The answer to a request."""
 
 
 class FileSystem:

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
-from support.engines import ManualClock, arrived, failed
+from support.engines import LOTS, ManualClock, arrived, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_model import KEY_WINDOW, Held, Keyed, Model
 
 Make = Callable[[Clock, Disk, str], Engine]
 """An engine with durability ALWAYS over a root directory."""
 Background = Callable[[Engine], None]
-"""What an engine does of itself now and then; between two operations."""
+"""The upkeep that an engine does now and then, between two operations."""
 
-LOTS = 1 << 40
 _QIDS = ("a", "b/c", "d", "e")
 _SIZES = (0, 5, 5, 40, 40, 511, 700, 5000, 20_000)
 _CROWD = 14
@@ -96,7 +95,7 @@ class _Run:
         return Recording(self.disk.log, self.operations, self.model, self.copied)
 
     def _is_durable(self) -> bool:
-        """Whether everything that was committed is; now and then what is synced behind is."""
+        """Tells whether everything that was committed is durable; now and then syncs what is synced behind."""
         if self.durability is not Durability.INTERVAL:
             return self.durability is Durability.ALWAYS
         if self.rng.random() > 0.2:

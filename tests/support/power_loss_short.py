@@ -32,7 +32,7 @@ class Short(ABC):
         self.log = disk.log
 
     def make_disk(self, root: str) -> RecordingDisk:
-        """What the run is recorded with."""
+        """Returns what the run is recorded with."""
         return RecordingDisk(root)
 
     @abstractmethod

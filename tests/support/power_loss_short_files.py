@@ -131,7 +131,7 @@ class OldMessages(Short):
 
 
 class Published(Short):
-    """What a program publishes with the library vsqs, in a directory that it makes with those above it."""
+    """A program that publishes with the library vsqs, in a directory that it makes with those above it."""
 
     def run(self, disk: RecordingDisk) -> None:
         with mock.patch("qs_server.storage.vsqs.Disk", return_value=disk):

@@ -76,11 +76,11 @@ class FullDisk(Short):
     when the reserve was durable, a delete works there. With room, a start makes the reserve that is missing."""
 
     every = False
-    """Whether all variants are played at each point."""
+    """True if all variants are played at each point."""
 
     def __init__(self, directory: Path) -> None:
         self.held: list[Held] = [{}]
-        """What is in the queue after so many steps; at first there is no queue."""
+        """The content of the queue after so many steps; at first there is no queue."""
         with _small_segments():
             super().__init__(directory)
         self._promised = list(_reserve_is_durable(self.log))
@@ -200,7 +200,7 @@ def _reserve_is_durable(log: list[Entry]) -> Iterator[bool]:
 
 
 def _reserve_is_there(root: str) -> bool:
-    """Whether it is as large as the largest segment."""
+    """Tells whether it is as large as the largest segment."""
     segments = Path(root, _JOURNAL).glob("*.segment")
     return Path(root, _RESERVE).stat().st_size >= max(path.stat().st_size for path in segments)
 

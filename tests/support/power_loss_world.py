@@ -27,7 +27,7 @@ class World:
         self.handles: dict[int, tuple[Node, int]] = {}
         """Descriptor -> what is open, and the flags."""
         self.dirty: dict[int, Node] = {}
-        """What is not durable, by number: perhaps, see Node.dirty."""
+        """The nodes that are not durable, by number: perhaps, see Node.dirty."""
 
     # -- what is there
 

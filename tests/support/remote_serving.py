@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.changes import until
-from support.documents import new_queue
+from support.documents import new_queue, request
 from support.memcached_serving import Memcached
 from support.serving import FAST, ServerProcess, Wire, serving
 from support.sqs_serving import FaultySqs, give_credentials, sqs_serving
@@ -66,7 +66,7 @@ class Elsewhere:
             self._polls.get(timeout=LONG)
 
     def _gets(self) -> int:
-        """How many keys memcached was asked for: whoever waits looks first."""
+        """Returns how many keys memcached was asked for: whoever waits looks first."""
         return sum(
             len(keys.split())
             for keys in re.findall(r"^<\d+ gets? (.*)$", self._log.read_text("utf-8", "replace"), re.M)
@@ -103,3 +103,8 @@ def attributes(line: str, qid: str) -> dict[str, str]:
     found = re.search(rf"<queue ([^>]*)>{re.escape(qid)}</queue>", line)
     assert found is not None, line
     return dict(re.findall(r'([\w-]+)="([^"]*)"', found[1]))
+
+
+def stats(wire: Wire, qid: str) -> dict[str, str]:
+    """The figures of a queue."""
+    return attributes(wire.ask(request("queue-stats", f"<qid>{qid}</qid>")), qid)

@@ -26,7 +26,7 @@ def line(seconds: float, event: str, queue: str, mid: int, receives: int | None,
 
 
 def write_lines(path: Path, lines: Iterable[Line | str]) -> None:
-    """As the server writes them; a text is written as it is."""
+    """Writes a record's lines as the server does; a text is written as it is."""
     texts = (each if isinstance(each, str) else json.dumps(each, separators=(",", ":")) for each in lines)
     path.write_text("".join(f"{text}\n" for text in texts), encoding="ascii")
 
@@ -80,7 +80,7 @@ class Figures:
 
 @dataclass
 class Told:
-    """What a report has to say."""
+    """The results that a report has to show."""
 
     hours: dict[tuple[str, int], Figures] = field(default_factory=lambda: defaultdict(Figures))
     at_start: Counter[str] = field(default_factory=Counter)

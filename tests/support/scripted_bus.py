@@ -61,7 +61,7 @@ def noted(seen: Seen, count: int) -> list[Message]:
 
 
 def what(messages: list[Message]) -> list[tuple[str, int | None]]:
-    """What became of which message."""
+    """Returns what became of which message."""
     return [(message.op, message.mid) for message in messages if isinstance(message, DeleteMessage | ReleaseMessage)]
 
 

@@ -130,9 +130,10 @@ def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
 class Wire:
     """A connection to a server, line by line."""
 
-    def __init__(self, server: Listening) -> None:
+    def __init__(self, server: Listening, connected: socket.socket | None = None) -> None:
+        """connected: to the server already."""
         self.server = server
-        self.socket = server.connect()
+        self.socket = connected or server.connect()
         self._lines = self.socket.makefile("rb")
 
     def send(self, *documents: str | bytes) -> None:

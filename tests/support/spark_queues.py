@@ -105,7 +105,7 @@ def die_in(batch: int, frame: DataFrame, checkpoint: Path) -> list[Row]:
 
 
 def told(error: BaseException) -> PipelineError:
-    """What an exception of Spark's says, as the command tells it."""
+    """Returns what an exception of Spark's says, as the command tells it."""
     return from_text(str(error))
 
 

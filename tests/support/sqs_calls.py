@@ -7,10 +7,9 @@ from typing import Any
 from qs_server.storage.engine import Draft, Message
 from qs_server.storage.remote.sqs import SqsEngine
 from qs_server.storage.vsqs import micros
+from support.engines import LOTS
 from support.sqs_serving import FaultySqs
 
-LOTS = 1 << 40
-"""Bytes: no bound."""
 LONG = 20
 """Seconds: only a failure waits that long."""
 

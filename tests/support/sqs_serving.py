@@ -30,7 +30,7 @@ NO_METADATA = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
-"""What keeps boto3 from looking for credentials anywhere else."""
+"""Variables that keep boto3 from looking for credentials anywhere else."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", **NO_METADATA}
 _make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 HASTY = CallPolicy(
@@ -111,7 +111,7 @@ def sqs_engine(
 
 
 class RefusedError(Exception):
-    """What a fault answers with, instead of SQS."""
+    """The answer of a fault, instead of that of SQS."""
 
     def __init__(self, status: int, code: str, message: str = "as the test wants") -> None:
         self.status = status
@@ -135,7 +135,7 @@ class FaultySqs:
         self.after: Fault | None = None
         """Afterwards: raise, and SQS has done it, but nobody is told."""
         self.refuse: Callable[[dict[str, Any]], bool] | None = None
-        """Whether an entry of a SendMessageBatch is refused, and the others are passed on."""
+        """True if an entry of a SendMessageBatch is refused, and the others are passed on."""
         self.sources: dict[str, str] = {}
         """By URL of a dead-letter queue: the ARN of the queue from which its messages came. moto does not tell it."""
         self._writing = threading.Lock()  # moto loses a message when it adds one while it removes another

@@ -53,14 +53,14 @@ class Checks(ABC):
     log: list[Entry]
 
     takes_long = False
-    """Whether it takes a minute until they do not find anything."""
+    """True if it takes a minute until they do not find anything."""
 
     @abstractmethod
     def finds(self, alter: Alter, directory: Path) -> bool:
-        """Whether they fail once what is recorded has been altered."""
+        """Tells whether they fail once what is recorded has been altered."""
 
     def removals(self, directory: Path) -> set[Removal]:
-        """What the run does that can be left out."""
+        """Returns what the run does that can be left out."""
         return set(removable(self.log))
 
 

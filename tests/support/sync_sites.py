@@ -32,11 +32,11 @@ _SYNCS = frozenset(
         "_make_durable",
     }
 )
-"""What is called to make something durable, beside whatever takes an argument `sync`."""
+"""The functions that make something durable, beside those that take an argument `sync`."""
 _PASS_IT_ON = frozenset({"__init__", "store_for", "lease_store_for", "in_sidecars", "origins_in"})
-"""What takes an argument `sync` and makes nothing durable itself; nor does any class."""
+"""The functions that take an argument `sync` and make nothing durable themselves; nor does any class."""
 _NAMES = frozenset({"rename", "link"})
-"""What gives a file that was written its durable name."""
+"""The functions that give a file that was written its durable name."""
 _FLAGS = frozenset({"O_DSYNC", "O_SYNC"})
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from support.certificates import Authority, Certificate, authority, local
-from support.serving import Listening
+from support.serving import Listening, Wire
 
 PING = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op><ping/></op></qs>\n'
 """A request that both the server and the bus answer, each in its way."""
@@ -21,34 +21,16 @@ def tls_flags(certificate: Certificate | None = None, clients_of: Authority | No
     return ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key), *asks)
 
 
-class TlsWire:
+class TlsWire(Wire):
     """A connection with TLS, line by line."""
 
     def __init__(self, process: Listening, context: ssl.SSLContext | None = None) -> None:
         context = context or authority().trusting()
-        self.socket = context.wrap_socket(process.connect(), server_hostname="localhost")
-        self._lines = self.socket.makefile("rb")
+        super().__init__(process, context.wrap_socket(process.connect(), server_hostname="localhost"))
 
-    def send(self, *documents: str) -> None:
-        self.socket.sendall("".join(documents).encode())
-
-    def line(self) -> str:
-        """The next answer; empty at the end of the stream."""
-        return self._lines.readline().decode()
-
-    def ask(self, document: str = PING) -> str:
-        self.send(document)
-        return self.line()
-
-    def close(self) -> None:
-        self._lines.close()
-        self.socket.close()
-
-    def __enter__(self) -> "TlsWire":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def ask(self, *documents: str | bytes) -> str:
+        """Returns the answer to the last of the documents; without documents, sends a ping."""
+        return super().ask(*(documents or (PING,)))
 
 
 class OpenSslClient:

@@ -1,4 +1,4 @@
-"""How often processes wake up: what tells a process that waits from one that polls."""
+"""Counts how often processes wake up, which tells a process that waits from one that polls."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def settled(*pids: int, seconds: float = 0.4, tries: int = 25) -> None:
 
 
 def woken(seconds: float, *pids: int) -> list[int]:
-    """How often each of them wakes up in so many seconds."""
+    """Returns how often each of them wakes up in so many seconds."""
     before = [wakeups(pid) for pid in pids]
     time.sleep(seconds)
     return [wakeups(pid) - count for pid, count in zip(pids, before, strict=True)]

@@ -20,7 +20,7 @@ Show = Callable[[Visit], Awaitable[Response]]
 """Answers a request with a page. May raise what the client and `read_form` raise."""
 
 _ACTION_SECONDS = 30.0
-"""How long an action may take, the sending of its form included."""
+"""Seconds that an action may take, the sending of its form included."""
 _AS_THEY_ARE = frozenset({400, 403, 404, 409, 413, 501, 507})
 """Codes of the queue server that have the same meaning in HTTP."""
 _NOT_NOW = frozenset({408, 429, 503})

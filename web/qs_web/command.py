@@ -26,7 +26,7 @@ from .options import PORT, WebOptions
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-web.py"
 INSTALL = "pip install 'starlette>=0.41' 'jinja2>=3.1.5' 'hypercorn>=0.17' 'prometheus-client>=0.21' 'regex>=2024.5'"
-"""What the extra `web` installs: this works wherever qs itself was installed from."""
+"""The packages of the extra `web`. Naming them works wherever qs itself was installed from."""
 _SERVER = "--server-"
 """The beginning of the flags for TLS and a token towards the queue server."""
 _DESCRIPTION = (

@@ -10,8 +10,8 @@ _Bounds = dict[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a histogram says. count: how many; mean, half, most: seconds, the median and the value that 99 of 100 do not
-    exceed; None if there were none."""
+    """A summary of a histogram. count: how many; mean, half, most: seconds, the median and the value that 99 of 100 do
+    not exceed; None if there were none."""
 
     count: float
     mean: float | None

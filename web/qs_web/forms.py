@@ -12,7 +12,7 @@ _FIELDS = 4000
 _LARGE_AT_ONCE = 8
 """Forms larger than usual that are read at the same time. Others wait for their turn."""
 _SECONDS = 20.0
-"""How long a browser may take to send a form."""
+"""Seconds that a browser may take to send a form."""
 
 
 class Form:

@@ -1,4 +1,4 @@
-"""What every request has to pass, and every answer carries: names of the page, requests of other sites, headers."""
+"""Refuses requests for other host names or from other sites, and adds the security headers to every answer."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether the queue server can do its work: checks with a text that says which of them failed."""
+"""Checks whether the queue server can do its work, and says which check failed."""
 
 import time
 from typing import NamedTuple

@@ -1,4 +1,5 @@
-"""What the queues did in the last minutes, from the figures that pages and scrapes have asked for anyway.
+"""Keeps the last minutes of each queue, and of all queues together, from the figures that pages and scrapes have asked
+for anyway.
 
 Nothing is asked for the sake of the history: with no page open it stays empty. Counters are taken as growing evenly
 between two samples, so a gap in which nobody looked shows as its average.
@@ -145,3 +146,35 @@ def _figures_at(rows: "array[float]", at: int, time: float) -> Figures | None:
         one[1] + (two[1] - one[1]) * share,
         one[2] + (two[2] - one[2]) * share,
     )
+
+
+class Totals:
+    """Sums of the figures of all queues that a principal may see, from the last answer of the queue server, and the
+    history of the sums."""
+
+    def __init__(self) -> None:
+        self.ready = self.in_flight = self.delayed = self.dead = self.queues = self.paused = 0
+        self._history = History()
+
+    def observe(self, now: float, queues: Iterable[QueueInfo]) -> None:
+        """Takes an answer. now: as for `History.observe`."""
+        self.ready = self.in_flight = self.delayed = self.dead = self.queues = self.paused = 0
+        pushed = done = depth = 0
+        for info in queues:
+            self.queues += 1
+            self.paused += bool(info.paused)
+            self.ready += info.ready or 0
+            self.in_flight += info.in_flight or 0
+            self.delayed += info.delayed or 0
+            self.dead += info.dead or 0
+            figures = figures_of(info)
+            pushed, done, depth = pushed + figures[0], done + figures[1], depth + figures[2]
+        self._history.observe(now, "", (pushed, done, depth))
+
+    def rates(self) -> Rates:
+        """Returns the rates now."""
+        return self._history.rates("")
+
+    def points(self, now: float) -> list[Point]:
+        """Returns the last minutes, see `History.points`."""
+        return self._history.points("", now)

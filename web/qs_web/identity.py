@@ -1,4 +1,4 @@
-"""How the page itself speaks to the queue server, TLS and a token: read from files, and read again."""
+"""Reads TLS and token of the page's own connections to the queue server from files, at the start and on reload."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +16,14 @@ class Identity:
         self._read = read
         self._shows_certificate = shows_certificate
         self.current: Security
-        """What the page's own connections begin with."""
+        """The TLS context and the token of the page's own connections."""
         self.version = 0
-        """How often the files have been read: connections of an older version are to be replaced."""
+        """Grows each time that the files are read: connections of an older version are to be replaced."""
         self.reload()
 
     @property
     def about(self) -> str:
-        """What the page says of itself to the queue server."""
+        """Describes, for the log, how the page authenticates at the queue server."""
         tls = "in the clear" if self.current.context is None else "with TLS"
         return f"{tls}, {'without a token' if self.current.token is None else 'with a token'}"
 

@@ -1,4 +1,4 @@
-"""What the forms of messages do: delete, release, redrive those that are checked."""
+"""Handles the forms of messages: deletes, releases or redrives those that are checked."""
 
 from starlette.responses import Response
 

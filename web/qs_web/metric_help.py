@@ -1,4 +1,4 @@
-"""What each metric means, in a line: the HELP that Prometheus shows. docs/monitoring.md says more."""
+"""One line of HELP for each metric, as Prometheus shows it. docs/monitoring.md says more."""
 
 FIGURES = {
     "build_info": "The version of the program, of Python, and of the library that reads XML. Always 1.",

@@ -1,4 +1,4 @@
-"""What goes wrong on the side of the visitor."""
+"""The error of a request that is the visitor's fault."""
 
 
 class ProblemError(Exception):

@@ -1,4 +1,4 @@
-"""What the forms of queues do: make, pause, resume, purge, delete, redrive, push, change options."""
+"""Handles the forms of queues: make, pause, resume, purge, delete, redrive, push, change options."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -42,8 +42,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the address asks for. sort: a column; down: the largest first; text: part of a name; only: a kind of queues,
-    "" for all."""
+    """The order and the filter that the address asks for. sort: a column; down: the largest first; text: part of a
+    name; only: a kind of queues, "" for all."""
 
     sort: str
     down: bool

@@ -1,4 +1,4 @@
-"""What every request of the page works with."""
+"""The parts of the page that its requests share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ from qs_client.security import Token
 _MOST = 1000
 """Sessions that are kept. The oldest one gives way."""
 _SECONDS = 12 * 3600.0
-"""How long a session lasts after the sign-in."""
+"""Seconds that a session lasts after the sign-in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .visit import Visit
 _FORM = 16 * 1024
 """Bytes of a form with a token."""
 _AT_ONCE = trio.CapacityLimiter(8)
-"""How many tokens are tried at the same time, so that guesses do not take all connections of the queue server."""
+"""Tokens that are tried at the same time at most, so that guesses do not take all connections of the queue server."""
 
 
 async def show_sign_in(visit: Visit) -> Response:

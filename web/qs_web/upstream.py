@@ -8,15 +8,15 @@ import trio
 from qs_client import AsyncQueueClient, QueueClient, QueueInfo
 from qs_client.security import Security
 
-from .totals import Totals
+from .history import Totals
 
 _SECONDS = 10.0
-"""How long one exchange with the queue server may take."""
+"""Seconds that one exchange with the queue server may take."""
 _FRESH = 1.0
 """Seconds for which an answer to `queue-stats` is shown again: pages that are open at the same time share it."""
 _SHARE = 10
-"""How many times longer than the queue server took for an answer it is shown again. Ten thousand queues cost it half a
-second."""
+"""An answer is shown again for so many times the time that the queue server took for it. Ten thousand queues cost it
+half a second."""
 _SOON = 0.2
 """Seconds that a page waits for a new answer before it shows the old one."""
 _LATE = 1.2

@@ -49,9 +49,9 @@ class Committer:
         self.record: Record | None = None
         self.busy = False
         self.served = 0
-        """How many groups of requests, and jobs, have been in batches so far."""
+        """The number of groups of requests, and of jobs, that have been in batches so far."""
         self.clients = 0
-        """How many connections there are."""
+        """The number of connections."""
         self.expiry = Alarm()
         """When the next window or delay ends."""
         self.upkeep = Alarm()

@@ -13,11 +13,11 @@ from .committer import Committer
 from .jobs import Job
 
 _SECONDS = 0.002
-"""How long a slice takes, about."""
+"""Seconds that a slice takes, about."""
 _COUNT = 200
 """Messages that are handled between two looks at the time: less than a millisecond, if they are in memory."""
 _REST = 6
-"""How much longer than a slice the requests of others have before the next one."""
+"""The rest after a slice, in which requests of others are served, is this many times as long as the slice."""
 _SHARED = 0.1
 """Seconds for which slices are followed by rests once others were served between two of them: the request that comes
 next is often still on its way."""

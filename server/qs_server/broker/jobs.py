@@ -1,4 +1,4 @@
-"""What the broker runs in its batches: the requests of a connection, or a function of the server itself.
+"""The jobs that the broker runs in its batches: the requests of a connection, or a function of the server itself.
 
 A job knows nothing of sockets, and the broker nothing of operations.
 """
@@ -55,7 +55,7 @@ class Work(Protocol):
         """Number of requests without an answer; for a job, 1 until it has run."""
 
     ended: Callable[[], None] | None
-    """What the committer calls in the loop when a batch that it was in is over; it sets this to None before."""
+    """Called by the committer, in the loop, after a batch that it was in; the committer sets it to None first."""
 
     early_commits: int
     """The engine's `early_commits` when something was last done for this work."""

@@ -16,7 +16,7 @@ class Leases:
         self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
         """By queue, and by id. A queue of which nothing is held is not in it."""
         self.count = 0
-        """How many messages are held."""
+        """The number of messages that are held."""
         self._ends: list[tuple[int, Key]] = []
         """A heap; entries of leases that have ended otherwise may still be in it."""
 

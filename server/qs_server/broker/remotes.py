@@ -42,9 +42,9 @@ class Remotes:
         self._default = default
         self._lifecycle = lifecycle
         self.counts = Stats()
-        """What this server has done with messages of all such queues since the start, also of those that are gone."""
+        """Counts what this server has done with messages of such queues since the start, deleted queues included."""
         self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
-        """Whether there is or was such a queue. An attribute, as every request asks."""
+        """True if there is or was such a queue. An attribute, as every request asks."""
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
         """Counts what has happened to a message, and tells the lifecycle record; see Lifecycle."""

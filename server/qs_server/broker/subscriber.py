@@ -29,9 +29,9 @@ class Subscriber:
     assigned: int = 0
     written: int = 0
     starved: bool = False
-    """Whether it was left out because its outbox is full, and is to be served when the client has read."""
+    """True if it was left out because its outbox is full, and is to be served when the client has read."""
     mail: list[Message] = field(default_factory=list)
-    """What it is to be sent; the loop takes it when a batch has ended."""
+    """The messages that it is to be sent; the loop takes them when a batch has ended."""
     new: list["Subscription"] = field(default_factory=list)
     """Subscriptions that begin once the client has the answer that says so."""
 

@@ -235,7 +235,7 @@ class Subscriptions:
 
     @property
     def total(self) -> int:
-        """How many subscriptions clients that are connected have, each to one queue or several."""
+        """The number of subscriptions of connected clients, each to one queue or several."""
         return len({each for ring in self._rings.values() for each in ring if not each.closed})
 
     def is_waiting(self, qid: str) -> bool:

@@ -19,7 +19,7 @@ class Waiters:
         self._lines: dict[str, list[tuple[int, Work]]] = {}
         self._places: dict[Work, tuple[trio.Event, Pause]] = {}
         self.any = False
-        """Whether anybody waits."""
+        """True if anybody waits."""
 
     def add(self, work: Work, pause: Pause) -> None:
         """Takes a place in every one of the queues, before those that began to wait later."""
@@ -34,7 +34,7 @@ class Waiters:
 
     @property
     def total(self) -> int:
-        """How many works wait, each in one queue or several."""
+        """The number of works that wait, each in one queue or several."""
         return len(self._places)
 
     def woken(self, work: Work) -> trio.Event:

@@ -20,7 +20,7 @@ from ..storage.engine import SECOND
 _logger = logging.getLogger(__name__)
 _NAME = re.compile(r"history-[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}\.jsonl")
 _OPEN = "."
-"""How the name of a file that is being written begins."""
+"""The beginning of the name of a file that is being written."""
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _CHUNK = 1 << 16
 
@@ -41,7 +41,7 @@ class OpenFile:
         self.fd = fd
         self.size = 0
         self.torn = False
-        """Whether there may be bytes beyond the size."""
+        """True if there may be bytes beyond the size."""
         self._disk = disk
 
     def append(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a server can be told, with the defaults. The command's flags are these."""
+"""The options of a server, with their defaults. The command's flags are these."""
 
 from dataclasses import dataclass, field
 

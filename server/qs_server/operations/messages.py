@@ -83,7 +83,7 @@ def get_message(service: Service, request: wire.GetMessage) -> Message:
 
 
 def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
-    """What was delivered to this very client: it is in nobody else's window."""
+    """Returns a message that was delivered to this very client, None if it was not: it is in nobody else's window."""
     subscriber = service.subscriber
     receipt = None if subscriber is None else service.subscriptions.receipt(subscriber, qid, mid)
     if receipt is None:
@@ -267,7 +267,7 @@ def _count(service: Service, asked: int | None, default: int) -> int:
 
 
 def first_mid(answer: Message) -> tuple[str, int] | None:
-    """What a push's failure is known by: queue and first id. None for other answers."""
+    """Returns the key by which a push's failure is known, queue and first id; None for other answers."""
     if not isinstance(answer, wire.PushMessage):
         return None
     mids: Sequence[int] = answer.mids or ([] if answer.mid is None else [answer.mid])

@@ -82,7 +82,7 @@ class RequestBatch:
         self._taken = 0  # answers, by `take_answers`
         self._over: bool | None = None  # what the handler is sent next
         self.closes = False
-        """Whether the connection is closed after the answers: what came behind them is not handled."""
+        """True if the connection is closed after the answers: what came behind them is not handled."""
         self.pause: Pause | None = None
         self.deadline: float | None = None
         """When the pause ends, on the loop's clock; whoever lets it wait sets it."""

@@ -13,7 +13,7 @@ class Activity:
         """By queue that has pushes which are not visible yet: makes them visible, and returns by first id those that
         came to nothing."""
         self.staged_messages = 0
-        """How many messages that are, in all queues; each may have an open file."""
+        """The number of those messages, in all queues; each may have an open file."""
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
         self.expiries: list[tuple[int, str]] = []

@@ -253,7 +253,7 @@ class Claims(Protocol):
 
     @property
     def most(self) -> int:
-        """How many messages a claim may have."""
+        """The number of messages that a claim may have."""
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
         """Takes the oldest visible messages for a consumer: at most count, with at most max_bytes of payload but for
@@ -304,7 +304,7 @@ class Queue(Protocol):
 
     options: Options
     merges_pushes: ClassVar[bool]
-    """Whether pushes that are made with one call are as independent as those of many calls, only faster."""
+    """True if pushes that are made with one call are as independent as those of many calls, only faster."""
 
     @property
     def last_mid(self) -> int:
@@ -389,10 +389,11 @@ class Engine(ABC):
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]] = frozenset()
-    """What queues of its own storage lack. Without KEEP every queue is always empty, and the others mean nothing; a
-    method or an option for what is lacking raises UnsupportedError; without TELLS nothing ever arrives or expires."""
+    """The features that queues of its own storage lack. Without KEEP every queue is always empty, and the others mean
+    nothing; a method or an option for what is lacking raises UnsupportedError; without TELLS nothing ever arrives or
+    expires."""
     early_commits: int = 0
-    """How many commits there were in the middle of a batch: each made durable what was changed before it."""
+    """The number of commits in the middle of a batch: each made durable what was changed before it."""
 
     # -- queues
 

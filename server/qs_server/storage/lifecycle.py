@@ -7,7 +7,7 @@ does not report what other processes do in a directory.
 from typing import Literal, Protocol
 
 Event = Literal["pushed", "received", "released", "expired", "extended", "dead", "redriven", "retired", "deleted"]
-"""What happens to a message. pushed: it was added to a queue, by a push, a copy or a move; received: it was handed out;
+"""The events of a message. pushed: it was added to a queue, by a push, a copy or a move; received: it was handed out;
 released: its holder gave it back or lost the connection; expired: its window timed out (the end of a delay does not
 count); extended: the end of its window was moved; deleted: it was removed, by itself, by a purge, or with its queue.
 

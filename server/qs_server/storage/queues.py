@@ -16,7 +16,7 @@ class EngineQueue(Queue, Protocol):
 
     @property
     def counts(self) -> Stats:
-        """What has happened to its messages since the start."""
+        """The counts of what has happened to its messages since the start."""
 
     def __len__(self) -> int:
         """Returns how many messages it holds, in whatever state, without pushes that are not visible yet."""
@@ -28,7 +28,7 @@ class EngineQueue(Queue, Protocol):
 
     @property
     def ready(self) -> int:
-        """How many messages are visible."""
+        """The number of visible messages."""
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False

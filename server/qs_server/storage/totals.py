@@ -29,11 +29,11 @@ class Counted(Protocol):
 
     @property
     def counts(self) -> Stats:
-        """What has happened to its messages since the start."""
+        """The counts of what has happened to its messages since the start."""
 
     @property
     def ready(self) -> int:
-        """How many messages are visible."""
+        """The number of visible messages."""
 
     @property
     def options(self) -> Options:

@@ -16,7 +16,7 @@ class Taken(NamedTuple):
 
 
 class End(Protocol):
-    """What pump and sink ask of each layout."""
+    """The methods that pump and sink need of each layout."""
 
     def put(self, payload: bytes, seconds: float) -> bool:
         """Stores a message. False when the queue was full for all the seconds. OSError; StorageError."""

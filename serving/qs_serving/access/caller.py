@@ -31,7 +31,7 @@ class NotAllowedError(Exception):
 
 
 class _How(Enum):
-    """How a connection has said who it is."""
+    """The way in which a connection has said who it is."""
 
     NOT = "not at all"
     TOKEN = "by a token"  # noqa: S105 - not a token

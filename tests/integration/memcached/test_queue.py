@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.engines import ManualClock
-from support.memcached_calls import LOTS, MakeEngine, drain, items, listed, push_numbers
+from support.engines import LOTS, ManualClock
+from support.memcached_calls import MakeEngine, drain, items, listed, push_numbers
 from support.memcached_serving import Memcached, needs_memcached
 
 from qs_server.storage.engine import (

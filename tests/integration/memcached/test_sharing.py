@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, ManualClock
-from support.memcached_calls import LONG, LOTS, MakeEngine, listed, push_numbers
+from support.engines import EPOCH, LOTS, ManualClock
+from support.memcached_calls import LONG, MakeEngine, listed, push_numbers
 from support.memcached_serving import Memcached, needs_memcached, push_and_receive
 
 from qs_server.storage.engine import (

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.memcached_calls import LONG, LOTS, MakeEngine, push_numbers
+from support.engines import LOTS
+from support.memcached_calls import LONG, MakeEngine, push_numbers
 from support.memcached_serving import Memcached, engine_on, needs_memcached
 
 from qs_server.storage.engine import SECOND, NoSuchQueueError, Options, Receipt

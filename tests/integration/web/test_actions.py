@@ -1,4 +1,4 @@
-"""What the forms of a queue and of its messages do, and that what destroys asks first."""
+"""Tests what the forms of a queue and of its messages do, and that what destroys asks first."""
 
 import re
 
@@ -9,7 +9,7 @@ from qs_client import QueueClient
 
 
 def note(browser: httpx.Client, answer: httpx.Response) -> str:
-    """What the page after an action says."""
+    """Returns what the page after an action says."""
     assert answer.status_code == 303, answer.text
     page = browser.get(answer.headers["location"])
     assert page.status_code == 200

@@ -1,4 +1,4 @@
-"""What keeps other sites, other machines and proxies from misusing the page: headers, names, paths, TLS."""
+"""Tests what keeps other sites, other machines and proxies from misusing the page: headers, names, paths, TLS."""
 
 import ssl
 from pathlib import Path

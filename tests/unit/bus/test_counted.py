@@ -28,8 +28,7 @@ async def test_a_queue_that_does_not_count(world: World) -> None:
 async def test_a_fan_out(world: World) -> None:
     """Several members that release a message are one release; both get what comes again, with its new count, and a
     third one, which has it in hand, does not."""
-    feed = world.fan_out()
-    feed.counted = True
+    feed = world.fan_out(counted=True)
     one, two, three = (world.client() for _ in range(3))
     for client in (one, two, three):
         client.join(feed, ack=True)
@@ -50,8 +49,7 @@ async def test_a_fan_out(world: World) -> None:
 
 async def test_a_dead_letter(world: World) -> None:
     """What does not come again is forgotten; who has it in hand may still acknowledge it."""
-    feed = world.fan_out()
-    feed.counted = True
+    feed = world.fan_out(counted=True)
     one, two = world.client(), world.client()
     for client in (one, two):
         client.join(feed, ack=True)
@@ -71,8 +69,7 @@ async def test_a_dead_letter(world: World) -> None:
 async def test_who_waits_for_it_leaves(world: World) -> None:
     """A member that waits for a message to come again and goes is not waited for; the last one that goes has nothing
     to give back, as the server has the message."""
-    feed = world.fan_out()
-    feed.counted = True
+    feed = world.fan_out(counted=True)
     one, two = world.client(), world.client()
     for client in (one, two):
         client.join(feed, ack=True)
@@ -93,8 +90,7 @@ async def test_who_waits_for_it_leaves(world: World) -> None:
 async def test_one_that_has_no_room_when_it_comes_again(nursery: trio.Nursery) -> None:
     """It waits for room, and its payload with it."""
     world = World(nursery, outbox=100)
-    feed = world.fan_out()
-    feed.counted = True
+    feed = world.fan_out(counted=True)
     client = world.client()
     client.join(feed, ack=True, prefetch=1)
     first, second = world.push(feed), world.push(feed, "later")
@@ -131,8 +127,7 @@ async def test_a_name(world: World) -> None:
 @pytest.mark.parametrize("counted", [False, True])
 async def test_the_end_of_the_bus(world: World, *, counted: bool) -> None:
     """What no member had is given back, if that has to be said; the server sends nothing more."""
-    feed = world.fan_out()
-    feed.counted = counted
+    feed = world.fan_out(counted=counted)
     world.client().join(feed, ack=True, prefetch=1)
     sent = [world.push(feed) for _ in range(3)]
     feed.stop()
@@ -143,8 +138,7 @@ async def test_the_end_of_the_bus(world: World, *, counted: bool) -> None:
 
 async def test_a_client_that_was_only_slow(world: World) -> None:
     """What a client got unasked, because it said nothing at first, does not count as received."""
-    feed = world.fan_out()
-    feed.counted = True
+    feed = world.fan_out(counted=True)
     slow = world.client().join(feed, asked=False)
     mid = world.push(feed)
     slow.leave()

@@ -1,4 +1,4 @@
-"""What a client of the bus may do, by who it is, for every operation of the bus."""
+"""Tests what a client of the bus may do, by who it is, for every operation of the bus."""
 
 from types import SimpleNamespace
 from typing import Any

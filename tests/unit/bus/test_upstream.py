@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from support.bus_memory import answered
 
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
@@ -49,14 +50,7 @@ class Scripted(Upstream):
         self.answers: Callable[[Message], Message] = lambda request: request
 
     async def call(self, call: Call[Any]) -> Any:
-        await trio.lowlevel.checkpoint()
-        exchange = next(call)
-        while True:
-            self.asked.append(exchange.request)
-            try:
-                exchange = call.send(self.answers(exchange.request))
-            except StopIteration as returned:
-                return returned.value
+        return await answered(call, self.asked, self.answers)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from support.bus_memory import answered
 
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
@@ -43,14 +44,7 @@ class Server:
             self.posted.append(message)
 
     async def call(self, call: Call[Any], timeout: float) -> Any:
-        await trio.lowlevel.checkpoint()
-        exchange = next(call)
-        while True:
-            self.asked.append(exchange.request)
-            try:
-                exchange = call.send(self.answers(exchange.request))
-            except StopIteration as returned:
-                return returned.value
+        return await answered(call, self.asked, self.answers)
 
     def close(self) -> None:
         self.closed.set()

@@ -1,4 +1,4 @@
-"""What may be given to clients, and what is said of the rest, before anything is sent."""
+"""Tests what may be given to clients, and what is said of the rest, before anything is sent."""
 
 from collections.abc import Callable
 from typing import Any

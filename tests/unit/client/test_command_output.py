@@ -1,4 +1,4 @@
-"""What `qs` writes for people and for programs."""
+"""Tests what `qs` writes for people and for programs."""
 
 import io
 import json

@@ -14,7 +14,7 @@ CA = str(authority().cert)
 
 
 def _made(*argv: str, address: str = "localhost:1", prefix: str = "--", **environ: str) -> tuple[Security, list[str]]:
-    """What the flags, an address and the variables make, and the warnings."""
+    """Returns what the flags, an address and the variables make, and the warnings."""
     parser = argparse.ArgumentParser()
     add_security(parser, prefix)
     arguments, warned = parser.parse_args(argv), list[str]()
@@ -23,7 +23,7 @@ def _made(*argv: str, address: str = "localhost:1", prefix: str = "--", **enviro
 
 
 def _trusts(context: ssl.SSLContext | None) -> int:
-    """How many CAs a context trusts."""
+    """Returns how many CAs a context trusts."""
     assert context is not None
     assert context.verify_mode == ssl.CERT_REQUIRED
     return context.cert_store_stats()["x509_ca"]

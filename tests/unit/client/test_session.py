@@ -26,7 +26,7 @@ from qs_schemas import TABLE, Fault, Peer
 
 
 def sent(session: Session) -> list[Message]:
-    """What the server reads of what the session has sent since."""
+    """Returns what the server reads of what the session has sent since."""
     peer = Peer()
     peer.receive_data(session.data_to_send())
     events = list(peer.events())

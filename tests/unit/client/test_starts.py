@@ -1,4 +1,4 @@
-"""What `qs` imports: a short command starts fast, because it leaves out what it does not need."""
+"""Tests what `qs` imports: a short command starts fast, because it leaves out what it does not need."""
 
 import subprocess
 import sys

@@ -29,7 +29,7 @@ ORDER = """<xs:element name="order"><xs:complexType><xs:sequence>
 
 
 def columns(required: str = "", **kinds: DataType) -> str:
-    """What documents fill, as JSON; one column may be NOT NULL."""
+    """Returns what documents fill, as JSON; one column may be NOT NULL."""
     return StructType([StructField(name, kind, name != required) for name, kind in kinds.items()]).json()
 
 

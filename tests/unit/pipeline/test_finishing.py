@@ -53,7 +53,7 @@ def test_a_batch_goes_one_way(tmp_path: Path, other: Targets, said: str) -> None
 
 
 def test_a_batch_of_which_nothing_is_pushed_may_go_another_way(tmp_path: Path) -> None:
-    """As when the query failed on it."""
+    """A batch that was refused, as the query failed on it, may have other targets."""
     state = _begun(tmp_path)
     state.refused()
     other = _begun(tmp_path, way=Targets("out", "bad", "SELECT mid, body FROM messages"))

@@ -27,7 +27,7 @@ def java(home: Path, says: str) -> Path:
     ],
 )
 def test_versions_of_java(tmp_path: Path, says: str, version: int | None) -> None:
-    """As the different makers write them."""
+    """The versions are read as the different makers write them."""
     assert java_version(java(tmp_path, says)) == version
 
 

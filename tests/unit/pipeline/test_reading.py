@@ -1,4 +1,4 @@
-"""What a stream's reader asks of the server when Spark asks it for offsets, and how a task reads its slice."""
+"""Tests what a stream's reader asks of the server when Spark asks it for offsets, and how a task reads its slice."""
 
 import pickle
 

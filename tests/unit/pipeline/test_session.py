@@ -1,4 +1,4 @@
-"""What the end of a session leaves on stderr."""
+"""Tests what the end of a session leaves on stderr."""
 
 import socket
 

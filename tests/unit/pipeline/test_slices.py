@@ -1,4 +1,4 @@
-"""How a claim is cut: nothing is left out, nothing is in two slices, nothing is too large."""
+"""Tests how a claim is cut: nothing is left out, nothing is in two slices, nothing is too large."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What tasks stage and what is published: every row once, whatever answers are lost."""
+"""Tests what tasks stage and what is published: every row once, whatever answers are lost."""
 
 import itertools
 from collections.abc import Iterator

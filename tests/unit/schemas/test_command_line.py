@@ -1,4 +1,4 @@
-"""What all commands have in common: one line about a mistake, colours on a terminal, completion by shells."""
+"""Tests what all commands have in common: one line about a mistake, colours on a terminal, completion by shells."""
 
 import io
 import subprocess

@@ -68,7 +68,7 @@ def feed(framer: Framer, data: bytes, size: int) -> None:
 
 
 def documents(data: bytes, size: int, limits: Limits | None = None) -> list[bytes | str]:
-    """What a framer gives for data that come in pieces; errors as their text, ends at one that closes."""
+    """Returns what a framer gives for data that come in pieces; errors as their text, ends at one that closes."""
     framer = Framer(limits or Limits())
     found: list[bytes | str] = []
     for piece in pieces(data, size):

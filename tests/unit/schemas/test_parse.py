@@ -273,7 +273,7 @@ def test_payload_text() -> None:
 
 
 def test_many_comments() -> None:
-    """As many comments as a document can hold are taken out of a value."""
+    """All the comments that a document can hold are taken out of a value."""
     inside = "<qid>" + "<!---->" * 50_000 + "a" + "<!---->b" * 50 + "</qid>"
     assert parse(qs(inside, op="purge-queue")) == PurgeQueue(req="r1", qid="a" + "b" * 50)
 

@@ -130,7 +130,7 @@ def test_a_part_that_is_committed_does_not_answer_for_all(place: Place, run: Cal
 
 
 def test_pushes_that_were_done_together_are_not_refused(place: Place, run: Callable[..., None]) -> None:
-    """As far as they are committed."""
+    """The pushes to a queue that are committed are answered; those that are not are refused."""
     place.queue("one", "other")
     payloads = [b"x" * (HALF // 3)] * 5
     one, other = Pushes("one", *payloads), Pushes("other", *payloads)

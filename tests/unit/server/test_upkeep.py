@@ -70,7 +70,7 @@ def clock() -> MockClock:
 
 
 def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrument, work: bool = False) -> Upkept:
-    """What an engine has been asked for within a minute."""
+    """Returns what an engine has been asked for within a minute."""
     engine = Upkept(clock, slices, due, work)
 
     async def main() -> None:

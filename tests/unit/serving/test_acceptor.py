@@ -1,4 +1,4 @@
-"""What takes clients, and stops."""
+"""Tests what takes clients, and stops."""
 
 import trio
 

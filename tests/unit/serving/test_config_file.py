@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def refused(file: Path, text: str | bytes, capsys: pytest.CaptureFixture[str], program: str = "queue-server.py") -> str:
-    """What the command says of a file that it refuses: one line, exit code 2."""
+    """Returns what the command says of a file that it refuses: one line, exit code 2."""
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(SystemExit) as ended:
         READERS[program](["--config", str(file)])

@@ -18,7 +18,7 @@ def test_a_duration_has_its_bucket(seconds: float, bucket: int) -> None:
 
 
 def test_buckets_are_cumulative() -> None:
-    """As Prometheus has them: each counts what the ones before it count, and the last everything."""
+    """Each bucket counts what the ones before it count, and the last everything, as Prometheus wants."""
     histogram = Histogram()
     for seconds in (0.0002, 0.0002, 0.3, 99):
         histogram.observe(seconds)
@@ -65,7 +65,7 @@ def test_an_operation_that_only_fails() -> None:
 
 
 def test_of_the_process() -> None:
-    """What /proc says of it."""
+    """The figures of the process change with what /proc says of it."""
     values = {figure.name: figure.value for figure in process_figures(5.5)}
     assert values["start_time_seconds"] == 5.5
     assert values["memory_resident_bytes"] > 1_000_000

@@ -46,12 +46,12 @@ class Side:
         self.over = True
 
     async def left(self) -> bytes:
-        """What the server's side has left in its socket."""
+        """Returns what the server's side has left in its socket."""
         with trio.fail_after(10):
             return await self._ours.receive_some()
 
     async def answer(self) -> bytes:
-        """What the server sends next, b"" if it closes."""
+        """Returns what the server sends next, b"" if it closes."""
         try:
             with trio.fail_after(10):
                 return await self.stream.receive_some()

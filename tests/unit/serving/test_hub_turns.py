@@ -1,4 +1,4 @@
-"""How long a turn of the hub may take, whatever the clients do, by a clock and an epoll of the test's own."""
+"""Tests how long a turn of the hub may take, whatever the clients do, by a clock and an epoll of the test's own."""
 
 import select
 

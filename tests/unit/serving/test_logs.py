@@ -27,11 +27,11 @@ if len(sys.argv) > 4:
     raise RuntimeError("unforeseen\\nin two lines")
 """
 HOSTILE = r"two\nlines \x1b[31m \u2028 \udc80 \" \\ \U0001f34e \0"
-"""As Python escapes it."""
+"""A text that is hard to log, as Python escapes it."""
 
 
 def said(form: str, *words: str, verbose: int = 0, **environ: str) -> list[str]:
-    """What a process says on standard error, line by line."""
+    """Returns what a process says on standard error, line by line."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, form, str(verbose), *words],
         stderr=subprocess.PIPE,
@@ -85,7 +85,7 @@ def test_json_to_the_end() -> None:
 
 
 def journal_of(log: Path) -> str:
-    """What systemd puts into JOURNAL_STREAM if a file is the journal's stream."""
+    """Returns what systemd puts into JOURNAL_STREAM if a file is the journal's stream."""
     found = log.stat()
     return f"{found.st_dev}:{found.st_ino}"
 

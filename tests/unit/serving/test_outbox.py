@@ -1,4 +1,4 @@
-"""What waits to be read by one client: sent in order, counted, told of, and dropped when the client has gone."""
+"""Tests what waits to be read by one client: sent in order, counted, told of, and dropped when the client has gone."""
 
 import socket
 

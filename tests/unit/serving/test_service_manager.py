@@ -1,4 +1,4 @@
-"""What the environment says of a service manager, and what is sent to its socket."""
+"""Tests what the environment says of a service manager, and what is sent to its socket."""
 
 import socket
 from pathlib import Path

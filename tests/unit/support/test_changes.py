@@ -1,4 +1,4 @@
-"""How tests wait for what another process does."""
+"""Tests how tests wait for what another process does."""
 
 from pathlib import Path
 

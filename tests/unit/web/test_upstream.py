@@ -1,4 +1,4 @@
-"""What a scrape gets: figures that are as new as it is, also from a queue server that is slow."""
+"""Tests what a scrape gets: figures that are as new as it is, also from a queue server that is slow."""
 
 import threading
 from typing import Any

@@ -18,16 +18,16 @@ DELAYED_SUFFIX = ".delayed"
 the purge of the Python package dirq removes the lock of whatever has the name of an element there, however new."""
 
 is_directory = re.compile("[0-9a-f]{8}").fullmatch
-"""Whether it is the name of an intermediate directory."""
+"""Matches the name of an intermediate directory."""
 is_element = re.compile("[0-9a-f]{14}").fullmatch
-"""Whether it is the name of an element inside of one."""
+"""Matches the name of an element inside of one."""
 is_being_added = re.compile(f"[0-9a-f]{{14}}(?:{re.escape(DELAYED_SUFFIX)})?").fullmatch
-"""Whether it is the name of an element in `temporary`."""
+"""Matches the name of an element in `temporary`."""
 is_full_name = re.compile("[0-9a-f]{8}/[0-9a-f]{14}").fullmatch
-"""Whether it is the name of an element, DIRECTORY/ELEMENT."""
+"""Matches the name of an element, DIRECTORY/ELEMENT."""
 
 ATTEMPTS = 1000
-"""How often a name that is taken, or a directory that a purge has just removed, is tried again; then it is an error."""
+"""Attempts to find a name that is free, or a directory that a purge has not just removed, before it is an error."""
 
 
 def element_name(rndhex: int, attempt: int = 0) -> str:

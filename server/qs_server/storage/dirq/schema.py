@@ -9,7 +9,7 @@ from .element_names import LOCKED_DIRECTORY
 from .Exceptions import QueueError
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
-"""Whether it can be the name of a piece of data, and so of its file."""
+"""Matches what can be the name of a piece of data, and so of its file."""
 _parse_type = re.compile(r"(binary|string|table)([?*]{0,2})").fullmatch
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _UNESCAPES = {escape: character for character, escape in _ESCAPES.items()}

@@ -36,7 +36,7 @@ class MessageDirectory:
         self.attributes = store_for(path, shared.disk, sync=shared.always)
         self.letters = origins_in(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
         self.origins: dict[int, Origin] = {}
-        """What the dead letters were, of those that are loaded."""
+        """The origins of the dead letters that are loaded."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
         """The number under which what happens in the directory is reported."""

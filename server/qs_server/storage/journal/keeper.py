@@ -62,7 +62,7 @@ class LogKeeper:
         self._doors = Doors(partial(store_for, sync=False))
         self._numbers = 0
         self.commit_is_cheap = False
-        """Whether a commit is over soon enough to wait for it, as far as the last one tells."""
+        """True if a commit is over soon enough to wait for it, judged by the last one."""
         self._replayed = False
 
     # -- a start --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .records import KEY_SIZE, key_of
 from .store import Store
 
 WINDOW = 300 * SECOND
-"""How long a key is remembered after its push, in microseconds."""
+"""Microseconds for which a key is remembered after its push."""
 
 _PAGE = 256
 """Keys of a page."""

@@ -72,7 +72,7 @@ class Log:
         self.changes = 0
         """Grows with every change of the segments: when one is begun, given up or removed, or could not be begun."""
         self.pending: list[tuple[bytes, bytes | None]] = []
-        """What was appended and is not written: bodies, and payloads that follow them."""
+        """The records that were appended and are not written: bodies, and payloads that follow them."""
         self.unwritten: dict[int, bytes] = {}
         """Payloads that were appended one by one and are in no segment yet, by their places."""
         self._length, self._wanted, self._kept, self._halfway = 0, False, 0, 0
@@ -87,11 +87,11 @@ class Log:
         self.cost = 0.0
         """Seconds that a write and its sync take, on average."""
         self.first_records: Callable[[], Iterable[bytes]] = tuple
-        """What a new segment has to begin with: a QUEUE for each queue."""
+        """Returns the records that a new segment has to begin with: a QUEUE for each queue."""
         self.tight = False
-        """Whether the disk was full when it was last asked for another segment."""
+        """True if the disk was full when it was last asked for another segment."""
         self.is_shrinking: Callable[[], bool] = lambda: False
-        """Whether compaction is at work."""
+        """Tells whether compaction is at work."""
         self.settle_upkeep: Callable[[], bool] = lambda: False
         """Waits for what is made or removed in another thread. Returns whether there was anything."""
         self.make_room: Callable[[], bool] = lambda: False

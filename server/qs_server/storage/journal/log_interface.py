@@ -1,4 +1,4 @@
-"""What queues, and all that is theirs, use of the log: see `Log`, which does it.
+"""The part of the log that queues, and all that is theirs, use. `Log` implements it.
 
 With this, whatever works on queues knows neither segments nor files, and can be read without them.
 """
@@ -39,7 +39,7 @@ class RecordLog(Segments, Protocol):
     failed: OSError | None
     """Why it takes nothing any more; None: it does."""
     tight: bool
-    """Whether the disk was full when it was last asked for another segment."""
+    """True if the disk was full when it was last asked for another segment."""
     commit_batch: Callable[[], None]
     """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
 

@@ -81,7 +81,7 @@ class LogQueue(QueueState):
 
     @property
     def ready(self) -> int:
-        """How many messages are visible."""
+        """The number of visible messages."""
         return self.table.index.ready.count
 
     @property

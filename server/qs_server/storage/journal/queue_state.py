@@ -39,7 +39,7 @@ class QueueState:
 
     @property
     def number(self) -> int:
-        """What the queue is called in the log."""
+        """The number of the queue in the log."""
         return self.table.number
 
     def time(self, number: int) -> int:

@@ -33,7 +33,7 @@ class SegmentWriter:
         self._disk = disk
         self._sync = sync
         self.seed = seed(header.salt)
-        """What the checksums of the segment begin with."""
+        """The bytes that the checksums of the segment begin with."""
         self._buffer = mmap.mmap(-1, _CHUNK)
         self._dsync = False
         self._fd = self._open()

@@ -1,4 +1,4 @@
-"""What the queues of one log have in common: the log itself, payloads, space, and how to take back what failed.
+"""The state that the queues of one log share: the log itself, payloads, space, and how to take back what failed.
 
 A batch of changes is either in the log as a whole or, when its commit fails, taken back as a whole: what was answered
 is true, and nothing else is.
@@ -62,13 +62,13 @@ class Store:
         self.reader = reader
         self.usage = Usage()
         self.undo: list[tuple[Any, ...]] = []
-        """What takes back the changes of this batch: functions and their arguments, in the order of the changes."""
+        """The calls that take back the changes of this batch: functions and arguments, in the order of the changes."""
         self.tables: dict[int, Holder] = {}
         """The queues, by their numbers."""
         self.committed_early: Callable[[], None] = lambda: None
         """Called after a commit in the middle of a batch."""
         self.rollbacks = 0
-        """How often changes were taken back."""
+        """The number of times that changes were taken back."""
         self.families: dict[int, set[int]] = {}
         """The queues that may have payloads of each queue's records, which may be gone itself: see `leave`."""
         self._gone: dict[int, int] = {}  # numbers of queues that are gone: the last segment that may have their records
@@ -105,7 +105,7 @@ class Store:
         self.committed_early()
 
     def roll_back(self) -> None:
-        """What was changed since the last commit has not happened."""
+        """Takes back the changes since the last commit."""
         self._failure = None
         self.rollbacks += 1
         self.log.discard()

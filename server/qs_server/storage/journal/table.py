@@ -28,7 +28,7 @@ from ..shared import Shared
 from .store import READY, State, Store, record_size
 
 Dropped = tuple[int, int, int, bool, Origin | None]
-"""What a message was that has been removed: its place, its receives, what the index knew of it, whether a subscriber
+"""The state of a message that has been removed: its place, its receives, its index entry, whether a subscriber
 held it, and its origin."""
 _MOVES = 100
 """Messages that `expire` moves to the dead-letter queue at most: some 5 ms."""
@@ -65,9 +65,9 @@ class MessageTable:
         self.index = Index()
         self.places = MidMap()
         self.receives: dict[int, int] = {}
-        """How often the messages that were received at all have been."""
+        """The receives of each message that was received at all."""
         self.origins: dict[int, Origin] = {}
-        """What the dead letters were."""
+        """The origins of the dead letters."""
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1

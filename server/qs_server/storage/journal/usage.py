@@ -1,4 +1,4 @@
-"""How many bytes of each segment are still needed, and with that, whether the oldest one is worth copying."""
+"""Counts the bytes of each segment that are still needed, and tells whether the oldest one is worth copying."""
 
 SEGMENTS = 2
 """Segments that may be full of what is not needed any more."""
@@ -15,7 +15,7 @@ class Usage:
         self.total = 0
         """Live bytes of all segments."""
         self.emptied = 0
-        """How often the last live record of a segment was dropped, except in `written`."""
+        """The number of times that the last live record of a segment was dropped, except in `written`."""
         self.written = 0
         """The segment to which the log appends, as far as somebody has said so. It is emptied again and again while a
         queue is consumed as fast as it is filled."""

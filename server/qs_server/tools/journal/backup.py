@@ -27,7 +27,7 @@ from ..meter import Meter, counted, meter_for
 from ..output import say
 
 _TRIES = 100
-"""How often the copy begins again because a server has just removed or begun a segment."""
+"""The number of times that the copy begins again because a server has just removed or begun a segment."""
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 
 
@@ -36,7 +36,7 @@ class _ChangedError(Exception):
 
 
 class _Copied(NamedTuple):
-    """What was copied. segments, size: how many, and their bytes; linked: how many are links; frame: the last."""
+    """The result of a copy. segments, size: how many, and their bytes; linked: how many are links; frame: the last."""
 
     segments: int
     size: int

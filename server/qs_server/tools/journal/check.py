@@ -14,7 +14,7 @@ from ..output import say
 from .describing import describe_hole
 
 _TRIES = 5
-"""How often a journal is read again that a server has changed meanwhile."""
+"""The number of times that a journal is read again that a server has changed meanwhile."""
 
 
 def check(arguments: Namespace) -> int:

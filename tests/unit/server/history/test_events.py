@@ -1,4 +1,4 @@
-"""What an engine tells a record: each event in a message's life, once, with what is known of the message."""
+"""Tests what an engine tells a record: each event in a message's life, once, with what is known of the message."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, failed, files_engine
+from support.engines import ENGINES, EPOCH, LOTS, Bench, FaultyDisk, ManualClock, always, failed, files_engine
 
 from qs_server.storage.engine import (
     SECOND,
@@ -22,7 +22,6 @@ from qs_server.storage.engine import (
     State,
 )
 
-LOTS = 1 << 40
 WINDOW = 30 * SECOND
 
 

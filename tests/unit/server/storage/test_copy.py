@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, Crash, FaultyDisk, ManualClock
+from support.engines import EPOCH, LOTS, Crash, FaultyDisk, ManualClock
 
 from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
@@ -25,7 +25,6 @@ from qs_server.storage.engine import (
 from qs_server.storage.inotify import Inotify
 
 MID = EPOCH + 10
-LOTS = 1 << 40
 
 
 def open_engine(root: Path, disk: Disk | None = None, durability: Durability = Durability.ALWAYS) -> FilesEngine:

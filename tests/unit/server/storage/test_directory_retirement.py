@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, FaultyDisk, always, arrived, files_engine
+from support.engines import LOTS, Bench, FaultyDisk, always, arrived, files_engine
 
 from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_server.storage.engine import SECOND, Durability, Receipt, State
 
 KINDS: dict[str, type[DirectoriesEngine]] = {"files": FilesEngine, "dirq-simple": DirqSimpleEngine, "dirq": DirqEngine}
 AGE = 60_000_000
-LOTS = 1 << 40
 Make = Callable[[], Bench]
 
 

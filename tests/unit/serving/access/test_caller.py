@@ -26,7 +26,7 @@ REQUEST = st.dictionaries(st.sampled_from(["qid", "queues"]), st.sampled_from(li
 
 
 def model(section: dict[str, Any], rights: dict[str, Right], request: Message) -> bool:
-    """Whether a principal may make a request."""
+    """Tells whether a principal may make a request."""
     for right, qid in ((right, qid) for field, right in rights.items() for qid in named(request, field)):
         lists = [
             pattern for word in right.value.split(" or ") if word != "monitor" for pattern in section.get(word, [])

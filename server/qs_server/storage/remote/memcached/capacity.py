@@ -1,4 +1,4 @@
-"""How many messages a queue with a capacity holds: a number of its own in memcached, as no page knows them all."""
+"""Counts the messages of a queue with a capacity: a number of its own in memcached, as no page knows them all."""
 
 import contextlib
 import time

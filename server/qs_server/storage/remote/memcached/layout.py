@@ -20,7 +20,7 @@ from .rows import ROW, Entry, Rows
 PAGE = 200
 """Messages after which another page is begun: some 7 KiB, which each change of one of them writes."""
 _SLOTS = (0, PAGE, 1_200, 5_000, 20_000)
-"""How many messages a page has room for. A list is in one page, so that one swap makes all of it visible. The largest
+"""The messages that a page has room for. A list is in one page, so that one swap makes all of it visible. The largest
 page is 740,000 bytes; memcached takes items up to 1 MiB."""
 MOST = _SLOTS[-1]
 LOG = 32

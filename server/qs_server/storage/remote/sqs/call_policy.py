@@ -1,4 +1,4 @@
-"""How often and for how long a call of SQS is tried."""
+"""Bounds how often and for how long a call of SQS is tried."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class CallPolicy:
     comes."""
 
     attempts: int = 5
-    """How often a call is made, the first time included; at least 1."""
+    """The number of times that a call is made, the first one included; at least 1."""
     pause: float = 0.25
     """Before the second attempt, twice as long before each further one. Each lasts between half of that and all of it,
     so that many callers do not come back at the same moment."""
@@ -20,7 +20,7 @@ class CallPolicy:
     longest_poll: int = 20
     """Whole seconds that SQS is asked to wait for a message; it allows 20."""
     leave: float = 1.0
-    """How long `close` waits for long polls that nobody waits for any more."""
+    """Seconds that `close` waits for long polls that nobody waits for any more."""
     settle: float = 5.0
     """The same for long polls of queues of which a message was made visible less than that ago: SQS may have given it
     to such a poll, and it has to be made visible again, or it is hidden until its window is over."""

@@ -10,7 +10,7 @@ from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, RemoteError, S
 MOST = 120_000
 """Messages that are kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
 _KEPT = 50 * SECOND
-"""How long an ended window is remembered, before its message is as unknown as any other."""
+"""The time for which an ended window is remembered. After it, its message is as unknown as any other."""
 _SWEEP_INTERVAL = 10 * SECOND
 
 

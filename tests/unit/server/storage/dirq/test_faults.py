@@ -37,7 +37,7 @@ def files(path: Path) -> set[str]:
 
 
 def steps(make: Callable[..., Any], tmp_path: Path, action: Callable[[Any], object]) -> int:
-    """How many calls an action makes that can fail."""
+    """Returns how many calls an action makes that can fail."""
     disk = FaultyDisk()
     q = make(tmp_path / "counted", disk=disk)
     disk.arm(0, errno.EIO)

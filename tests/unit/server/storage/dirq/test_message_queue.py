@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, ManualClock
+from support.engines import EPOCH, LOTS, ManualClock
 
 from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_server.storage.dirq.mids import following, mid_at, mid_of, name_of, time_of
@@ -26,8 +26,6 @@ from qs_server.storage.engine import (
     StorageError,
     UnsupportedError,
 )
-
-LOTS = 1 << 40
 
 
 def opened(

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, Crash, FaultyDisk, WithoutAttributes, always, arrived, files_engine
+from support.engines import LOTS, Bench, Crash, FaultyDisk, WithoutAttributes, always, arrived, files_engine
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Engine, Message, NoSuchQueueError, Origin, Receipt, State
 from qs_server.storage.vsqs import Queue
 
-LOTS = 1 << 40
 WINDOW = 5_000_000
 Step = Callable[[Bench], object]
 

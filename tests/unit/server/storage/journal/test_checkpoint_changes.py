@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.crashing import LOTS, Place, segments_of
-from support.engines import maintenance_of
+from support.crashing import Place, segments_of
+from support.engines import LOTS, maintenance_of
 
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_server.storage.index import midmap, midset

@@ -1,4 +1,4 @@
-"""What compaction looks at of a segment that it removes."""
+"""Tests what compaction looks at of a segment that it removes."""
 
 from pathlib import Path
 

@@ -15,6 +15,8 @@ from support.engines import EPOCH, Crash
 from qs_server.storage.engine import Durability, QueueNotEmptyError, Receipt
 from qs_server.storage.journal import intake
 
+pytestmark = pytest.mark.usefixtures("small_first_segment")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Doors]:
@@ -22,11 +24,6 @@ def place(tmp_path: Path) -> Iterator[Doors]:
     yield made
     made.disk.crash()
     made.engine._watch.close()
-
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
 
 
 def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:
@@ -63,7 +60,7 @@ def test_files_from_before_a_start_are_found(place: Doors) -> None:
 
 
 def test_an_id_that_is_taken_gives_a_new_one(place: Doors) -> None:
-    """Whether another message has it, or another file of the same moment."""
+    """A file gets another id if its own is taken, by a message or by another file of the same moment."""
     [mid] = place.push(b"pushed")
     place.put(mid, b"file")
     place.put(f"5.{EPOCH + 10**9}", b"hidden")

@@ -31,7 +31,7 @@ PAYLOADS = (b"one", b"", b"x" * 9000, b"four")
 
 
 def frame(sequence: int, *payloads: bytes, salt: bytes = SALT, synced: int | None = None) -> Callable[[int], bytes]:
-    """What makes a frame with a PUSH of each payload, given where in its file it is to stand."""
+    """Returns what makes a frame with a PUSH of each payload, given where in its file it is to stand."""
 
     def made(start: int) -> bytes:
         parts = b""

@@ -6,15 +6,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, ManualClock
+from support.engines import EPOCH, LOTS, ManualClock
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State
 from qs_server.storage.journal.places import start_of
 from qs_server.storage.journal.queue import LogQueue
-
-LOTS = 1 << 40
 
 
 class _Unreadable(Disk):
@@ -102,7 +100,7 @@ def test_a_payload_that_the_disk_cannot_read(
 def test_many_damaged_messages(
     engine: JournalEngine, disk: _Unreadable, tmp_path: Path, at: int, written: bytes
 ) -> None:
-    """As many as a lost MiB has: they are given to nobody, and what comes behind them is received. No more is read than
+    """The messages of a lost MiB are given to nobody, and what comes behind them is received. No more is read than
     a segment can have, whatever a length says."""
     mids = engine.queue("q").push([Draft(b"x")] * 1500)
     engine.commit()

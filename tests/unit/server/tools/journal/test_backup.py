@@ -1,4 +1,4 @@
-"""What a backup copies while the server changes it just then."""
+"""Tests what a backup copies while the server changes it just then."""
 
 import errno
 from argparse import Namespace

@@ -13,10 +13,7 @@ from support.engines import Crash
 from qs_server.storage.engine import Options, StorageError
 from qs_server.storage.settings import read_options, write_options
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+pytestmark = pytest.mark.usefixtures("small_first_segment")
 
 
 @pytest.fixture(params=["journal", "files"])

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from support.bus_serving import bus_serving
@@ -27,7 +26,7 @@ from support.documents import (
     unsubscribe,
 )
 from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, made, stats
 from support.serving import READY_WITHIN, ServerProcess, Wire
 
 from qs_client import QueueClient
@@ -36,46 +35,10 @@ pytestmark = needs_memcached
 QS = "import sys; from qs_client.command import main; sys.exit(main())"
 
 
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
-        yield elsewhere
-
-
-@pytest.fixture(scope="module")
-def remote_server(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One for all tests of the file: each has its own queues."""
-    with elsewhere.serving(tmp_path_factory.mktemp("remotes") / "root") as server:
-        yield server
-
-
 @pytest.fixture
-def wire(remote_server: ServerProcess) -> Iterator[Wire]:
-    """Of the subscriber."""
-    with Wire(remote_server) as wire:
-        yield wire
-
-
-@pytest.fixture
-def other(remote_server: ServerProcess) -> Iterator[Wire]:
-    """Of another client."""
-    with Wire(remote_server) as wire:
-        yield wire
-
-
-@pytest.fixture(params=STORAGES)
-def storage(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def qid(other: Wire, storage: str, request: pytest.FixtureRequest) -> str:
+def qid(other: Wire, name: str, storage: str) -> str:
     """A queue of that storage."""
-    return made(other, re.sub(r"\W", "-", request.node.name)[-60:], storage)
-
-
-def stats(wire: Wire, qid: str) -> dict[str, str]:
-    return attributes(wire.ask(request("queue-stats", f"<qid>{qid}</qid>")), qid)
+    return made(other, name, storage)
 
 
 def deliveries(wire: Wire, count: int) -> list[str]:

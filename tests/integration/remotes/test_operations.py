@@ -1,7 +1,6 @@
 """The queue server over queues that another server keeps: every operation, as on its own queues or with a clear 501."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from support.backends import run
@@ -24,50 +23,13 @@ from support.documents import (
     text,
 )
 from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, made, stats
 from support.serving import ServerProcess, Wire
 
 from qs_client import AsyncQueueClient, NotFound, NotImplementedByServer, QueueClient
 
 pytestmark = needs_memcached
 VISIBLE_AT = re.compile(r'visible-at="(\d+)"')
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
-        yield elsewhere
-
-
-@pytest.fixture(scope="module")
-def remote_server(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One for all tests of the file: each has its own queues."""
-    with elsewhere.serving(tmp_path_factory.mktemp("remotes") / "root") as server:
-        yield server
-
-
-@pytest.fixture
-def wire(remote_server: ServerProcess) -> Iterator[Wire]:
-    with Wire(remote_server) as wire:
-        yield wire
-
-
-@pytest.fixture
-def other(remote_server: ServerProcess) -> Iterator[Wire]:
-    """Another client."""
-    with Wire(remote_server) as wire:
-        yield wire
-
-
-@pytest.fixture(params=STORAGES)
-def storage(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """What queues of the test are called."""
-    return re.sub(r"\W", "-", request.node.name)[-60:]
 
 
 @pytest.fixture
@@ -81,10 +43,6 @@ def local(wire: Wire, name: str) -> str:
     """A queue of the root."""
     wire.ask(new_queue(f"{name}-local"))
     return f"{name}-local"
-
-
-def stats(wire: Wire, qid: str) -> dict[str, str]:
-    return attributes(wire.ask(request("queue-stats", f"<qid>{qid}</qid>")), qid)
 
 
 def pushed(wire: Wire, qid: str, payload: str) -> int:

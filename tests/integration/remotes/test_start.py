@@ -4,13 +4,12 @@ that are missing."""
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.documents import code, mids, new_queue, payloads, push, receive, request, subscribe, text
 from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.remote_serving import LONG, Elsewhere, attributes, made, stats
 from support.serving import COMMAND, FAST, READY_WITHIN, Wire, serving
 
 from qs_server.main.queue_server import read_options
@@ -26,17 +25,6 @@ finder.find_spec = lambda name, *rest: None if name.partition(".")[0] in {} else
 """For a sitecustomize: the interpreter does as if a package was not installed."""
 
 
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
-        yield elsewhere
-
-
-@pytest.fixture(params=STORAGES)
-def storage(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def hide(monkeypatch: pytest.MonkeyPatch, folder: Path, *libraries: str) -> None:
     """Processes that are started from now on do not find the packages."""
     folder.mkdir()
@@ -47,10 +35,6 @@ def hide(monkeypatch: pytest.MonkeyPatch, folder: Path, *libraries: str) -> None
 def ended(*flags: str) -> "subprocess.CompletedProcess[str]":
     """The command, which does not serve with these flags."""
     return subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=READY_WITHIN, check=False)
-
-
-def stats(wire: Wire, qid: str) -> dict[str, str]:
-    return attributes(wire.ask(request("queue-stats", f"<qid>{qid}</qid>")), qid)
 
 
 def test_the_default_storage(elsewhere: Elsewhere, tmp_path: Path, storage: str) -> None:

@@ -1,25 +1,16 @@
 """The lifecycle record of queues that another server keeps: what clients of this server did to their messages."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from support.documents import delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
 from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, elsewhere_serving, made
+from support.remote_serving import LONG, Elsewhere, made
 from support.serving import Wire
 
 pytestmark = needs_memcached
 
 
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
-        yield elsewhere
-
-
-@pytest.mark.parametrize("storage", STORAGES)
 def test_what_clients_do(elsewhere: Elsewhere, tmp_path: Path, storage: str) -> None:
     """Requests and subscriptions are in the record, in order, with ids, counts and the address of the client."""
     folder = tmp_path / "history"

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from support.documents import code, delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
 from support.figures import look
 from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, elsewhere_serving, made
+from support.remote_serving import LONG, Elsewhere, made
 from support.serving import Wire
 
 from qs_client import QueueClient
@@ -14,11 +13,9 @@ from qs_client import QueueClient
 pytestmark = needs_memcached
 
 
-@pytest.mark.parametrize("storage", STORAGES)
-def test_messages(tmp_path: Path, storage: str) -> None:
+def test_messages(elsewhere: Elsewhere, tmp_path: Path, storage: str) -> None:
     """Messages pushed, received, given back, deleted and purged, also when their queue is gone."""
     with (
-        elsewhere_serving() as elsewhere,
         elsewhere.serving(tmp_path / "root") as server,
         Wire(server) as wire,
         QueueClient(server.host, server.port) as client,

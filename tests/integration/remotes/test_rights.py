@@ -1,26 +1,17 @@
 """Rights to queues that another server keeps: the same as to others, also for what waits there."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from support.access import Caller, principal, write_access
 from support.documents import code, new_queue, payloads, push, receive, req, subscribe
 from support.memcached_serving import needs_memcached
-from support.remote_serving import STORAGES, Elsewhere, elsewhere_serving
+from support.remote_serving import Elsewhere
 
 pytestmark = needs_memcached
 ADMIN = principal("admin", admin=True)
 
 
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
-        yield elsewhere
-
-
-@pytest.mark.parametrize("storage", STORAGES)
 def test_what_waits_there(elsewhere: Elsewhere, storage: str, tmp_path: Path) -> None:
     """A receive and a subscription that wait at the other server end with an error when they are no longer allowed. The
     next message is for others."""

@@ -1,35 +1,13 @@
 """Options of queues that another server keeps, over the wire: dead letters at SQS, and what is refused."""
 
-from collections.abc import Iterator
-
 import boto3
-import pytest
 from support.documents import code, mids, new_queue, payloads, push, receive, release, request, text
 from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, elsewhere_serving, made
+from support.remote_serving import LONG, Elsewhere, made
 from support.serving import ServerProcess, Wire
 
 pytestmark = needs_memcached
 LETTERS = "dead-letter='{}' max-receives='2'"
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
-        yield elsewhere
-
-
-@pytest.fixture(scope="module")
-def remote_server(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One for all tests of the file: each has its own queues."""
-    with elsewhere.serving(tmp_path_factory.mktemp("remotes") / "root") as server:
-        yield server
-
-
-@pytest.fixture
-def wire(remote_server: ServerProcess) -> Iterator[Wire]:
-    with Wire(remote_server) as wire:
-        yield wire
 
 
 def set_queue(qid: str, options: str) -> str:
@@ -76,7 +54,6 @@ def test_options_that_are_changed(wire: Wire) -> None:
     assert code(wire.ask(set_queue(qid, LETTERS.format(qid)))) == 409
 
 
-@pytest.mark.parametrize("storage", STORAGES)
 def test_between_storages(wire: Wire, storage: str) -> None:
     """A dead-letter queue of another storage is refused in both directions, and nothing changes."""
     remote = made(wire, f"between-{storage}", storage)
@@ -161,7 +138,6 @@ def test_what_memcached_cannot(wire: Wire) -> None:
     assert 'storage="memcached" visibility="30"' in options(wire, qid)
 
 
-@pytest.mark.parametrize("storage", STORAGES)
 def test_resuming_what_is_not_paused(wire: Wire, storage: str) -> None:
     """It changes nothing, and is no error."""
     qid = made(wire, f"resumed-{storage}", storage)
