@@ -26,6 +26,8 @@ _DUE, _BESIDE = "due", "beside"
 _LIST = 1000
 _SMALL = 100
 """Bytes of a payload."""
+_BEFORE = 5
+"""Seconds for which pushes are measured before anything is due."""
 _LOOK = 200
 """Requests between two looks at the queue."""
 _YEAR = 365 * 86400 * storage.SECOND
@@ -41,8 +43,9 @@ def stalls(folder: Path, seconds: float, quick: bool) -> list[Figure]:
         for qid in (_DUE, _BESIDE):
             new_queue(server.address, qid)
         _fill(client, messages)
-        bare = _Beside(client).run_for(5)
         end = _receive_all(client, messages)
+        time.sleep(max(end - time.time() - _BEFORE, 0))
+        bare = _Beside(client).run_for(_BEFORE)  # on the same log, so that it takes as much compaction
         time.sleep(max(end - time.time(), 0))
         ending = _Beside(client).run_until(r'in-flight="0"')
         client.lines(document(b"set-queue", b'<qid>%s</qid><options retention="0.001"/>' % _DUE.encode()))

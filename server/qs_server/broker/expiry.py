@@ -11,12 +11,13 @@ import trio
 from ..storage.engine import Clock, Engine
 from .committer import Committer
 from .jobs import Job
+from .turns import Turns
 
 _SECONDS = 0.002
 """Seconds that a slice takes, about."""
 _COUNT = 200
 """Messages that are handled between two looks at the time: less than a millisecond, if they are in memory."""
-_REST = 6
+_REST = 12
 """The rest after a slice, in which requests of others are served, is this many times as long as the slice."""
 _SHARED = 0.1
 """Seconds for which slices are followed by rests once others were served between two of them: the request that comes
@@ -29,11 +30,17 @@ class ExpiryLoop:
     """Ends what is due in one engine."""
 
     def __init__(
-        self, storage: Engine, committer: Committer, clock: Clock, timer: Callable[[], float] = perf_counter
+        self,
+        storage: Engine,
+        committer: Committer,
+        turns: Turns,
+        clock: Clock,
+        timer: Callable[[], float] = perf_counter,
     ) -> None:
         """clock: gives the engine's times; timer: gives seconds, to measure a slice."""
         self._storage = storage
         self._committer = committer
+        self._turns = turns
         self._clock = clock
         self._timer = timer
         self._served = 0  # by the committer, at the end of the last slice
@@ -48,17 +55,19 @@ class ExpiryLoop:
 
     async def _expire(self) -> None:
         job = Job(self._slice)
-        started = self._timer()
-        await self._committer.run(job)
-        now = self._timer()
-        took = now - started
+        async with self._turns.take():
+            started = self._timer()
+            await self._committer.run(job)
+            self._rest(self._timer(), started)
+        if job.failed:
+            await trio.sleep(_TRY_AGAIN)  # it is still due
+
+    def _rest(self, now: float, started: float) -> None:
         if self._committer.served - self._served > 1:
             self._shared_until = now + _SHARED
         self._served = self._committer.served
-        if job.failed:
-            await trio.sleep(_TRY_AGAIN)  # it is still due
-        elif took >= _SECONDS and now < self._shared_until:
-            await trio.sleep(took * _REST)
+        if now - started >= _SECONDS and now < self._shared_until:
+            self._turns.rest((now - started) * _REST)
 
     def _slice(self) -> None:
         until = self._timer() + _SECONDS

@@ -10,15 +10,17 @@ import trio
 from ..storage.engine import Background, Clock, Engine
 from .committer import Committer
 from .jobs import Job
+from .turns import Turns
 
 
 class UpkeepLoop:
     """Runs the upkeep of one engine."""
 
-    def __init__(self, storage: Engine, committer: Committer, clock: Clock) -> None:
+    def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
         """clock: what the engine's times are by."""
         self._storage = storage
         self._committer = committer
+        self._turns = turns
         self._clock = clock
 
     async def serve(self) -> None:
@@ -26,9 +28,11 @@ class UpkeepLoop:
         rested = trio.current_time()
         while True:
             await self._committer.upkeep.wait(self._clock, rested)
-            started = trio.current_time()
-            begun = await self._run_slice()
-            rest = trio.current_time() - started
+            async with self._turns.take():
+                started = trio.current_time()
+                begun = await self._run_slice()
+                rest = trio.current_time() - started
+                self._turns.rest(rest)
             if begun is not None:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(begun.run)

@@ -16,6 +16,7 @@ from ..broker.fetcher import Fetcher
 from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.subscriptions import Subscriptions
+from ..broker.turns import Turns
 from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
 from ..history.record import History
@@ -73,11 +74,12 @@ class Server(Acceptor[Connection]):
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Serves until `stop` was called and what was begun is finished. Closes the listeners, not the engine."""
+        turns = Turns()
         async with trio.open_nursery() as background:
             background.start_soon(self._committer.serve)
             background.start_soon(self._committer.sync_at_intervals)
-            background.start_soon(ExpiryLoop(self._storage, self._committer, self._clock).serve)
-            background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
+            background.start_soon(ExpiryLoop(self._storage, self._committer, turns, self._clock).serve)
+            background.start_soon(UpkeepLoop(self._storage, self._committer, turns, self._clock).serve)
             background.start_soon(self._fetcher.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self._hub, self._committer)

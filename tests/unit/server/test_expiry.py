@@ -11,6 +11,7 @@ from qs_server.broker.committer import Committer
 from qs_server.broker.expiry import ExpiryLoop
 from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
+from qs_server.broker.turns import Turns
 from qs_server.broker.waiting import Waiters
 from qs_server.storage.engine import Durability, Effects
 
@@ -60,7 +61,7 @@ def loop_of(engine: DueEngine) -> tuple[ExpiryLoop, Committer]:
     clock: Callable[[], int] = lambda: 1  # noqa: E731
     subscriptions = Subscriptions(engine, clock)  # type: ignore[arg-type]
     committer = Committer(engine, Durability.NONE, Waiters(), subscriptions)  # type: ignore[arg-type]
-    return ExpiryLoop(engine, committer, clock, lambda: engine.now / 1e6), committer  # type: ignore[arg-type]
+    return ExpiryLoop(engine, committer, Turns(), clock, lambda: engine.now / 1e6), committer  # type: ignore[arg-type]
 
 
 async def test_alone(autojump_clock: MockClock) -> None:

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from qs_server.broker.committer import Committer
 from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
+from qs_server.broker.turns import Turns
 from qs_server.broker.upkeep import UpkeepLoop
 from qs_server.broker.waiting import Waiters
 from qs_server.storage.engine import SECOND, Durability, Effects, Engine
@@ -78,7 +79,7 @@ def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrume
         subscriptions = Subscriptions(source(storage), now)
         committer = Committer(storage, Durability.ALWAYS, Waiters(), subscriptions)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(UpkeepLoop(storage, committer, now).serve)
+            nursery.start_soon(UpkeepLoop(storage, committer, Turns(), now).serve)
             await wait_all_tasks_blocked()
             committer.upkeep.set(engine.next_upkeep())
             await trio.sleep(60)
@@ -151,7 +152,7 @@ async def test_work_is_given_back_though_a_batch_breaks(caplog: pytest.LogCaptur
     committer.upkeep.set(0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(committer.serve)
-        nursery.start_soon(UpkeepLoop(storage, committer, now).serve)
+        nursery.start_soon(UpkeepLoop(storage, committer, Turns(), now).serve)
         with trio.fail_after(10):
             while engine.finished < 2:
                 await trio.sleep(0.001)

@@ -18,6 +18,8 @@ LARGEST_SEGMENT = 64 << 20
 SMALLEST = 128 << 10
 """Bytes that a segment has beyond those needed at once, unless the disk is nearly full."""
 _CHUNK = 1 << 20
+_UNSYNCED = 4 << 20
+"""Bytes of a new file that are synced at once: the commits of requests wait behind them in the disk's queue."""
 _zeros = mmap.mmap(-1, _CHUNK)
 """Page-aligned, as O_DIRECT wants it. Never written to."""
 SPARE = "spare"
@@ -35,9 +37,10 @@ def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
     fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         for at in range(0, size, _CHUNK):
-            disk.pwrite(fd, memoryview(_zeros)[: min(_CHUNK, size - at)], at)
-        if sync:
-            disk.fsync(fd)
+            end = min(at + _CHUNK, size)
+            disk.pwrite(fd, memoryview(_zeros)[: end - at], at)
+            if sync and (end == size or end % _UNSYNCED == 0):
+                disk.fsync(fd)
     except OSError:
         with contextlib.suppress(OSError):
             disk.unlink(path)
