@@ -24,6 +24,8 @@ from .recovery import map_file
 NAME = "checkpoint"
 _MAGIC = b"qs-checkpoint 4\n"
 _END = struct.Struct("<QI")
+_AHEAD = 1 << 20
+"""Bytes after which the kernel is told to write them: commits of requests would wait behind all of them in the end."""
 
 
 class BadCheckpointError(Exception):
@@ -40,6 +42,7 @@ class CheckpointWriter:
         self._path = f"{directory}/{NAME}.tmp"
         self._fd = disk.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._at = 0
+        self._begun = 0  # bytes that the kernel has been told to write
         self._checksum = 0
         try:
             self._write(_MAGIC)
@@ -51,6 +54,9 @@ class CheckpointWriter:
         self._disk.write(self._fd, data)
         self._checksum = crc32(data, self._checksum)
         self._at += len(data)
+        if self._at - self._begun >= _AHEAD:
+            self._disk.begin_writing(self._fd)
+            self._begun = self._at
 
     def column(self, numbers: "array[int]") -> list[int]:
         """Writes numbers. Returns [byte in the file, count], which `CheckpointReader.column` takes. OSError."""
