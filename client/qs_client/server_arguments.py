@@ -47,8 +47,9 @@ _PLACES = {"server": ("QS_SERVER", server, DEFAULT_SERVER), "bus": ("QS_BUS", bu
 def read_address(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace, name: str = "server", *, prefix: str = "--"
 ) -> ServerAddress:
-    """Returns the address in a flag, else in its variable, else the default. Exits when the address or the flags for
-    TLS are wrong. name: of the flag, "server" or "bus"; prefix: what the names of the flags for TLS begin with."""
+    """Returns the address in a flag, else in its variable, else the default, and makes it the flag's value. Exits when
+    the address or the flags for TLS are wrong. name: of the flag, "server" or "bus"; prefix: what the names of the
+    flags for TLS begin with."""
     variable, parse, default = _PLACES[name]
     address: ServerAddress | None = getattr(arguments, name)
     try:
@@ -59,6 +60,7 @@ def read_address(
         parser.error(f"{variable}: {error}")
     except ValueError as error:
         parser.error(str(error))
+    setattr(arguments, name, address)
     return address
 
 

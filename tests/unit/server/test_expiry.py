@@ -81,7 +81,7 @@ async def test_alone(autojump_clock: MockClock) -> None:
 
 
 async def test_beside_others(autojump_clock: MockClock) -> None:
-    """Others have four times as long as a slice, before the next one."""
+    """Others have many times as long as a slice, before the next one."""
     engine = DueEngine(2000)
     loop, committer = loop_of(engine)
     starts: list[float] = []
