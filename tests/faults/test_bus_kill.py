@@ -115,6 +115,7 @@ def test_a_few_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
     rounds(tmp_path, fault, FEW, SEED)
 
 
+@pytest.mark.long  # half a minute
 @pytest.mark.parametrize("fault", [kill_two, stop])
 def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Path) -> None:
     """The same with what people start without any flag: every answer is durable, and the bus is told of no queue."""

@@ -92,7 +92,8 @@ def is_segment(entry: Entry) -> bool:
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", DEFAULT)
 def test_at_every_point(fast: Path, name: str, part: int) -> None:
-    """Every point of the run (without O_DIRECT: every third), with one of the variants in turn."""
+    """Every point of the run (of a journal every second, without O_DIRECT every third), with one of the variants in
+    turn."""
     cases = one_of_each(name, recorded(name).log, part)
     numbers = [number for number, _ in cases]
     found = check(name, fast, cases if not ONE else [*itertools.product(numbers, VARIANTS)])

@@ -92,13 +92,6 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_few_kills_of_an_archive(tmp_path: Path) -> None:
-    """Five. Takes 60 s, most of it for three starts of Spark."""
-    assert kill_archive(tmp_path, ["server", "jvm", "server", "server", "server+driver"], SEED) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_two_kills_of_a_route(tmp_path: Path) -> None:
     """Of the server, and of everything. Takes 55 s: three starts."""
     assert kill_route(tmp_path, ["server", "server+jvm+driver"], SEED) > 0

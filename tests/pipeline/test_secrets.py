@@ -72,7 +72,7 @@ def test_what_spark_shows_and_keeps(java: None, tmp_path: Path) -> None:
     assert leaks([*told, *kept], marks(certificate.key)) == []
 
 
-@pytest.mark.slow  # ten seconds: Spark's start
+@pytest.mark.long  # half a minute: Spark starts twice
 @pytest.mark.timeout(300)
 def test_a_job_over_tls(java: None, tmp_path: Path) -> None:
     """qs-pipeline archives over TLS with a token of its environment; with a wrong one it says so, and shows nothing."""

@@ -50,8 +50,9 @@ def part_of(log: list[Entry], part: int) -> list[int]:
 
 
 def one_of_each(name: str, log: list[Entry], part: int) -> list[Case]:
-    """Every point of a part (without O_DIRECT: every third), with one of the variants in turn."""
-    numbers = part_of(log, part)[:: 3 if name == "journal-buffered" else 1]
+    """Every point of a part (of a journal every second, without O_DIRECT every third), with one of the variants in
+    turn."""
+    numbers = part_of(log, part)[:: {"journal": 2, "journal-buffered": 3}.get(name, 1)]
     return [(number, VARIANTS[(index + index // 4) % 4]) for index, number in enumerate(numbers)]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import trio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,6 +33,10 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _METHODS = frozenset({"GET", "HEAD", "POST"})
+_UNREAD = 64 * 1024
+"""Bytes of a form that are read though it is refused."""
+_WITHIN = 1
+"""Seconds in which they have to come."""
 
 
 def is_cross_site(headers: Headers) -> bool:
@@ -49,6 +54,29 @@ def is_cross_site(headers: Headers) -> bool:
         return True
 
 
+class Body:
+    """The body of one request, on its way to the application."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        self._is_over: bool = scope["method"] != "POST"
+
+    async def receive(self) -> Message:
+        """Receives the next message."""
+        message = await self._receive()
+        self._is_over = not message.get("more_body", False)
+        return message
+
+    async def read_rest(self) -> bool:
+        """Reads what the application has not asked for, if it is little and comes soon. Returns True when the body is
+        over: otherwise the connection cannot be used for another request."""
+        size = 0
+        with trio.move_on_after(_WITHIN):
+            while not self._is_over and size <= _UNREAD:
+                size += len((await self.receive()).get("body", b""))
+        return self._is_over
+
+
 class Guard:
     """Middleware: refuses requests, or passes them on and adds the headers to their answers."""
 
@@ -62,16 +90,20 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        body = Body(scope, receive)
+
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                if not await body.read_rest():
+                    headers["connection"] = "close"
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
         respond: Respond = self._refusal(scope) or self._app
-        await respond(scope, receive, send_guarded)
+        await respond(scope, body.receive, send_guarded)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> PlainTextResponse | None:
         """Returns the answer to a request that does not pass."""

@@ -24,6 +24,12 @@ _UNREAD = 10
 """Seconds after which a connection is closed whose other side takes nothing of an answer."""
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tells whether a line of Hypercorn is worth reading: when a browser goes away in the middle of a form, Hypercorn
+    may answer that while we answer the form, and calls the collision an error of ours."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], trio.BusyResourceError)
+
+
 class _Config(Config):
     """Hypercorn's settings, with a TLS context of our own, which can be replaced while it serves."""
 
@@ -39,6 +45,7 @@ class _Config(Config):
         self.alpn_protocols = ["http/1.1"]
         self.errorlog = logging.getLogger("qs_web.http")
         self.errorlog.setLevel(logging.WARNING)  # where it listens is announced
+        self.errorlog.addFilter(_is_news)
         self.accesslog = None
 
     @property

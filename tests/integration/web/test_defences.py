@@ -26,6 +26,25 @@ def test_headers_of_every_answer(browser: httpx.Client, path: str) -> None:
     assert "server" not in headers
 
 
+def test_a_refused_form_does_not_end_the_connection(web: WebProcess) -> None:
+    """What is left of its body is read, so that the next request on the connection is answered. A body that does not
+    come ends the connection, and the answer says so."""
+    head = b"POST /nothing HTTP/1.1\r\nHost: %s\r\nContent-Length: 4\r\n\r\n" % web.url.partition("//")[2].encode()
+    with web.connect() as connection:
+        for body in (b"a=bc", b""):
+            connection.sendall(head)
+            connection.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(20)
+            connection.sendall(body)
+            answer = b""
+            while b"</html>" not in answer:
+                answer += connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 404")
+            assert (b"connection: close" in answer) is (not body)
+
+
 def test_what_browsers_keep(browser: httpx.Client) -> None:
     """Pages are kept nowhere. The script and the style sheet are kept under an address that changes with them."""
     page = browser.get("/")
