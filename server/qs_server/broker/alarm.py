@@ -25,12 +25,12 @@ class Alarm:
             self._slept_for = due
             self._earlier.set()
 
-    async def wait(self, clock: Clock, not_before: float = 0) -> None:
-        """Sleeps until the time has come. clock: the engine's; not_before: by the loop's clock."""
+    async def wait(self, clock: Clock) -> None:
+        """Sleeps until the time has come. clock: the engine's."""
         while True:
             self._slept_for, self._earlier = self.due, trio.Event()
             wait = float("inf") if self.due is None else max(self.due - clock(), 0) / SECOND
-            with trio.move_on_at(max(trio.current_time() + wait, not_before)) as sleep:
+            with trio.move_on_after(wait) as sleep:
                 await self._earlier.wait()
             if sleep.cancelled_caught and self.due is not None and self.due <= clock():
                 return

@@ -22,5 +22,5 @@ class Turns:
             yield
 
     def rest(self, seconds: float) -> None:
-        """Keeps the next turn from coming for so long. Nobody wakes up at the end, if nobody waits for it."""
-        self._rested = trio.current_time() + seconds
+        """Keeps the next turn from coming for at least so long. Nobody wakes up at the end, if nobody waits for it."""
+        self._rested = max(self._rested, trio.current_time() + seconds)

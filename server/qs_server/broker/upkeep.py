@@ -25,9 +25,8 @@ class UpkeepLoop:
 
     async def serve(self) -> None:
         """Runs until it is cancelled. What is begun then is finished."""
-        rested = trio.current_time()
         while True:
-            await self._committer.upkeep.wait(self._clock, rested)
+            await self._committer.upkeep.wait(self._clock)
             async with self._turns.take():
                 started = trio.current_time()
                 begun = await self._run_slice()
@@ -37,7 +36,7 @@ class UpkeepLoop:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(begun.run)
                     await self._run(Job(partial(self._storage.finish_upkeep, begun)))
-            rested = trio.current_time() + rest
+                self._turns.rest(rest)
 
     async def _run(self, chore: Job) -> None:
         """Has the engine do something in a batch, whatever becomes of the batch."""
