@@ -59,7 +59,8 @@ class Body:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
-        self._is_over: bool = scope["method"] != "POST"
+        headers = Headers(scope=scope)
+        self._is_over: bool = "content-length" not in headers and "transfer-encoding" not in headers
 
     async def receive(self) -> Message:
         """Receives the next message."""

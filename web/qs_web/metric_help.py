@@ -52,7 +52,7 @@ BUS = {
 TOTALS = {
     "up": "1 if the server answered this scrape.",
 }
-"""Of what the page itself says."""
+"""Help for the metrics that the page itself adds."""
 
 QUEUES = {
     "queue_messages": "Messages of the queue, by state.",
