@@ -1,11 +1,10 @@
 """Measures the upkeep of the store over messages that nobody takes: bytes written and kept, and who waits for it.
 
-The queue that is pushed to and drained is another one than that of the cold messages, so that the cold ones have to be
-copied each time the log comes round.
+The queue that is pushed to and drained is another one than that of the cold messages.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from load import Client
@@ -18,6 +17,8 @@ from qs_server.storage.journal.store import record_size
 COLD = "cold"
 _STEP = 100
 """Rounds between two looks at the segments."""
+_TIMES = 6
+"""Bytes that are pushed while it is measured, for each byte of cold messages."""
 _LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 50)
 """Milliseconds, of the histogram."""
 
@@ -47,14 +48,6 @@ class _Log:
         lines = dict(line.split(": ") for line in self._io.read_text().splitlines())
         return int(lines["write_bytes"])
 
-    def last(self) -> int:
-        """The number of the segment that is being written."""
-        return max(int(path.stem) for path in self._folder.glob("*.segment"))
-
-    def oldest(self) -> int:
-        """The number of the oldest segment."""
-        return min(int(path.stem) for path in self._folder.glob("*.segment"))
-
     def size(self) -> int:
         """Bytes of disk that its files take: segments, the spare one, the checkpoint."""
         total = 0
@@ -74,30 +67,22 @@ def amplification(folder: Path, seconds: float, quick: bool) -> list[Figure]:
         log = _Log(folder / "root", server)
         script = PushAndDrain()
         connections = connect(server.address, script, 4)
-        for _ in _circles(log, lambda: run_rounds(connections, _STEP), 1):
-            pass  # the first one only brings the log to its size
+        while script.taken * SIZE < 2 * live:  # only brings the log to its size
+            run_rounds(connections, _STEP)
         before, taken, most = log.written(), script.taken, 0
-        for _ in _circles(log, lambda: run_rounds(connections, _STEP), 2):
+        while (script.taken - taken) * SIZE < _TIMES * live:
+            run_rounds(connections, _STEP)
             most = max(most, log.size())
         pushed = (script.taken - taken) * SIZE
         written = log.written() - before
         close(connections)
-    name = f"over {cold:,} cold messages, two circles of the log"
+    name = f"over {cold:,} cold messages, {_TIMES} times their bytes"
     of = f"{written / 2**20:,.0f} MiB (write_bytes of the process) to {pushed / 2**20:,.0f} MiB"
     kept = f"{most / 2**20:,.0f} MiB at most to {live / 2**20:,.0f} MiB of records"
     return [
         Figure(f"{name}: bytes written / bytes pushed", written / pushed, 2.2, "at most", of=of),
         Figure(f"{name}: disk / live bytes", most / live, 2.2, "at most", of=kept),
     ]
-
-
-def _circles(log: _Log, work: Callable[[], object], count: int) -> Iterator[None]:
-    """Does the work until so many times everything that was in the log has been removed from it."""
-    for _ in range(count):
-        last = log.last()
-        while log.oldest() <= last:
-            work()
-            yield
 
 
 def latency(folder: Path, seconds: float, quick: bool) -> list[Figure]:

@@ -9,6 +9,7 @@ import pytest
 from support.serving import PROJECT
 
 from qs_server.storage.journal import frames, records
+from qs_server.storage.journal.absent_record import Absent, Run
 from qs_server.storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
 from qs_server.storage.journal.retired_record import Retired
 from qs_server.storage.journal.transfer_record import Transfer
@@ -49,6 +50,7 @@ def test_every_kind() -> None:
         records.Kind.UNLINKED: len(records.unlinked(1, 0)),
         records.Kind.TRANSFER: len(Transfer(1, 0, 0, 0, 0, 0, False, None, b"").body()),
         records.Kind.RETIRED: len(Retired(1, (1,)).body()),
+        records.Kind.ABSENT: len(Absent((Run(1, 1, 1),)).body()),
     }
     told = {
         (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))

@@ -13,7 +13,8 @@ from support.broken_journals import Journal, Recovered, Session, flip, made, sma
 from support.engines import LOTS
 
 from qs_server.storage.engine import Durability
-from qs_server.storage.journal.recovery import JournalDamagedError, segment_name
+from qs_server.storage.journal.places import segment_name
+from qs_server.storage.journal.recovery import JournalDamagedError
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_copies_are_durable_before_their_segment_goes(place: Place) -> None:
         place.engine.commit()
         if work is None:
             continue
-        if place.engine._journal.open().log.sizes.keys() >= {int(name[:16]) for name in before}:
+        if place.engine._journal.open().log.segments.sizes.keys() >= {int(name[:16]) for name in before}:
             work.run()
             place.engine.finish_upkeep(work)
             continue

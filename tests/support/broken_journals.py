@@ -13,6 +13,7 @@ from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import compaction, log, supply
+from qs_server.storage.journal.absent_record import Absent, Run
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
 from qs_server.storage.journal.opening import Opened, find_segments, read_log
 from qs_server.storage.journal.places import place_of
@@ -50,6 +51,7 @@ class Recovered:
     def __init__(self, directory: str) -> None:
         """JournalDamagedError."""
         self.oldest = 0
+        self.absent: tuple[Run, ...] = ()
         self.placed: list[tuple[int, Record]] = []
         scans = find_segments(directory, Disk())
         self.opened: Opened = read_log(directory, Disk(), scans, self)
@@ -63,6 +65,8 @@ class Recovered:
             start += HEAD.size + len(body)
             if isinstance(record, Checkpoint):
                 self.oldest = max(self.oldest, record.oldest)
+            elif isinstance(record, Absent):
+                self.absent = record.runs
 
     @property
     def torn(self) -> Scan | None:
@@ -266,7 +270,7 @@ def build_recycled(root: Path) -> bytes:
     else:
         raise AssertionError("no segment was recycled")
     session.push("orders", b"in between")
-    before = Path(store.log.path_of(store.log.number)).read_bytes()
+    before = Path(store.log.segments.path_of(store.log.number)).read_bytes()
     session.push("orders", b"the end".ljust(9000))
     session.crash()
     return before

@@ -18,6 +18,7 @@ from qs_server.storage.directories import (
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
 from qs_server.storage.journal.maintenance import Maintenance
+from qs_server.storage.journal.places import Position
 
 EPOCH = 1_760_000_000_000_000
 """The time of the tests' clock at its start, in microseconds."""
@@ -186,6 +187,13 @@ def maintenance_of(engine: DirectoriesEngine) -> Maintenance:
     maintenance = engine._journal.maintenance
     assert maintenance is not None
     return maintenance
+
+
+def checkpointed(engine: DirectoriesEngine) -> Position | None:
+    """Returns the position of the last checkpoint that the engine's log has begun or read."""
+    store = engine._journal._store
+    assert store is not None
+    return store.checkpointed
 
 
 def _overlooks_work(engine: DirectoriesEngine) -> bool:

@@ -23,6 +23,7 @@ from support.power_loss_check import VARIANTS
 from support.power_loss_disk import QuietDisk, RecordingDisk
 from support.power_loss_short import Short
 from support.power_loss_short_full import FullDisk
+from support.power_loss_short_holes import Holes, HolesBehind, HolesNotSynced
 from support.power_loss_world import World
 
 
@@ -202,4 +203,7 @@ OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
     "set aside": SetAside,
     "repair": Repairs,
     "full disk": FullDisk,
+    "holes": Holes,
+    "holes behind": HolesBehind,
+    "holes not synced": HolesNotSynced,
 }

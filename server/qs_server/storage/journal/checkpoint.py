@@ -22,7 +22,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 4\n"
+_MAGIC = b"qs-checkpoint 5\n"
 _END = struct.Struct("<QI")
 _AHEAD = 1 << 20
 """Bytes after which the kernel is told to write them: commits of requests would wait behind all of them in the end."""

@@ -1,7 +1,7 @@
-"""Compaction: copies what is still needed of the oldest segment to the end of the log, and removes the segment.
+"""Compaction: copies what is still needed of a segment to the end of the log, and removes the segment.
 
-It is always the oldest segment, so that a tombstone, which is needed only while there are older segments, can go with
-its own. The work is done in slices, each committed with a batch of requests, so that no request waits long.
+`choice.py` says which one. The work is done in slices, each committed with a batch of requests, so that no request
+waits long.
 """
 
 import logging
@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Protocol
 
 from ..engine import Clock
+from .choice import choose
 from .frames import DamagedError
 from .queue_state import QueueState
 from .records import BadRecordError
@@ -52,25 +53,33 @@ class Compaction:
 
     @property
     def wanted(self) -> bool:
-        """True if the oldest segment is worth compacting."""
-        log = self._store.log
-        return (
-            not log.failed
-            and log.oldest != self._damaged
-            and self._store.usage.wants_compaction(log.sizes, tight=log.tight)
-        )
+        """True if a segment is worth compacting."""
+        return self._next() is not None
+
+    def _next(self) -> int | None:
+        """Returns the segment to compact: the one that was begun, while compaction is wanted."""
+        store = self._store
+        if store.log.failed or store.log.segments.oldest == self._damaged:
+            return None
+        chosen = choose(store, oldest_only=self._damaged != 0)
+        return self._segment if self._work is not None and chosen is not None else chosen
 
     def step(self, seconds: float = SLICE) -> None:
         """Does a slice of the work, which the caller commits. OSError: there is no room for the copies."""
+        segment = self._next()
+        if segment is not None:
+            self._step(segment, seconds)
+
+    def _step(self, segment: int, seconds: float) -> None:
         self._stepping = True
         try:
-            self._step(seconds)
+            self._go_on(segment, seconds)
         finally:
             self._stepping = False
 
-    def _step(self, seconds: float) -> None:
-        if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != self._store.log.oldest:
-            self._segment = self._store.log.oldest or 0
+    def _go_on(self, segment: int, seconds: float) -> None:
+        if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != segment:
+            self._segment = segment
             self._rollbacks = self._store.rollbacks
             self._work = self._copy(self._segment)  # skips what is already copied
         enough = self._copying.total + _BYTES
@@ -85,7 +94,7 @@ class Compaction:
             self._work, self._damaged = None, self._segment
             _logger.error(
                 "%s cannot be compacted and stays: %s. Stop the server; 'queue-journal.py check' says more",
-                self._store.log.path_of(self._segment),
+                self._store.log.segments.path_of(self._segment),
                 error,
             )
         except BaseException:
@@ -94,21 +103,24 @@ class Compaction:
 
     def run(self) -> bool:
         """Compacts the oldest segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
-        log, oldest = self._store.log, self._store.log.oldest
+        log, oldest = self._store.log, self._store.log.segments.oldest
         if self._stepping:
             return False  # called by a slice that has no room: a second one would have none either
-        if not self.wanted and (log.failed or oldest == self._damaged or not self._store.usage.gains(log.sizes)):
+        if not self.wanted and (
+            log.failed or oldest == self._damaged or not self._store.usage.gains(log.segments.sizes)
+        ):
             return False
-        while self._store.log.oldest == oldest and oldest != self._damaged:
-            self.step(inf)  # each slice is a frame, which takes whole blocks: as few as can be
+        while oldest is not None and self._store.log.segments.oldest == oldest != self._damaged:
+            self._step(oldest, inf)  # each slice is a frame, which takes whole blocks: as few as can be
             self._store.commit_early()
-        return self._store.log.oldest != oldest
+        return self._store.log.segments.oldest != oldest
 
     def _remove(self, segment: int) -> None:
-        self._store.log.drop_oldest()
+        log = self._store.log
+        log.drop(segment)
         self._store.forget(segment)
         for queue in self._queues():
-            queue.batches.forget_publications(segment)
+            queue.batches.forget_publications((log.segments.oldest or 0) - 1)
 
     def _copy(self, segment: int) -> Iterator[None]:
         """Copies what is needed of a segment. Yields where a slice may end."""

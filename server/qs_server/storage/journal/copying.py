@@ -44,7 +44,7 @@ class Copying:
         """Bytes of payload copied since the start."""
 
     def segment(self, number: int) -> Iterator[None]:
-        """Copies what is needed of the oldest segment. Yields where a slice may end. DamagedError, BadRecordError,
+        """Copies what is needed of a segment. Yields where a slice may end. DamagedError, BadRecordError,
         struct.error: it cannot be read. OSError: there is no room for the copies."""
         scan = open_segment(self._store.log.directory, number)
         for frame in scan.heads(BLOCK, scan.header.first, None):
@@ -120,6 +120,7 @@ class Copying:
         places = log.append_all(moved, payloads, sizes, records.MOVED_SIZE)
         log.unwritten.update(zip(places, payloads, strict=True))
         before = [place_of(segment, start) for start in starts]
+        log.segments.links.note(before[0])
         for mid, place in zip(mids, places, strict=True):
             table.places.set(mid, place)
         counted = size + len(mids) * record_size(0)
@@ -141,6 +142,7 @@ class Copying:
             log.append(records.shared(shared))
         for table in tables:
             table.places.set(mid, moved)
+            store.refer(table, place)
         store.usage.add(moved, record_size(size))
         store.usage.drop(place, record_size(size))
         store.undo.append((self._move_back, tables, [mid], [place], moved, record_size(size)))

@@ -10,14 +10,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..disk import Disk
+from .absent_record import Absent, Run, is_absent
 from .checkpoint import NAME, BadCheckpointError, CheckpointReader
 from .claim_records import Published
 from .frames import BLOCK, DamagedError, Header, read_header
 from .lock import read_last
-from .opening import find_segments, read_log
-from .places import Position, place_of
-from .records import Checkpoint, Moved, OfQueue, Push, Queue, Record, Shared, parse_one
-from .recovery import JournalDamagedError, map_file, numbers_in, segment_name
+from .opening import LeftoverError, Parser, find_segments, read_log
+from .places import Position, place_of, segment_name
+from .records import Checkpoint, Moved, OfQueue, Push, Queue, Record, Shared
+from .recovery import JournalDamagedError, map_file, numbers_in
 from .salvage import Hole, Piece, find_salt, read_pieces
 from .transfer_record import Transfer
 
@@ -93,7 +94,7 @@ class Examined(NamedTuple):
             if isinstance(record, Queue):
                 names[part.life, record.number] = record.qid
         for part, piece, place, record in self._records():
-            if not isinstance(record, Checkpoint):
+            if not isinstance(record, (Checkpoint, Absent)):
                 meant = part.life, record.number
                 yield Placed(part, piece, record, names.get(meant), self.number_of(part, record.number), place)
 
@@ -135,9 +136,10 @@ def examine(directory: str, disk: Disk) -> Examined:
     parts = sorted((_read(directory, number) for number in numbers), key=lambda part: (part.number, part.path))
     parts = [part._replace(foreign=begun is not None and part.number > begun + 1) for part in parts]
     oldest = max((part.oldest for part in parts if not part.foreign), default=0)
-    parts = [part._replace(obsolete=part.number < oldest) for part in parts]
+    absent = _absent(parts)
+    parts = [part._replace(obsolete=part.number < oldest or is_absent(absent, part.number)) for part in parts]
     counting = _without_copies([part for part in parts if part.counts])
-    missing = list(_missing(directory, counting, oldest, begun))
+    missing = list(_missing(directory, counting, oldest, begun, absent))
     others = [part for part in parts if not part.counts]
     parts = sorted([*_with_lives(counting), *others], key=lambda part: (part.number, part.path))
     torn, refusal = _verdict(directory, disk)
@@ -145,23 +147,13 @@ def examine(directory: str, disk: Disk) -> Examined:
     return Examined(parts, missing, torn, refusal, last, _find_checkpoint(directory), {})
 
 
-class _Parser:
-    """Parses every record, like a start without a checkpoint, and applies nothing."""
-
-    oldest = 0
-
-    def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
-        """Parses the records of a frame. BadRecordError."""
-        for body in bodies:
-            record = parse_one(body)
-            if isinstance(record, Checkpoint):
-                self.oldest = max(self.oldest, record.oldest)
-
-
 def verify(directory: str, disk: Disk) -> str | None:
     """Checks that a server would start with the journal. Returns the path of the file whose end the start would cut
     off, or None. JournalDamagedError if no server would start."""
-    opened = read_log(directory, disk, find_segments(directory, disk), _Parser())
+    try:
+        opened = read_log(directory, disk, find_segments(directory, disk), Parser())
+    except LeftoverError as error:
+        opened = read_log(directory, disk, error.needed, Parser())
     return None if opened.torn is None else opened.torn.path
 
 
@@ -259,12 +251,31 @@ def _without_copies(parts: list[Part]) -> list[Part]:
     return done
 
 
-def _missing(directory: str, parts: list[Part], oldest: int, begun: int | None) -> Iterator[str]:
+def _absent(parts: list[Part]) -> tuple[Run, ...]:
+    """Returns the segments that are gone although older ones are needed, according to the last record of them: each
+    segment begins with one as long as there are any."""
+    for part in reversed(parts):
+        if not part.foreign:
+            pieces = reversed(part.pieces)
+            found = (
+                record.runs
+                for piece in pieces
+                for record in reversed(list(piece.records()))
+                if isinstance(record, Absent)
+            )
+            if (runs := next(found, None)) is not None:
+                return runs
+    return ()
+
+
+def _missing(
+    directory: str, parts: list[Part], oldest: int, begun: int | None, absent: tuple[Run, ...]
+) -> Iterator[str]:
     """Describes each missing segment and range of frames in a line."""
     present = {part.number for part in parts}
     last = max([*present, begun or 0])
     for number in range(max(oldest, 1) if oldest or not present else min(present), last + 1):
-        if number not in present:
+        if number not in present and not is_absent(absent, number):
             before = max((p.next for p in parts if p.number < number and p.next is not None), default=None)
             after = min((p.first for p in parts if p.number > number and p.first is not None), default=None)
             frames = "" if before is None or after is None else f", with frames {before} to {after - 1}"

@@ -33,7 +33,8 @@ class Delivery:
         if max_bytes is not None and index.size(mid) > max_bytes:
             return None
         try:
-            payload = self._store.payload(table.places.get(mid) or 0)
+            place = table.places.get(mid) or 0
+            payload = self._store.payload(place)
         except DamagedRecordError as error:
             self._withhold(mid, error)
             return None
@@ -42,6 +43,7 @@ class Delivery:
         if self._log.left_to_pushes < records.SMALL:
             self._store.make_room_for_notes()
         self._log.note(records.state(table.number, mid, receives, 0 if held else expiry, delayed=False))
+        self._store.refer(table, place)
         table.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
         if held:
@@ -138,6 +140,7 @@ class Delivery:
                 for mid, times in zip(mids, receives, strict=True)
             ]
         )
+        self._store.refer_all(self._table, self._table.places.values_of(mids))
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from ..files.attributes import store_for
 from ..names import JOURNAL
 from ..shared import Shared
 from . import records
+from .absent_record import Run
 from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import Compaction
@@ -20,12 +21,13 @@ from .door import Doors
 from .frames import Header
 from .log import QUICK, Log
 from .maintenance import LogStore, Maintenance
-from .opening import Opened, find_segments, open_log
+from .opening import LeftoverError, Opened, find_segments, open_log
 from .places import Position
 from .queue import LogQueue
 from .reader import Reader
 from .replay import Replay
-from .snapshot import Snapshot, read_snapshot, write_snapshot
+from .scanning import Scan
+from .snapshot import Snapshot, read_links, read_snapshot, write_snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class LogKeeper:
         if self._store is None:
             log = Log(self._directory, self._disk, self._durability, perf_counter)
             log.on_sync = self._on_sync
-            store = LogStore(log, Reader(log, self._disk), self._cache)
+            store = LogStore(log, Reader(log.segments, self._disk), self._cache)
             store.committed_early = self._committed_early
             store.log.first_records = self._announcements
             self._store = store
@@ -162,22 +164,34 @@ class LogKeeper:
             return queue
 
         scans = find_segments(self._directory, self._disk)
-        replay = Replay(make)
+        replay = Replay(make, store.log.segments.links)
         try:
             begin = self._read_checkpoint(replay, store, {scan.header.number: scan.header for scan in scans})
             opened = open_log(self._directory, self._disk, scans, replay, begin)
             _require_segments(store, opened)
-        except BadCheckpointError as error:
-            _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
-            for queue in self.queues.values():
-                queue.reset()
-            store.reset()
-            replay, begin = Replay(make), None
-            opened = open_log(self._directory, self._disk, scans, replay)
-        store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence)
-        if self.maintenance is not None:
-            self.maintenance.checkpointed = begin
+        except (BadCheckpointError, LeftoverError) as error:
+            if isinstance(error, LeftoverError):
+                scans = error.needed
+            else:
+                _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
+            begin = None
+            replay, opened = self._read_segments(store, make, scans)
+        store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence, opened.absent)
+        store.checkpointed = begin
         return replay
+
+    def _read_segments(
+        self, store: LogStore, make: Callable[[str, int], LogQueue], scans: list[Scan]
+    ) -> tuple[Replay[LogQueue], Opened]:
+        """Replays the log without its checkpoint, and forgets what was read before."""
+        for queue in self.queues.values():
+            queue.reset()
+        store.reset()
+        replay = Replay(make, store.log.segments.links)
+        try:
+            return replay, open_log(self._directory, self._disk, scans, replay)
+        except LeftoverError as error:
+            return self._read_segments(store, make, error.needed)
 
     def _read_checkpoint(
         self, replay: Replay[LogQueue], store: LogStore, headers: dict[int, Header]
@@ -193,6 +207,8 @@ class LogKeeper:
             replay.queues = read_snapshot(reader, replay.make, store, self._clock())
             replay.last_number = reader.content["numbers"]
             replay.oldest = reader.content["oldest"]
+            replay.absent = tuple(Run(*run) for run in reader.content["absent"])
+            read_links(reader, store.log.segments.links)
         except FileNotFoundError:
             return None
         except (OSError, LookupError, TypeError, ValueError, struct.error) as error:
@@ -271,9 +287,9 @@ class LogKeeper:
         store, maintenance = self._store, self.maintenance
         log = None if store is None else store.log
         return {
-            "journal_bytes": 0 if log is None else log.size,
+            "journal_bytes": 0 if log is None else log.segments.size,
             "journal_live_bytes": 0 if store is None else store.usage.total,
-            "journal_segments": 0 if log is None else len(log.sizes),
+            "journal_segments": 0 if log is None else len(log.segments.sizes),
             "journal_failed": int(log is not None and log.failed is not None),
             "journal_compacted_bytes_total": 0 if maintenance is None else maintenance.compaction.total,
             "cache_bytes": 0 if store is None else store.cache.size,

@@ -16,11 +16,12 @@ from zlib import crc32
 from ..disk import Disk, has_no_room
 from ..engine import Durability
 from . import records
+from .absent_record import Run
 from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
 from .places import Position
-from .recovery import segment_name
 from .segment import SegmentWriter
+from .segment_list import SegmentList
 from .supply import Supply, enough_of
 
 _logger = logging.getLogger(__name__)
@@ -61,16 +62,11 @@ class Log:
         self._writer: SegmentWriter | None = None
         self.sequence = self.number = 0
         """The numbers of the last frame, and of the last segment."""
-        self.sizes: dict[int, int] = {}
-        """Bytes of each segment that is there, oldest first."""
-        self.salts: dict[int, bytes] = {}
-        """Salts of the same segments."""
+        self.segments = SegmentList(directory)
         self.left = self.left_to_pushes = -1
         """Bytes of records, heads included, that can be appended without `reserve`."""
         self.room = 0
         """Bytes of the last segment that are free."""
-        self.changes = 0
-        """Grows with every change of the segments: when one is begun, given up or removed, or could not be begun."""
         self.pending: list[tuple[bytes, bytes | None]] = []
         """The records that were appended and are not written: bodies, and payloads that follow them."""
         self.unwritten: dict[int, bytes] = {}
@@ -81,7 +77,6 @@ class Log:
         """Is told, in any thread, how long each sync has taken, with the write before it if that is what was synced."""
         self._names: list[bytes] = []
         self.supply = Supply(directory, disk, sync=self._keep)
-        self._obsolete: list[str] = []
         self.failed: OSError | None = None
         """Why it takes nothing any more; None: it does."""
         self.cost = 0.0
@@ -99,18 +94,18 @@ class Log:
         self.commit_batch: Callable[[], None] = self.commit
         """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
 
-    def resume(self, headers: Iterable[Header], obsolete: Iterable[str], number: int, sequence: int) -> None:
-        """Goes on in a new segment behind what a start has found. headers: of the segments that are needed, oldest
-        first; obsolete: paths of those that are not; number, sequence: of the last segment and the last frame."""
+    def resume(
+        self, headers: Iterable[Header], obsolete: Iterable[str], number: int, sequence: int, absent: tuple[Run, ...]
+    ) -> None:
+        """Goes on in a new segment behind what a start has found. number, sequence: of the last segment and the last
+        frame; others: see `SegmentList.restore`."""
         self.number, self.sequence = number, sequence
-        for header in headers:
-            self.sizes[header.number], self.salts[header.number] = header.size, header.salt
-        self._obsolete = list(obsolete)
+        self.segments.restore(headers, obsolete, absent)
         self.supply.clear()
         if self.number:
             # A server that was killed may have left frames that nothing has made durable. What follows relies on them:
             # a start refuses a segment with frames missing before it, and files go that are messages.
-            self._disk.sync_file(self.path_of(self.number))
+            self._disk.sync_file(self.segments.path_of(self.number))
         if self.number and read_last(self.directory) != self.number:
             write_last(self._lock, self.number, self._disk)
 
@@ -153,7 +148,7 @@ class Log:
     def renew_reserve(self) -> None:
         """Makes another reserve if there is room for one by now. OSError, except for lack of room."""
         try:
-            self.supply.require_reserve(self._largest)
+            self.supply.require_reserve(self.segments.largest)
         except OSError as error:
             if not has_no_room(error):
                 raise
@@ -161,7 +156,7 @@ class Log:
     def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
         """Begins a new segment. On a full disk, deletes have room made, and take the reserve only if compaction did not
         need it. OSError."""
-        self.changes += 1
+        self.segments.changes += 1
         try:
             self._begin_or_wait(needed, push=push, copy=copy)
         except OSError as error:
@@ -214,6 +209,8 @@ class Log:
             self._wanted = True
         place = self._start + self._length
         self.pending.append((body, payload))
+        if body[0] in records.BROAD:
+            self.segments.links.widen()
         length = _HEAD + len(body)
         if payload is not None:
             self.unwritten[place] = payload
@@ -299,7 +296,7 @@ class Log:
 
     def _fail(self, error: OSError) -> None:
         self.failed = error
-        self.changes += 1
+        self.segments.changes += 1
         self._count_left()
         _logger.critical(
             "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered "
@@ -330,13 +327,13 @@ class Log:
     def _begin_segment(self, needed: int, *, push: bool, exact: bool, lend: bool = False) -> None:
         """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
         number = self.number + 1
-        first = list(self.first_records())
+        first = [*self.segments.first_records(), *self.first_records()]
         begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
         size, path, recycled = self.supply.take(
-            begin + padded(needed), push=push, exact=exact, lend=lend, largest=self._largest
+            begin + padded(needed), push=push, exact=exact, lend=lend, largest=self.segments.largest
         )
         self._sync_last()
-        oldest = next(iter(self.sizes), number)
+        oldest = self.segments.oldest or number
         header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life), int(recycled))
         writer = SegmentWriter(path, header, self._disk, sync=self._sync)
         try:
@@ -349,7 +346,8 @@ class Log:
         if self._writer is not None:
             self._writer.close()
         self._writer, self.number, self.sequence = writer, number, self.sequence + 1
-        self.sizes[number], self.salts[number] = size, header.salt
+        self.segments.add(header)
+        self.segments.links.segment = number
         self.room, self._kept = size - writer.end, min(_RESERVE, size // 4)
 
     def _sync_last(self) -> None:
@@ -363,7 +361,7 @@ class Log:
 
     def _place(self, path: str, number: int) -> None:
         """Gives a new segment its name. OSError: for want of room, and the one before it may go on; or for good."""
-        name = self.path_of(number)
+        name = self.segments.path_of(number)
         self._disk.rename(path, name)
         try:
             self._disk.sync_directory(self.directory)
@@ -383,10 +381,6 @@ class Log:
         except OSError:
             return False
         return True
-
-    def path_of(self, number: int) -> str:
-        """Returns the path of a segment."""
-        return f"{self.directory}/{segment_name(number)}"
 
     @property
     def position(self) -> Position:
@@ -412,53 +406,20 @@ class Log:
         if self._writer is None or self.supply.wanted is None:
             return 0
         size = self._writer.header.size
-        return size if self._obsolete else enough_of(size, shrinking=self.is_shrinking())
+        return size if self.segments.can_recycle else enough_of(size, shrinking=self.is_shrinking())
 
     @property
     def wants_reserve(self) -> int | None:
         """Bytes of the reserve to make now, None if there is one or it is too early."""
-        return None if self._writer is None else self.supply.wanted_reserve(self._largest)
+        return None if self._writer is None else self.supply.wanted_reserve(self.segments.largest)
 
-    @property
-    def _largest(self) -> int:
-        return max(self.sizes.values(), default=0)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return sum(self.sizes.values())
-
-    @property
-    def oldest(self) -> int | None:
-        """The number of the oldest segment."""
-        return next(iter(self.sizes), None)
-
-    def drop_oldest(self) -> None:
-        """Gives up the oldest segment: nothing in it is needed, and a record says so, durably. OSError."""
-        oldest = next(iter(self.sizes))
-        self.reserve(records.SMALL, drop=True)
-        self.append(records.checkpoint(oldest + 1))
+    def drop(self, number: int) -> None:
+        """Gives up a segment but the last: nothing in it is needed, and a record says so, durably. OSError."""
+        body = self.segments.record_without(number)
+        self.reserve(records.HEAD.size + len(body), drop=True)
+        self.append(body)
         self.commit_batch()
-        del self.sizes[oldest], self.salts[oldest]
-        self._obsolete.append(self.path_of(oldest))
-        self.changes += 1
-
-    def take_garbage(self, *, all_of_it: bool) -> list[str]:
-        """Returns paths of obsolete segments, the newest last, which the caller removes in any thread. Keeps one to
-        recycle, unless all are asked for."""
-        kept = [] if all_of_it else self._obsolete[-1:]
-        garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept
-        return garbage
-
-    def give_back_garbage(self, paths: Iterable[str]) -> None:
-        """Takes back files that could not be removed."""
-        self._obsolete[:0] = paths
-        self.changes += 1
-
-    @property
-    def has_garbage(self) -> bool:
-        """True if `take_garbage` has anything to return."""
-        return len(self._obsolete) > 1
+        self.segments.remove(number)
 
     def close(self) -> None:
         """Lets go of the files."""

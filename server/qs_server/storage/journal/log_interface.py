@@ -6,32 +6,34 @@ With this, whatever works on queues knows neither segments nor files, and can be
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .absent_record import Run
+from .links import Links
 from .places import Position
 
 
 class Segments(Protocol):
-    """The segments that are there."""
+    """The segments of the log: see `SegmentList`."""
 
     @property
-    def number(self) -> int:
-        """The number of the last segment."""
-
+    def sizes(self) -> dict[int, int]: ...
     @property
-    def sizes(self) -> dict[int, int]:
-        """Bytes of each segment, oldest first."""
-
+    def absent(self) -> tuple[Run, ...]: ...
     @property
-    def salts(self) -> dict[int, bytes]:
-        """Salts of the same segments."""
+    def links(self) -> Links: ...
+    @property
+    def oldest(self) -> int | None: ...
+    @property
+    def newest(self) -> int | None: ...
+    def salt_of(self, number: int, /) -> bytes: ...
+    def path_of(self, number: int, /) -> str: ...
 
-    def path_of(self, number: int, /) -> str:
-        """Returns the path of a segment."""
 
-
-class RecordLog(Segments, Protocol):
+class RecordLog(Protocol):
     """The log as those see it who append records to it."""
 
     directory: str
+    number: int
+    """The number of the last segment."""
     left_to_pushes: int
     """Bytes of records, heads included, that pushes can append without `reserve`."""
     unwritten: dict[int, bytes]
@@ -44,8 +46,7 @@ class RecordLog(Segments, Protocol):
     """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
 
     @property
-    def oldest(self) -> int | None:
-        """The number of the oldest segment."""
+    def segments(self) -> Segments: ...
 
     @property
     def position(self) -> Position:
@@ -81,8 +82,8 @@ class RecordLog(Segments, Protocol):
     def background_sync(self) -> Callable[[], None] | None:
         """Returns what makes durable all that was committed so far, in any thread; None when that is so already."""
 
-    def drop_oldest(self) -> None:
-        """Gives up the oldest segment: nothing in it is needed. OSError."""
+    def drop(self, number: int) -> None:
+        """Gives up a segment but the last: nothing in it is needed. OSError."""
 
     def close(self) -> None:
         """Closes the files."""

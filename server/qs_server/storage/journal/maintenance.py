@@ -15,7 +15,6 @@ from ..engine import SECOND, Background, Clock
 from .door import Door, Doors
 from .intake import Intake
 from .log import Log
-from .places import Position
 from .store import SLICE, Store
 from .upkeep import Upkeep
 
@@ -39,7 +38,7 @@ class LogStore(Store):
 
 
 class Compactor(Protocol):
-    """Removes the oldest segment: see `Compaction`."""
+    """Removes segments: see `Compaction`."""
 
     @property
     def total(self) -> int: ...
@@ -86,8 +85,6 @@ class Maintenance:
         self._least = self._most = 0  # live bytes, and bytes of room, below which it is called again
         self._snapshot: Checkpointing | None = None
         self._written: Checkpointing | None = None  # and not durable yet
-        self.checkpointed: Position | None = None
-        """The position of the last checkpoint that was begun or read."""
         self._complaint = ""
         self._making_room = False
         store.log.make_room = self.make_room
@@ -100,7 +97,11 @@ class Maintenance:
         if self._running is not None or store.log.failed is not None:
             return None
         log, usage = store.log, store.usage
-        if (log.changes, usage.emptied) != self._looked_at or usage.total < self._least or log.room < self._most:
+        if (
+            (log.segments.changes, usage.emptied) != self._looked_at
+            or usage.total < self._least
+            or log.room < self._most
+        ):
             self._look()
         if not log.pending:
             self._notes_due = None
@@ -128,14 +129,14 @@ class Maintenance:
             self._snapshot is not None
             or self._written is not None
             or self.compaction.wanted
-            or log.has_garbage
+            or log.segments.has_garbage
             or log.wants_spare is not None
             or log.wants_reserve is not None
             or self._wants_checkpoint()
         )
-        self._looked_at = log.changes, usage.emptied
+        self._looked_at = log.segments.changes, usage.emptied
         usage.written = log.number
-        self._least = usage.least(log.sizes, tight=log.tight) if len(log.sizes) > 1 else 0
+        self._least = usage.least(log.segments.sizes, tight=log.tight) if len(log.segments.sizes) > 1 else 0
         self._most = log.spare_below
         if self._has_work:
             self._looked_at = None
@@ -177,7 +178,7 @@ class Maintenance:
         elif self._wants_checkpoint() and not (store.log.tight and compaction.wanted):
             # Before compaction, which under a steady load always has something to do.
             self._snapshot = self._begin_checkpoint()
-            self.checkpointed = store.log.position
+            store.checkpointed = store.log.position
         elif compaction.wanted:
             compaction.step()
             if store.log.is_short:
@@ -278,8 +279,8 @@ class Maintenance:
         log = self._store.log
         if not log.used:
             return False  # it says where the next frame goes
-        since = 0 if self.checkpointed is None else self.checkpointed.segment
-        return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
+        since = 0 if self._store.checkpointed is None else self._store.checkpointed.segment
+        return sum(size for number, size in log.segments.sizes.items() if since < number < log.number) >= _CHECKPOINT
 
     def finish_running(self) -> None:
         """Waits for upkeep that is under way, whose results nobody will take over."""

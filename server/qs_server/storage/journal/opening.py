@@ -8,11 +8,12 @@ and nothing changes on disk.
 from typing import NamedTuple, Protocol
 
 from ..disk import Disk
+from .absent_record import Absent, Run, is_absent, missing_from, needed_from
 from .frames import BLOCK, FRAME_HEAD, DamagedError, Header
 from .lock import read_last
-from .places import Position
-from .records import BadRecordError
-from .recovery import check_last, check_tail, damage, numbers_in, segment_name, set_torn_aside
+from .places import Position, segment_name
+from .records import BadRecordError, Checkpoint, Kind, parse_one
+from .recovery import check_last, check_tail, damage, numbers_in, set_torn_aside
 from .scanning import Scan, open_segment
 
 
@@ -21,34 +22,64 @@ class Applier(Protocol):
 
     oldest: int
     """The oldest segment that is needed, according to the records applied so far."""
+    absent: tuple[Run, ...]
+    """Segments that are gone although older ones are needed, according to the same."""
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
 
 
+class Parser:
+    """Parses every record, like a start without a checkpoint, and applies nothing."""
+
+    oldest = 0
+    absent: tuple[Run, ...] = ()
+
+    def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
+        """Parses the records of a frame. BadRecordError."""
+        for body in bodies:
+            record = parse_one(body)
+            if isinstance(record, Checkpoint):
+                self.oldest = max(self.oldest, record.oldest)
+            elif isinstance(record, Absent):
+                self.absent = record.runs
+
+
 class Opened(NamedTuple):
     """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: the
-    last segment's; sequence: the last frame's; torn: the last segment if its end is torn, else None."""
+    last segment's; sequence: the last frame's; absent: segments that are gone although older ones are needed; torn: the
+    last segment if its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
     number: int
     sequence: int
+    absent: tuple[Run, ...] = ()
     torn: Scan | None = None
 
 
+class LeftoverError(Exception):
+    """Segments were read that were about to be removed when the server stopped, and others like them are gone, so what
+    was applied is wrong. needed: the segments to apply instead, oldest first."""
+
+    def __init__(self, needed: list[Scan]) -> None:
+        super().__init__()
+        self.needed = needed
+
+
 def find_segments(directory: str, disk: Disk) -> list[Scan]:
-    """Returns the segments that may be needed, oldest first. Reads only their headers. JournalDamagedError, OSError."""
+    """Returns the segments that may be needed, oldest first. Reads their headers, and of the last one the first frame.
+    JournalDamagedError, OSError."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
         check_last(directory, numbers[-1] if numbers else 0, begun)
-    return _contiguous(directory, numbers)
+    return _needed_at_begin(directory, numbers)
 
 
 def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
     """Applies the segments' records from a position on, or all of them, and sets a torn tail aside.
-    JournalDamagedError, OSError."""
+    JournalDamagedError, LeftoverError, OSError."""
     opened = read_log(directory, disk, scans, applier, begin)
     if opened.torn is not None:
         set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
@@ -57,46 +88,86 @@ def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
 
 def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
     """Does the same as `open_log`, but changes nothing on disk."""
+    scans = [scan for scan in scans if not is_absent(applier.absent, scan.header.number)]
     if not scans:
         return Opened([], [], 0, 0)
-    first, last = scans[0].header.number, scans[-1]
-    for at, scan in enumerate(scans):
+    last = scans[-1]
+    before_holes: list[Scan] = []
+    for scan, following in zip(scans, [*scans[1:], None], strict=True):
         number = scan.header.number
         if begin is not None and number < begin.segment:
             continue
-        limit = scans[at + 1].header.first if scan is not last else None
-        if begin is not None and number == begin.segment:
-            frames = scan.frames(begin.start, begin.sequence, limit)
-        else:
-            frames = scan.frames(BLOCK, scan.header.first, limit)
-        for start, bodies in frames:
-            try:
-                applier.apply(number, start, bodies)
-            except BadRecordError as error:
-                raise damage(scan.path, f"frame {scan.next} at byte {start - FRAME_HEAD}: {error}") from None
-        if limit is not None and scan.next < limit:
-            lost = f"frames {scan.next} to {limit - 1} are not whole"
-            raise damage(scan.path, f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}; {lost}")
+        _apply(scan, following, applier, begin)
+        if following is not None and following.header.number != number + 1:
+            before_holes.append(scan)
     check_tail(last.path, last.header, last.gap, last.next)
     oldest = max(last.header.oldest, applier.oldest)
-    if first > oldest:
-        raise damage(f"{directory}/{segment_name(first - 1)}", "it is missing")
-    headers = [scan.header for scan in scans if scan.header.number >= oldest]
-    obsolete = [f"{directory}/{segment_name(number)}" for number in numbers_in(directory, disk) if number < oldest]
-    return Opened(headers, obsolete, last.header.number, last.next - 1, None if last.gap.why is None else last)
+    absent = needed_from(applier.absent, oldest)
+    numbers = numbers_in(directory, disk)
+    needed = [scan for scan in scans if scan.header.number >= oldest and not is_absent(absent, scan.header.number)]
+    missing = missing_from(numbers, last.header.number, oldest, absent)
+    if missing is not None:
+        raise damage(f"{directory}/{segment_name(missing)}", "it is missing")
+    first_applied = 0 if begin is None else begin.segment
+    if before_holes and any(scan not in needed and scan.header.number >= first_applied for scan in scans):
+        raise LeftoverError(needed)
+    for scan in before_holes:
+        _check_end(scan, next(run.frame for run in absent if run.first == scan.header.number + 1))
+    headers = [scan.header for scan in needed]
+    kept = {header.number for header in headers}
+    obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number not in kept]
+    torn = None if last.gap.why is None else last
+    return Opened(headers, obsolete, last.header.number, last.next - 1, absent, torn)
 
 
-def _contiguous(directory: str, numbers: list[int]) -> list[Scan]:
-    """Opens the segments from the last one back to the oldest needed one, or to the first gap."""
+def _apply(scan: Scan, following: Scan | None, applier: Applier, begin: Position | None) -> None:
+    """Applies the records of a segment. following: the next one that is there. JournalDamagedError."""
+    number = scan.header.number
+    adjacent = following is not None and following.header.number == number + 1
+    limit = following.header.first if following is not None and adjacent else None
+    if begin is not None and number == begin.segment:
+        frames = scan.frames(begin.start, begin.sequence, limit)
+    else:
+        frames = scan.frames(BLOCK, scan.header.first, limit)
+    for start, bodies in frames:
+        try:
+            applier.apply(number, start, bodies)
+        except BadRecordError as error:
+            raise damage(scan.path, f"frame {scan.next} at byte {start - FRAME_HEAD}: {error}") from None
+    if limit is not None:
+        _check_end(scan, limit)
+
+
+def _check_end(scan: Scan, limit: int) -> None:
+    """Raises JournalDamagedError unless a segment has been read up to a frame, without it."""
+    if scan.next < limit:
+        lost = f"frames {scan.next} to {limit - 1} are not whole"
+        raise damage(scan.path, f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}; {lost}")
+
+
+def _needed_at_begin(directory: str, numbers: list[int]) -> list[Scan]:
+    """Opens the segments that were needed when the last one was begun."""
     scans: list[Scan] = []
     oldest = 0
+    absent: tuple[Run, ...] = ()
     for number in reversed(numbers):
-        if number < oldest or (scans and scans[-1].header.number != number + 1):
-            break
+        if number < oldest or is_absent(absent, number):
+            continue
         try:
             scans.append(open_segment(directory, number))
         except DamagedError as error:
             raise damage(f"{directory}/{segment_name(number)}", str(error)) from None
+        if len(scans) == 1:
+            absent = _absent_at_begin(scans[0])
         oldest = max(oldest, scans[-1].header.oldest)
     scans.reverse()
     return scans
+
+
+def _absent_at_begin(scan: Scan) -> tuple[Run, ...]:
+    """Reads from the first frame of a segment which ones were gone although older ones were needed."""
+    for _, bodies in scan.frames(BLOCK, scan.header.first, scan.header.first + 1):
+        for body in bodies:
+            if body[0] == Kind.ABSENT:
+                return Absent.read(body).runs
+    return ()

@@ -24,6 +24,11 @@ def start_of(place: int) -> int:
     return place & _MASK
 
 
+def segment_name(number: int) -> str:
+    """Returns the file name of a segment."""
+    return f"{number:016d}.segment"
+
+
 class Position(NamedTuple):
     """A position in the log. start: byte of the segment at which the next frame begins; sequence: the frame's
     number."""

@@ -30,8 +30,8 @@ class DamagedRecordError(StorageError):
 class Reader:
     """Reads records of one log."""
 
-    def __init__(self, log: Segments, disk: Disk) -> None:
-        self._log = log
+    def __init__(self, segments: Segments, disk: Disk) -> None:
+        self._segments = segments
         self._disk = disk
         self._files: dict[int, int] = {}
         self._windows: dict[int, bytes] = {}
@@ -62,15 +62,15 @@ class Reader:
         if len(head) < HEAD.size:
             raise self._damaged(place, "the file ends there")
         length, checksum = HEAD.unpack(head)
-        if start + HEAD.size + length > self._log.sizes[segment]:  # a damaged length must not cause a huge read
+        if start + HEAD.size + length > self._segments.sizes[segment]:  # a damaged length must not cause a huge read
             raise self._damaged(place, "its length is wrong")
         body = self._read(segment, start + HEAD.size, length)
-        if not length or len(body) < length or crc32(body, seed(self._log.salts[segment]) ^ start) != checksum:
+        if not length or len(body) < length or crc32(body, seed(self._segments.salt_of(segment)) ^ start) != checksum:
             raise self._damaged(place, "its checksum is wrong")
         return body
 
     def _damaged(self, place: int, why: str) -> DamagedRecordError:
-        path = self._log.path_of(segment_of(place))
+        path = self._segments.path_of(segment_of(place))
         return DamagedRecordError(
             f"{path}: the record at byte {start_of(place)} is damaged: {why}. Stop the server; "
             "'queue-journal.py check' says what else is damaged, 'queue-journal.py repair' keeps what can be read"
@@ -78,7 +78,8 @@ class Reader:
 
     def _read(self, segment: int, start: int, length: int) -> memoryview:
         """Reads at most that many bytes."""
-        if segment == self._log.number or length > WINDOW:  # the last segment grows: a window would miss new records
+        # The last segment grows: a window would miss new records.
+        if segment == self._segments.newest or length > WINDOW:
             return memoryview(self._disk.pread(self._file(segment), length, start))
         try:
             return self._read_from_windows(segment, start, length)
@@ -110,7 +111,7 @@ class Reader:
         if fd is None:
             if len(self._files) >= _FILES:
                 self._disk.close(self._files.pop(next(iter(self._files))))
-            fd = self._files[segment] = self._disk.open(self._log.path_of(segment), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._files[segment] = self._disk.open(self._segments.path_of(segment), os.O_RDONLY | os.O_CLOEXEC)
         return fd
 
     def forget(self, segment: int) -> None:

@@ -25,6 +25,7 @@ after it, not what was done: replaying one twice is the same as once.
 | UNLINKED | queue number, token: there are no such files any more |
 | TRANSFER | queue number, id, queue number and id that are gone instead, state as in MOVED, origin, payload |
 | RETIRED | queue number, ids: these messages are gone, as they were too old |
+| ABSENT | (first, last, number of the first frame) each: segments that are gone although older ones are needed |
 
 A place is a segment's number and a byte in it, 32 bits each.
 """
@@ -36,6 +37,7 @@ from itertools import repeat
 from typing import NamedTuple
 from zlib import crc32
 
+from .absent_record import Absent
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .retired_record import Retired
 from .transfer_record import Transfer
@@ -65,6 +67,7 @@ class Kind(IntEnum):
     UNLINKED = 17
     TRANSFER = 18
     RETIRED = 19
+    ABSENT = 20
 
 
 _QUEUE = struct.Struct("<BIq")
@@ -174,7 +177,21 @@ OfClaims = Claim | Acked | Unclaimed | Staged | Published
 OfQueue = (
     Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked | Transfer | Retired
 )
-Record = OfQueue | Checkpoint
+Record = OfQueue | Checkpoint | Absent
+BROAD = frozenset(
+    (
+        Kind.REMOVE,
+        Kind.SHARED,
+        Kind.CLAIM,
+        Kind.ACKED,
+        Kind.UNCLAIMED,
+        Kind.STAGED,
+        Kind.PUBLISHED,
+        Kind.TAKEN,
+        Kind.UNLINKED,
+    )
+)
+"""The kinds that may concern any older segment: see `links`."""
 
 
 def queue(number: int, last_mid: int, qid: str) -> bytes:
@@ -331,7 +348,7 @@ def pack(record: Record) -> bytes:
             return moved(number, mid, receives, visible, delayed) + payload
         case Staged() | Transfer():
             return record.body() + record.payload
-        case Claim() | Acked() | Unclaimed() | Published() | Retired():
+        case Claim() | Acked() | Unclaimed() | Published() | Retired() | Absent():
             return record.body()
         case _:
             return _BODIES[type(record)](*record)
@@ -399,4 +416,5 @@ _PARSERS: dict[int, Callable[[memoryview], Record]] = {
     Kind.UNLINKED: lambda body: Unlinked(*_TOKEN.unpack(body)[1:]),
     Kind.TRANSFER: Transfer.read,
     Kind.RETIRED: Retired.read,
+    Kind.ABSENT: Absent.read,
 }

@@ -12,6 +12,7 @@ import shlex
 from ..disk import Disk, has_no_room
 from ..engine import StorageError
 from .frames import BLOCK, Gap, Header
+from .places import segment_name
 
 _logger = logging.getLogger(__name__)
 _SEGMENT = re.compile(r"([0-9]{16})\.segment")
@@ -27,11 +28,6 @@ class JournalDamagedError(StorageError):
             f"the journal is damaged: {what}. Nothing was changed. 'queue-journal.py check --root {root}' says what "
             f"can be read still, 'queue-journal.py repair --root {root}' keeps that and sets the damaged files aside"
         )
-
-
-def segment_name(number: int) -> str:
-    """Returns the file name of a segment."""
-    return f"{number:016d}.segment"
 
 
 def numbers_in(directory: str, disk: Disk) -> list[int]:

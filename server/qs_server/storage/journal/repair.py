@@ -31,8 +31,8 @@ from .claim_records import Staged
 from .damage import Examined, Placed, examine, messages_in, verify
 from .frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_header, padded, seed
 from .lock import take_lock, write_last
-from .places import place_of
-from .recovery import numbers_in, segment_name
+from .places import place_of, segment_name
+from .recovery import numbers_in
 from .transfer_record import Transfer
 
 _ASIDE = "damaged-"

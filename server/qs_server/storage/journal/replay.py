@@ -8,7 +8,9 @@ from typing import Generic, TypeVar
 
 from ..engine import Origin
 from . import records
+from .absent_record import Absent, Run
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
+from .links import Links
 from .places import place_of, segment_of
 from .queue_state import QueueState
 from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
@@ -24,19 +26,23 @@ Q = TypeVar("Q", bound=QueueState)
 class Replay(Generic[Q]):
     """Makes the queues that records name, and applies records to them."""
 
-    def __init__(self, make: Callable[[str, int], Q]) -> None:
-        """make: makes a queue from its name and its number."""
+    def __init__(self, make: Callable[[str, int], Q], links: Links) -> None:
+        """make: makes a queue from its name and its number; links: gets what the segments say of older ones."""
         self.make = make
+        self._links = links
         self.queues: dict[int, Q] = {}
         self.last_number = 0
         """The greatest queue number."""
         self.oldest = 0
         """The oldest segment that is needed, according to the records applied so far."""
+        self.absent: tuple[Run, ...] = ()
+        """Segments that are gone although older ones are needed, according to the same."""
         self._run = _Run()
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
         place = place_of(segment, start)
+        self._links.segment = segment
         run = self._run
         for body in bodies:
             push = records.plain_push(body)
@@ -51,6 +57,8 @@ class Replay(Generic[Q]):
                 run.last = mid
             else:
                 self._flush()
+                if body[0] in records.BROAD:
+                    self._links.widen()
                 self._apply(place, records.parse_one(body))
             place += records.HEAD.size + len(body)
         self._flush()
@@ -68,6 +76,9 @@ class Replay(Generic[Q]):
     def _apply(self, place: int, record: Record) -> None:
         if isinstance(record, Checkpoint):
             self.oldest = max(self.oldest, record.oldest)
+            return
+        if isinstance(record, Absent):
+            self.absent = record.runs
             return
         if isinstance(record, Queue):
             self._name(record)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from . import records
+from .absent_record import Absent
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .frames import (
     BLOCK,
@@ -56,6 +57,7 @@ _LEAST = {
         (Kind.UNLINKED, records.Unlinked(0, 0)),
         (Kind.TRANSFER, Transfer(0, 0, 0, 0, 0, 0, False, None, b"")),
         (Kind.RETIRED, Retired(0, ())),
+        (Kind.ABSENT, Absent(())),
     )
 }
 """The minimum length of a body, by kind."""
@@ -71,9 +73,12 @@ _OPEN = frozenset(
         Kind.PUBLISHED,
         Kind.TRANSFER,
         Kind.RETIRED,
+        Kind.ABSENT,
     )
 )
 """The kinds whose bodies may be longer than the minimum."""
+_OF_SEGMENTS = frozenset((Kind.CHECKPOINT, Kind.ABSENT))
+"""The kinds that say nothing of a queue."""
 
 
 class Piece(NamedTuple):
@@ -241,7 +246,7 @@ def _is_plausible(body: memoryview) -> bool:
         return False
     if body[0] == Kind.PUSH:  # ids and times have at most 18 digits
         return not body[_NUMBER] and body[_ID] < 14 and body[_TIME] < 14 and not body[least - 1]
-    return body[0] == Kind.CHECKPOINT or not body[_NUMBER]  # queue numbers are small
+    return body[0] in _OF_SEGMENTS or not body[_NUMBER]  # queue numbers are small
 
 
 # -- a segment whose header is lost ---------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from .frames import (
     gap_at,
     read_header,
 )
+from .places import segment_name
 from .records import BadRecordError
-from .recovery import map_file, segment_name
+from .recovery import map_file
 
 
 class Scan:

@@ -16,6 +16,7 @@ from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
 from .claims import Consumer, OpenClaim
 from .keys import WINDOW
+from .links import Links
 from .log_interface import RecordLog
 from .places import Position, place_of, segment_of
 from .queue_state import QueueState
@@ -78,9 +79,9 @@ def write_snapshot(
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
-        "oldest": log.oldest,
+        "oldest": log.segments.oldest,
         "numbers": numbers,
-        "salts": {number: salt.hex() for number, salt in log.salts.items()},
+        "salts": {number: log.segments.salt_of(number).hex() for number in log.segments.sizes},
     }
     entries = content["queues"] = []
     for queue in queues:
@@ -99,6 +100,10 @@ def write_snapshot(
         entry["last"] = queue.last_mid
         yield
     content["families"] = _families(store)
+    # Of the end, as the records before it whose messages are written already are not applied again.
+    content["absent"] = log.segments.absent
+    content["links"] = {segment: sorted(older) for segment, older in log.segments.links.older.items()}
+    content["broad"] = sorted(log.segments.links.broad)
     writer.end(content)
 
 
@@ -197,6 +202,12 @@ def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[N
             staged.append([list(part_name), columns])
         yield
     return written
+
+
+def read_links(reader: CheckpointReader, links: Links) -> None:
+    """Restores what the segments say of older ones."""
+    links.older = {int(segment): set(older) for segment, older in reader.content["links"].items()}
+    links.broad = set(reader.content["broad"])
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ..index.midmap import MidMap
 from . import records
 from .cache import PayloadCache
 from .log_interface import RecordLog
+from .places import Position
 from .usage import Usage
 
 SLICE = 0.002
@@ -57,10 +58,13 @@ class Store:
     def __init__(self, log: RecordLog, reader: PayloadReader, cache: int) -> None:
         """cache: bytes of payloads in memory."""
         self.log = log
+        self._links = log.segments.links
         self.log.commit_batch = self.commit_early
         self.cache = PayloadCache(cache)
         self.reader = reader
         self.usage = Usage()
+        self.checkpointed: Position | None = None
+        """The position of the last checkpoint that was begun or read."""
         self.undo: list[tuple[Any, ...]] = []
         """The calls that take back the changes of this batch: functions and arguments, in the order of the changes."""
         self.tables: dict[int, Holder] = {}
@@ -136,9 +140,25 @@ class Store:
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
         """A queue does not need a payload any more. size: its bytes."""
+        self.refer(queue, place)
         if not self.families or not self._is_shared(queue, mid, place):
             self.usage.drop(place, size + records.PUSH_SIZE)
             self.cache.drop(place)
+
+    def refer(self, queue: Holder, place: int) -> None:
+        """Notes that a record has just been appended, or read, about a message. place: of its payload. If the message
+        is a copy, other records say that it is there."""
+        if self.families and queue.number in self.families:
+            self._links.widen()
+        elif place >> 32 != self._links.segment:
+            self._links.note(place)
+
+    def refer_all(self, queue: Holder, places: Iterable[int | None]) -> None:
+        """Notes the same of several messages."""
+        if self.families and queue.number in self.families:
+            self._links.widen()
+        else:
+            self._links.note_all(places)
 
     def keep(self, queue: Holder, mid: int, place: int, size: int) -> None:
         """Takes back `drop`."""
@@ -185,12 +205,13 @@ class Store:
         self.reader.forget(segment)
         self.cache.forget(segment)
         for number in self.families.keys() - self.tables.keys():
-            if self._gone.setdefault(number, self.log.number) <= segment:
+            if self._gone.setdefault(number, self.log.number) < (self.log.segments.oldest or 0):
                 del self.families[number], self._gone[number]
 
     def reset(self) -> None:
         """Forgets what was read of a log at a start, to read it in another way."""
         self.usage = Usage()
+        self._links.clear()
         self.families.clear()
         self._gone.clear()
         self.keyed.clear()

@@ -378,6 +378,7 @@ class MessageTable:
         self.saw(mid)
         if mid not in self.index.messages:
             return
+        self._store.refer(self, self.places.get(mid) or 0)
         receives, visible, delayed = state
         if receives:
             self.set_receives(mid, receives)

@@ -2,11 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from ..disk import Disk
 from .intake import Intake
+from .segment_list import SegmentList
 from .supply import Supply
 
 _logger = logging.getLogger(__name__)
@@ -22,13 +23,12 @@ class SegmentFiles(Protocol):
     """The part of a log that upkeep uses."""
 
     supply: Supply
+    segments: SegmentList
 
     @property
     def wants_spare(self) -> int | None: ...
     @property
     def wants_reserve(self) -> int | None: ...
-    def take_garbage(self, *, all_of_it: bool) -> list[str]: ...
-    def give_back_garbage(self, paths: Iterable[str], /) -> None: ...
     def background_sync(self) -> Callable[[], None] | None: ...
 
 
@@ -42,7 +42,7 @@ class Upkeep:
         self._disk = disk
         self._spare = log.wants_spare if spare else None
         self._reserve = log.wants_reserve if spare else None
-        self._garbage = log.take_garbage(all_of_it=not spare or self._spare is not None)
+        self._garbage = log.segments.take_garbage(all_of_it=not spare or self._spare is not None)
         self._sync = log.background_sync() if self._garbage else None
         self._running = threading.Lock()
         self._done = False
@@ -134,7 +134,7 @@ class Upkeep:
         if self.is_settled:
             return
         self.is_settled = True
-        self._log.give_back_garbage(self._not_removed)
+        self._log.segments.give_back_garbage(self._not_removed)
         try:
             if self._reserve is not None:
                 self._log.supply.take_reserve(self._reserve)

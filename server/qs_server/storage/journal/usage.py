@@ -1,4 +1,4 @@
-"""Counts the bytes of each segment that are still needed, and tells whether the oldest one is worth copying."""
+"""Counts the bytes of each segment that are still needed, and tells when there is too much else."""
 
 SEGMENTS = 2
 """Segments that may be full of what is not needed any more."""
@@ -43,23 +43,15 @@ class Usage:
         """Returns the segments that have live bytes."""
         return {segment for segment, size in self.live.items() if size}
 
-    def wants_compaction(self, sizes: dict[int, int], *, tight: bool) -> bool:
-        """Tells whether the oldest segment should go: it has no live bytes, or the log has more dead bytes than live
-        ones. sizes: of all segments, oldest first; the last one is being written. tight: the disk is full, and any gain
-        is welcome."""
-        if len(sizes) <= 1:
-            return False
-        return not self.live.get(next(iter(sizes))) or self.total < self.least(sizes, tight=tight)
-
     def gains(self, sizes: dict[int, int]) -> bool:
-        """Tells whether an eighth of the oldest segment or more is dead. sizes: see `wants_compaction`."""
+        """Tells whether an eighth of the oldest segment or more is dead. sizes: see `least`."""
         oldest = next(iter(sizes), 0)
         return len(sizes) > 1 and self.live.get(oldest, 0) <= sizes[oldest] // 8 * 7
 
     @staticmethod
     def least(sizes: dict[int, int], *, tight: bool) -> int:
-        """Returns the number of live bytes below which the oldest segment should go. sizes, tight: see
-        `wants_compaction`."""
+        """Returns the number of live bytes below which a segment should go. sizes: of all segments, oldest first; the
+        last one is being written. tight: the disk is full, and any gain is welcome."""
         size = sum(sizes.values())
         if tight:
             return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9

@@ -61,6 +61,7 @@ class Windows:
         log.reserve(records.SMALL)
         visible = 0 if held else new
         log.append(records.state(table.number, mid, table.receives.get(mid, 0), visible, delayed))
+        self._store.refer(table, table.places.get(mid) or 0)
         was_delayed = old != 0 and table.index.is_delayed(mid)
         was_new = mid in table.index.new
         was_held = mid in table.held

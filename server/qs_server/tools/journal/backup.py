@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 from ...storage.disk import Disk
 from ...storage.engine import StorageError
+from ...storage.journal.absent_record import missing_from
 from ...storage.journal.checkpoint import NAME as CHECKPOINT
 from ...storage.journal.frames import BLOCK, DamagedError
 from ...storage.journal.lock import take_lock, write_last
-from ...storage.journal.opening import find_segments
-from ...storage.journal.recovery import numbers_in, segment_name
+from ...storage.journal.opening import Parser, find_segments
+from ...storage.journal.places import segment_name
+from ...storage.journal.records import BadRecordError
+from ...storage.journal.recovery import numbers_in
 from ...storage.journal.scanning import Scan
 from ...storage.names import JOURNAL, PRIVATE, parse_message, qid_of
 from ...storage.settings import FILE, read_options
@@ -106,8 +109,6 @@ def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) 
     numbers = numbers_in(source, Disk())
     if not numbers:
         raise StorageError(f"there is nothing in {source}: no server has written anything yet")
-    if numbers != list(range(numbers[0], numbers[-1] + 1)):
-        raise _ChangedError("a segment is missing")
     for number in set(linked).difference(numbers):
         os.unlink(f"{target}/{segment_name(number)}")
         del linked[number]
@@ -117,9 +118,12 @@ def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) 
             meter.add(0)
             meter.tick()
     name = segment_name(numbers[-1])
-    frame = _copy_frames(f"{source}/{name}", f"{target}/{name}")
+    scan, needed = _copy_frames(f"{source}/{name}", f"{target}/{name}")
+    oldest = max(scan.header.oldest, needed.oldest)
+    if (missing := missing_from(numbers, numbers[-1], oldest, needed.absent)) is not None:
+        raise _ChangedError(f"segment {missing} is missing")
     linked[numbers[-1]] = False
-    return frame
+    return scan.next - 1
 
 
 def _copy_checkpoint(source: str, target: str) -> None:
@@ -150,8 +154,9 @@ def _must_be_named(descriptor: int, path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
-def _copy_frames(source: str, target: str) -> int:
-    """Copies the whole frames of the last segment, which a server may be writing. Returns the last one's number."""
+def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
+    """Copies the whole frames of the last segment, which a server may be writing. Returns what was read, and which
+    segments it says are needed."""
     with open(source, "rb") as file:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
@@ -159,8 +164,12 @@ def _copy_frames(source: str, target: str) -> int:
         scan = Scan(source, data)
     except DamagedError as error:
         raise StorageError(f"{source}: {error}; see 'queue-journal.py check'") from None
-    for _ in scan.frames(BLOCK, scan.header.first, None):
-        pass
+    needed = Parser()
+    try:
+        for start, bodies in scan.frames(BLOCK, scan.header.first, None):
+            needed.apply(scan.header.number, start, bodies)
+    except BadRecordError as error:
+        raise StorageError(f"{source}: {error}; see 'queue-journal.py check'") from None
     gap = scan.gap
     if gap.later is not None and gap.later.synced >= scan.next:
         raise _ChangedError(f"{source}: byte {gap.start}: {gap.why}")  # or it was written while it was read
@@ -171,7 +180,7 @@ def _copy_frames(source: str, target: str) -> int:
         file.truncate(scan.header.size)
         file.flush()
         os.fsync(file.fileno())
-    return scan.next - 1
+    return scan, needed
 
 
 # -- the queues -----------------------------------------------------------------------------------------------------

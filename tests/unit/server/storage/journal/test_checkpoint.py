@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import Bench, journal_engine, maintenance_of
+from support.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State
@@ -45,13 +45,13 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     _fill(bench)
     bench.reopen()
     assert isinstance(bench.engine, DirectoriesEngine)
-    assert maintenance_of(bench.engine).checkpointed is not None
+    assert checkpointed(bench.engine) is not None
     with_checkpoint = _seen(bench)
     bench.engine._journal.close()  # as at the end of a process that is killed
     bench.engine._watch.close()
     (tmp_path / ".journal" / "checkpoint").unlink()
     bench.engine = bench.make(bench.clock)
-    assert maintenance_of(bench.engine).checkpointed is None
+    assert checkpointed(bench.engine) is None
     assert _seen(bench) == with_checkpoint
     bench.engine.close()
 
@@ -83,7 +83,7 @@ def test_dead_letters(tmp_path: Path) -> None:
     assert len(was) == LETTERS
     bench.reopen()
     assert isinstance(bench.engine, DirectoriesEngine)
-    assert maintenance_of(bench.engine).checkpointed is not None
+    assert checkpointed(bench.engine) is not None
     origins = bench.engine.queue("dead").table.origins
     assert {mid: origin.mid for mid, origin in origins.items()} == was
     assert {origin[:1] + origin[2:3] + origin[4:5] for origin in origins.values()} == {("q", 1, "receives")}
@@ -121,7 +121,7 @@ def test_no_slice_waits_for_the_disk(
                 break
     assert not caplog.records
     place.crash()
-    assert maintenance_of(place.engine).checkpointed is not None
+    assert checkpointed(place.engine) is not None
     place.leave()
 
 
@@ -159,6 +159,6 @@ def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pyt
         if (work := place.engine.begin_upkeep()) is not None:
             work.run()
             place.engine.finish_upkeep(work)
-    assert maintenance.checkpointed is not None
+    assert maintenance._store.checkpointed is not None
     monkeypatch.undo()
     place.leave()

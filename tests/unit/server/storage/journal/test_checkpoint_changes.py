@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import LOTS, maintenance_of
+from support.engines import LOTS, checkpointed, maintenance_of
 
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_server.storage.index import midmap, midset
@@ -161,13 +161,13 @@ def test_what_changes_while_a_checkpoint_is_written(
     place.engine.commit()
     store.commit_early()
     place.crash()
-    assert maintenance_of(place.engine).checkpointed is not None
+    assert checkpointed(place.engine) is not None
     found = _seen(place)
     place.engine.commit()  # what it has moved to dead-letter queues
     place.leave()
     (place.root / ".journal/checkpoint").unlink()
     place.start()
-    assert maintenance_of(place.engine).checkpointed is None
+    assert checkpointed(place.engine) is None
     assert found == _seen(place)
     assert any(queue.table.origins for queue in place.engine._journal.queues.values()) == bool(seed % 2)
     place.leave()
@@ -191,6 +191,6 @@ def test_a_record_that_a_checkpoint_knows_is_not_applied_again(tmp_path: Path, m
         continue
     snapshot.publish()
     place.crash()
-    assert maintenance_of(place.engine).checkpointed is not None
+    assert checkpointed(place.engine) is not None
     assert place.engine.queue("q").get(mid, peek=True, visibility=None).receives == 1
     place.leave()

@@ -22,7 +22,7 @@ def push_and_delete(bench: Bench, payload: bytes) -> None:
 def flip(bench: Bench, word: bytes) -> None:
     """Changes a byte of the payload in the first segment that contains the word."""
     log = bench.engine._journal._store.log  # type: ignore[attr-defined]
-    path = Path(log.path_of(1))
+    path = Path(log.segments.path_of(1))
     at = path.read_bytes().index(word)
     with path.open("r+b") as file:
         file.seek(at)
@@ -49,4 +49,4 @@ def test_damage_counts_only_in_what_is_copied(bench: Bench, damaged: bytes, goes
     for _ in range(60):
         push_and_delete(bench, b"x" * 100_000)
         run_upkeep(bench)
-    assert (min(bench.engine._journal._store.log.sizes) > 1) is goes  # type: ignore[attr-defined]
+    assert (min(bench.engine._journal._store.log.segments.sizes) > 1) is goes  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import Bench, journal_engine, maintenance_of
+from support.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import Draft, Durability, Receipt, State
@@ -46,8 +46,8 @@ def test_keys_are_said_again_in_slices(tmp_path: Path, monkeypatch: pytest.Monke
     bench.engine.commit()
     keeper = bench.engine._journal
     compaction, log = maintenance_of(bench.engine).compaction, keeper.open().log
-    oldest, steps = log.oldest, 0
-    while log.oldest == oldest:
+    oldest, steps = log.segments.oldest, 0
+    while log.segments.oldest == oldest:
         compaction.step(0.0)
         bench.engine.commit()
         steps += 1
@@ -131,6 +131,6 @@ def test_a_checkpoint_with_old_keys_is_used(
         place.upkeep()
     assert with_checkpoint in place.segments()
     place.crash()
-    assert maintenance_of(place.engine).checkpointed is not None
+    assert checkpointed(place.engine) is not None
     assert "is ignored" not in caplog.text
     place.leave()

@@ -5,6 +5,7 @@ from zlib import crc32
 import pytest
 
 from qs_server.storage.journal import records
+from qs_server.storage.journal.absent_record import Absent, Run
 from qs_server.storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, pack_frame_head, padded, seed
 from qs_server.storage.journal.records import HEAD, Kind, Record
@@ -32,6 +33,7 @@ RECORDS: dict[Kind, Record] = {
     Kind.UNLINKED: records.Unlinked(1, 2),
     Kind.TRANSFER: Transfer(1, 2, 3, 4, 5, 6, False, None, b"payload"),
     Kind.RETIRED: Retired(1, (2, 3)),
+    Kind.ABSENT: Absent((Run(2, 3, 4), Run(6, 6, 9))),
 }
 
 

@@ -88,16 +88,16 @@ def test_copies_outlive_the_queue_that_they_are_of(tmp_path: Path, monkeypatch: 
             bench.engine = bench.make(bench.clock)
             assert isinstance(bench.engine, DirectoriesEngine)
         store = _store(bench)
-        oldest = store.log.oldest
+        oldest = store.log.segments.oldest
         compaction = maintenance_of(bench.engine).compaction
         monkeypatch.setattr(type(compaction), "wanted", True)
         for _ in range(2):
             last = store.log.number
-            while (store.log.oldest or 0) <= last:
+            while (store.log.segments.oldest or 0) <= last:
                 assert compaction.run()
         monkeypatch.undo()
         segments_of(monkeypatch, 1 << 14, 1 << 14)
-        assert oldest != store.log.oldest
+        assert oldest != store.log.segments.oldest
         assert len(store.families) <= 1
         found = bench.engine.receive(["b"], 100, None, 1 << 30)
         assert [(each.mid, each.payload) for each in found] == [

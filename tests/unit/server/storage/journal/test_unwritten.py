@@ -51,4 +51,4 @@ def test_copied_by_compaction(bench: Bench) -> None:
             if upkeep is not None:
                 upkeep.run()
                 engine.finish_upkeep(upkeep)
-    assert min(engine._journal._store.log.sizes) > 1  # type: ignore[attr-defined]
+    assert min(engine._journal._store.log.segments.sizes) > 1  # type: ignore[attr-defined]

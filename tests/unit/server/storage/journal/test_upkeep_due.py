@@ -35,11 +35,11 @@ def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
         queue.extend(Receipt(mid), 10**6)
         place.engine.commit()
     place.settle()
-    assert list(log.sizes) == [1, 2]
+    assert list(log.segments.sizes) == [1, 2]
     queue.delete(Receipt(mid))
     place.engine.commit()
     place.settle()
-    assert list(log.sizes) == [2]
+    assert list(log.segments.sizes) == [2]
 
 
 def test_old_keys_wait_on_a_full_disk_too(place: Doors) -> None:

@@ -1,0 +1,61 @@
+"""The record of segments that are gone although older ones are needed: it lets a start tell them from lost ones."""
+
+import struct
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple, Self
+
+_RUN = struct.Struct("<QQQ")
+_KIND = 20
+LIMIT = 100
+"""Runs that one record may have: it has to fit into the room that a full disk leaves to it."""
+
+
+class Run(NamedTuple):
+    """Adjacent segments that are gone. first, last: their numbers; frame: the number of the first frame that was in
+    them."""
+
+    first: int
+    last: int
+    frame: int
+
+
+class Absent(NamedTuple):
+    """All such segments, in increasing order. The last record counts, and of it what no CHECKPOINT makes obsolete."""
+
+    runs: tuple[Run, ...]
+
+    def body(self) -> bytes:
+        """Packs the body of the record."""
+        return bytes((_KIND,)) + b"".join(_RUN.pack(*run) for run in self.runs)
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """Parses the body. struct.error."""
+        return cls(tuple(map(Run._make, _RUN.iter_unpack(body[1:]))))
+
+
+def with_segment(runs: Iterable[Run], number: int, frame: int) -> tuple[Run, ...]:
+    """Adds a segment to runs. frame: the number of its first frame."""
+    joined: list[Run] = []
+    for run in sorted((*runs, Run(number, number, frame))):
+        if joined and joined[-1].last + 1 == run.first:
+            joined[-1] = joined[-1]._replace(last=run.last)
+        else:
+            joined.append(run)
+    return tuple(joined)
+
+
+def needed_from(runs: Iterable[Run], oldest: int) -> tuple[Run, ...]:
+    """Leaves out the runs before the oldest segment that is needed."""
+    return tuple(run for run in runs if run.first > oldest)
+
+
+def missing_from(present: Container[int], last: int, oldest: int, runs: Sequence[Run]) -> int | None:
+    """Returns the number of a segment that is needed and not there, None: none is. last, oldest: of those needed."""
+    numbers = (number for number in range(last, oldest - 1, -1) if number not in present)
+    return next((number for number in numbers if not is_absent(runs, number)), None)
+
+
+def is_absent(runs: Sequence[Run], number: int) -> bool:
+    """Tells whether a segment is in one of the runs."""
+    return any(run.first <= number <= run.last for run in runs)

@@ -1,0 +1,106 @@
+"""A log from the middle of which segments have gone: what is damage there, and what is not."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.power_loss_check import nobody_else
+from support.power_loss_short_holes import COLD, hot, make_holes, open_engine, payloads, small
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import StorageError
+from qs_server.storage.journal.absent_record import Run
+from qs_server.storage.journal.checkpoint import NAME
+from qs_server.storage.journal.damage import examine
+from qs_server.storage.journal.frames import BLOCK
+from qs_server.storage.journal.opening import find_segments
+from qs_server.storage.journal.places import segment_name
+from qs_server.storage.journal.recovery import JournalDamagedError
+from qs_server.storage.journal.repair import repair
+from qs_server.tools.journal.backup import backup
+
+LAST = hot(29)
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of such a log, without a checkpoint."""
+    small(monkeypatch)
+    with nobody_else():
+        engine = open_engine(str(tmp_path / "root"), Disk())
+        make_holes(engine)
+        engine.close()
+    (tmp_path / "root" / ".journal" / NAME).unlink()
+    return tmp_path / "root" / ".journal"
+
+
+def before_the_hole(journal: Path) -> Path:
+    """The last segment of those that are older than what is gone."""
+    numbers = [scan.header.number for scan in find_segments(str(journal), Disk())]
+    return journal / segment_name(next(number for number in numbers if number + 1 not in numbers))
+
+
+def start(root: Path) -> tuple[list[bytes | None], list[bytes | None]]:
+    with nobody_else():
+        engine = open_engine(str(root), Disk())
+        found = payloads(engine, "cold"), payloads(engine, "hot")
+        engine.close()
+    return found
+
+
+def test_what_is_gone_is_no_damage(journal: Path) -> None:
+    found = examine(str(journal), Disk())
+    assert (found.missing, found.refusal) == ([], None)
+    assert not any(part.faults or part.holes for part in found.parts)
+    assert repair(str(journal), Disk()) is None
+    assert start(journal.parent) == (COLD, [LAST])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut_its_end(path: Path) -> None:
+    """Its last frame is zeros, as if it had never been written."""
+    data = path.read_bytes().rstrip(b"\0")
+    begin = data.rindex(b"qsF\x01") // BLOCK * BLOCK
+    path.write_bytes(data[:begin].ljust(path.stat().st_size, b"\0"))
+
+
+@pytest.mark.parametrize(("harm", "told"), [(remove, "it is missing"), (cut_its_end, "are not whole")])
+def test_what_is_lost_beside_it_is_damage(journal: Path, harm: Callable[[Path], None], told: str) -> None:
+    """A segment that no record calls gone, and the frames at the end of the one before the hole."""
+    path = before_the_hole(journal)
+    harm(path)
+    with pytest.raises(JournalDamagedError, match=f"{path.name}.*{told}"), nobody_else():
+        open_engine(str(journal.parent), Disk())
+    found = examine(str(journal), Disk())
+    assert found.refusal is not None
+    with pytest.raises(StorageError, match="missing") if harm is remove else nobody_else():
+        back_up(journal.parent)
+    assert repair(str(journal), Disk()) is not None
+    cold, last = start(journal.parent)
+    assert set(cold) < set(COLD)
+    assert last == [LAST]
+
+
+def back_up(root: Path) -> Path:
+    backup(Namespace(root=str(root), to=f"{root}-copy"))
+    return Path(f"{root}-copy")
+
+
+def test_a_backup(journal: Path) -> None:
+    assert start(back_up(journal.parent)) == (COLD, [LAST])
+
+
+def test_a_record_names_what_is_gone(journal: Path) -> None:
+    """Once, and each new segment repeats it."""
+    scan = find_segments(str(journal), Disk())[-1]
+    with nobody_else():
+        engine = open_engine(str(journal.parent), Disk())
+        store = engine._journal._store
+        assert store is not None
+        [run] = store.log.segments.absent
+        engine.close()
+    assert run == Run(int(before_the_hole(journal).stem) + 1, scan.header.number - 1, run.frame)

@@ -1,0 +1,116 @@
+"""A short run in which segments leave the middle of a log: see power_loss_short."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
+from qs_server.storage.journal import compaction, log, maintenance, supply
+from qs_server.storage.journal.checkpoint import NAME
+from support.engines import ManualClock
+from support.power_loss import Image
+from support.power_loss_disk import QuietDisk, RecordingDisk
+from support.power_loss_engines import small_journal, upkeep
+from support.power_loss_short import Short
+
+COLD = [b"%d" % number * 100 for number in range(1000)]
+"""Payloads of messages that nobody takes: some three segments."""
+_HOT = 30
+
+
+def open_engine(root: str, disk: Disk, durability: Durability = Durability.ALWAYS) -> JournalEngine:
+    return JournalEngine(root, clock=ManualClock(), durability=durability, disk=disk, cache=0)
+
+
+def hot(number: int) -> bytes:
+    """Returns the payload of a message that comes and goes."""
+    return b"%d" % number * 9000
+
+
+def make_holes(engine: JournalEngine, answered: Callable[[int], object] = lambda number: None) -> None:
+    """Pushes messages that stay, and then others each of which is deleted with the push of the next. answered: is told
+    the number of each of these."""
+    for qid in ("cold", "hot"):
+        engine.create(qid, Options())
+    for begin in range(0, len(COLD), 100):
+        engine.queue("cold").push([Draft(payload) for payload in COLD[begin : begin + 100]])
+        engine.commit()
+    upkeep(engine)
+    before: list[int] = []
+    for number in range(_HOT):
+        new = engine.queue("hot").push([Draft(hot(number))])
+        for mid in before:
+            engine.queue("hot").delete(Receipt(mid))
+        before = new
+        engine.commit()
+        answered(number)
+        upkeep(engine)
+    store = engine._journal._store
+    assert store is not None
+    assert store.log.segments.absent
+
+
+def small(patch: pytest.MonkeyPatch) -> None:
+    """Segments of which some are cold altogether, and slices of many messages."""
+    small_journal(patch)
+    for module, name in ((supply, "FIRST_SEGMENT"), (supply, "LARGEST_SEGMENT"), (maintenance, "_CHECKPOINT")):
+        patch.setattr(module, name, 1 << 17)
+    patch.setattr(log, "_RESERVE", 4096)
+    ticks = count()
+    patch.setattr(compaction, "perf_counter", lambda: next(ticks) / (1 << 16))
+
+
+def payloads(engine: JournalEngine, qid: str) -> list[bytes | None]:
+    """Returns the payloads of a queue's messages."""
+    queue = engine.queue(qid)
+    return [queue.read(Receipt(mid)).payload for mid in queue.list_mids(State.ALL, 9999, -1)]
+
+
+class Holes(Short):
+    """What is left of messages that stay and of those that go is the same with and without the checkpoint."""
+
+    durability = Durability.ALWAYS
+
+    def run(self, disk: RecordingDisk) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            small(patch)
+            engine = open_engine(disk.root, disk, self.durability)
+            make_holes(engine, lambda number: self._answer(engine, disk, number + 1))
+            engine.close()
+
+    def _answer(self, engine: JournalEngine, disk: RecordingDisk, number: int) -> None:
+        if self.durability is not Durability.NONE:
+            if (sync := engine.background_sync()) is not None:
+                sync()
+            disk.mark("answered", number)
+
+    def wanted(self) -> list[int]:
+        return super().wanted()[::3]
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        for _ in range(2):
+            disk = QuietDisk()
+            engine = open_engine(root, disk, self.durability)
+            if answered:
+                assert payloads(engine, "cold") == COLD
+                assert payloads(engine, "hot") in ([hot(answered - 1)], [hot(answered)])
+            disk.end()
+            with suppress(FileNotFoundError):
+                Path(root, ".journal", NAME).unlink()
+
+
+class HolesBehind(Holes):
+    """The same with durability INTERVAL."""
+
+    durability = Durability.INTERVAL
+
+
+class HolesNotSynced(Holes):
+    """With NONE nothing is promised, but the server starts."""
+
+    durability = Durability.NONE

@@ -1,0 +1,112 @@
+"""Tests which segments have to go before others, and which one compaction chooses."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from qs_server.storage.journal.absent_record import (
+    LIMIT,
+    Absent,
+    Run,
+    is_absent,
+    missing_from,
+    needed_from,
+    with_segment,
+)
+from qs_server.storage.journal.choice import choose
+from qs_server.storage.journal.links import Links
+from qs_server.storage.journal.places import Position, place_of
+from qs_server.storage.journal.store import Store
+from qs_server.storage.journal.usage import Usage
+
+
+def links(*pairs: tuple[int, int]) -> Links:
+    """pairs: segments and older ones of which they say something."""
+    made = Links()
+    for made.segment, older in pairs:
+        made.note(place_of(older, 4096))
+    return made
+
+
+def test_what_a_segment_says_of_itself_is_no_link() -> None:
+    made = links((3, 3))
+    made.note_all([place_of(3, 0), None, place_of(1, 5)])
+    assert made.is_free(3, {2, 3})
+    assert not made.is_free(3, {1, 3})
+
+
+def test_a_segment_waits_for_those_behind_which_others_wait() -> None:
+    """Segment 5 says something of 4, which says something of 2; 3 is in nobody's way."""
+    made = links((5, 4), (4, 2), (3, 1))
+    assert made.before(5, dict.fromkeys(range(1, 7))) == [4, 2]
+    assert made.before(5, dict.fromkeys((1, 3, 5))) == []
+    assert made.before(3, dict.fromkeys(range(1, 7))) == [1]
+
+
+def test_a_broad_record_waits_for_all_older_segments() -> None:
+    made = links((5, 4))
+    made.segment = 4
+    made.widen()
+    assert made.before(5, dict.fromkeys(range(1, 7))) == [4, 3, 2, 1]
+    assert not made.is_free(4, set())
+    made.forget(4)
+    assert made.before(5, dict.fromkeys((1, 2, 3, 5))) == []
+
+
+def test_runs() -> None:
+    """Neighbours are one run, which begins at the frame of its first segment."""
+    runs: tuple[Run, ...] = ()
+    for number in (7, 4, 5, 9, 8):
+        runs = with_segment(runs, number, number * 10)
+    assert runs == (Run(4, 5, 40), Run(7, 9, 70))
+    assert Absent.read(memoryview(Absent(runs).body())).runs == runs
+    assert [number for number in range(12) if is_absent(runs, number)] == [4, 5, 7, 8, 9]
+    assert needed_from(runs, 6) == (Run(7, 9, 70),)
+
+
+@pytest.mark.parametrize(("present", "missing"), [({3, 6, 10}, None), ({6, 10}, 3), ({3, 10}, 6), ({3, 6}, 10)])
+def test_what_is_missing(present: set[int], missing: int | None) -> None:
+    assert missing_from(present, 10, 3, (Run(4, 5, 40), Run(7, 9, 70))) == missing
+
+
+def store(live: dict[int, int], known: Links, *, checkpoint: int | None = 9, absent: int = 0) -> Store:
+    """Ten segments of 100 bytes, the last one being written."""
+    usage = Usage()
+    usage.live, usage.total = live, sum(live.values())
+    runs = tuple(Run(100 + 2 * each, 100 + 2 * each, 1) for each in range(absent))
+    segments = SimpleNamespace(sizes=dict.fromkeys(range(1, 11), 100), oldest=1, links=known, absent=runs)
+    log = SimpleNamespace(segments=segments, tight=False)
+    position = None if checkpoint is None else Position(checkpoint, 0, 0)
+    return cast("Any", SimpleNamespace(log=log, usage=usage, checkpointed=position))
+
+
+COLD = {1: 100, 2: 100, 3: 100, 4: 30}
+
+
+def test_the_one_in_the_way_goes_before_what_is_old() -> None:
+    """Segments 5 to 8 are dead, and wait for the 30 bytes of segment 4."""
+    waiting = links((5, 4), (6, 5), (7, 6), (8, 7))
+    assert choose(store(COLD, waiting), oldest_only=False) == 4
+    assert choose(store(COLD, waiting), oldest_only=True) == 1
+    assert choose(store(COLD, waiting, absent=LIMIT), oldest_only=False) == 1
+
+
+def test_dead_segments_that_wait_for_nothing_go_at_once() -> None:
+    """They cost nothing, however much of the log is live."""
+    full = dict.fromkeys((1, 2, 3, 4, 5, 9, 10), 100)
+    assert choose(store(full, links((7, 3))), oldest_only=False) == 6
+    assert choose(store(full, links((6, 3), (7, 6), (8, 1))), oldest_only=False) is None
+
+
+def test_what_no_checkpoint_has_stays() -> None:
+    """The next start would have to read all segments."""
+    assert choose(store(COLD, Links(), checkpoint=None), oldest_only=False) == 1
+    assert choose(store(COLD, links((5, 4)), checkpoint=6), oldest_only=False) == 4
+    assert choose(store(COLD, links((5, 4)), checkpoint=5), oldest_only=False) == 1
+
+
+def test_the_oldest_goes_when_that_costs_less() -> None:
+    """What waits for everything costs as much as the oldest ones do."""
+    waiting = links((5, 4), (5, 3), (5, 2))
+    assert choose(store({1: 10, 2: 90, 3: 90, 4: 90}, waiting, checkpoint=6), oldest_only=False) == 1
