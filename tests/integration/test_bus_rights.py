@@ -294,29 +294,31 @@ def test_what_is_not_held(closed_bus: BusProcess, producer: Wire, q: str) -> Non
         assert gone(producer, q)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "qid", "readable"),
-    [
-        ("a*c", "a-c", True),
-        ("a*c", "ac", True),
-        ("a*c", "a-c-", False),
-        ("a?c", "abc", True),
-        ("a?c", "ac", False),
-        ("a[b]c", "abc", False),
-        ("a[b]c", "a[b]c", True),
-        ("a.c", "abc", False),
-        ("a.c", "a.c", True),
-        ("a\\*", "a\\x", True),
-        ("a\\*", "ax", False),
-        ("\N{GRINNING FACE}?", "\N{GRINNING FACE}\N{LATIN SMALL LETTER E WITH ACUTE}", True),
-        ("bus:*", "bus:q:n", True),
-        ("b*", "bus:q:n", True),
-        ("a", "bus:a:n", False),
-    ],
-)
-def test_patterns(shared_server: ServerProcess, tmp_path: Path, pattern: str, qid: str, readable: bool) -> None:
+PATTERNS = [
+    ("a*c", "a-c", True),
+    ("a*c", "ac", True),
+    ("a*c", "a-c-", False),
+    ("a?c", "abc", True),
+    ("a?c", "ac", False),
+    ("a[b]c", "abc", False),
+    ("a[b]c", "a[b]c", True),
+    ("a.c", "abc", False),
+    ("a.c", "a.c", True),
+    ("a\\*", "a\\x", True),
+    ("a\\*", "ax", False),
+    ("\N{GRINNING FACE}?", "\N{GRINNING FACE}\N{LATIN SMALL LETTER E WITH ACUTE}", True),
+    ("bus:*", "bus:q:n", True),
+    ("b*", "bus:q:n", True),
+    ("a", "bus:a:n", False),
+]
+
+
+def test_patterns(shared_server: ServerProcess, tmp_path: Path) -> None:
     """What a pattern accepts is not there, or one of the bus's own queues; anything else is refused."""
-    access = write_access(tmp_path / "access.toml", [principal("p", read=[pattern])])
-    with bus_serving(shared_server, "--access", str(access)) as bus, known(bus, "p") as wire:
-        allowed = 400 if qid.startswith("bus:") else 404
-        assert code(wire.ask(subscribe(qid))) == (allowed if readable else 403)
+    sections = [principal(f"p{number}", read=[pattern]) for number, (pattern, _, _) in enumerate(PATTERNS)]
+    access = write_access(tmp_path / "access.toml", sections)
+    with bus_serving(shared_server, "--access", str(access)) as bus:
+        for number, (pattern, qid, readable) in enumerate(PATTERNS):
+            with known(bus, f"p{number}") as wire:
+                allowed = 400 if qid.startswith("bus:") else 404
+                assert code(wire.ask(subscribe(qid))) == (allowed if readable else 403), (pattern, qid)

@@ -54,12 +54,16 @@ def _has_attributes(directory: str) -> bool:
 @contextlib.contextmanager
 def nobody_else() -> Iterator[None]:
     """Reports of other programs' changes are not asked for: to end them takes several times as long as all the rest."""
-    with mock.patch("qs_server.storage.inotify.Inotify", side_effect=OSError("not wanted here")):
+    with mock.patch("qs_server.storage.inotify.Inotify", _not_wanted):
         logging.disable(logging.WARNING)
         try:
             yield
         finally:
             logging.disable(logging.NOTSET)
+
+
+def _not_wanted() -> None:
+    raise OSError("not wanted here")
 
 
 class PowerLosses(ABC):
