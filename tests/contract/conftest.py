@@ -11,7 +11,7 @@ from support.engines import ENGINES, EVERY_ENGINE, Bench
 from support.memcached_serving import Memcached
 from support.memory_serving import Client, Clock, clock_of, serving
 from support.operation_calls import FillableDisk
-from support.sqs_serving import SqsServer, give_credentials, sqs_serving
+from support.sqs_serving import SqsServer, give_credentials
 
 from qs_server.storage.engine import Engine
 
@@ -20,13 +20,6 @@ from qs_server.storage.engine import Engine
 def memcached() -> Iterator[Memcached]:
     """One for all tests. Without a memcached on this machine they are skipped, and say so."""
     with Memcached() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def sqs_server() -> Iterator[SqsServer]:
-    """One for all tests: its start takes 2 s."""
-    with sqs_serving() as server:
         yield server
 
 

@@ -15,7 +15,7 @@ from support.changes import until
 from support.marked import OTHER_TOKEN, TOKEN, WRONG_TOKEN, access_file, digest, leaks, marks
 from support.marked import write_secret as write
 from support.marked_world import CA, OTHER_CA, QS, World
-from support.serving import COMMAND, FAST, ServerProcess, Wire
+from support.serving import COMMAND, FAST, Wire, serving
 
 OPEN = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op>'
 
@@ -164,36 +164,30 @@ def test_the_bus_and_the_python_clients(world: World) -> None:
     assert world.leaks() == []
 
 
-@pytest.fixture
-def open_server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """Without TLS, so that any bytes can be sent; with the access file of the marked tokens."""
+HOSTILE = [
+    f"{OPEN}<authenticate/></op><token>{WRONG_TOKEN}</token></qs>",
+    f"{OPEN}<authenticate/></op><token>{TOKEN}</qs>",
+    f"{OPEN}<authenticate/></op><token>{TOKEN}&#0;</token></qs>",
+    f"{OPEN}<authenticate/></op><token><{TOKEN}/></token></qs>",
+    f"{OPEN}<authenticate/></op><{TOKEN}/></qs>",
+    f"{OPEN}<authenticate token='{TOKEN}'/></op></qs>",
+    f"{OPEN}<{TOKEN}/></op></qs>",
+    f"{OPEN}<ping/></op><token>{TOKEN}</token></qs>",
+    f"{OPEN}<push-message/></op><qid>{TOKEN[:60]}</qid><token>{TOKEN}</token></qs>",
+    f"<qs xmlns='{TOKEN}'><op><authenticate/></op></qs>",
+    f"{TOKEN} is no document",
+    f"{OPEN}<authenticate/></op><token>{TOKEN * 100}</token></qs>",
+]
+
+
+def test_the_log_of_a_server_that_gets_it_wrong(tmp_path: Path) -> None:
+    """A token that is wrong, or stands where none belongs, is in no log, though the answer may show it. The server has
+    no TLS, so that any bytes can be sent."""
     access = access_file(tmp_path / "access.toml", "orders")
-    server = ServerProcess(tmp_path / "root", *FAST, "-vv", "--access", str(access), "--max-document", "2000")
-    yield server
-    server.stop()
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        f"{OPEN}<authenticate/></op><token>{WRONG_TOKEN}</token></qs>",
-        f"{OPEN}<authenticate/></op><token>{TOKEN}</qs>",
-        f"{OPEN}<authenticate/></op><token>{TOKEN}&#0;</token></qs>",
-        f"{OPEN}<authenticate/></op><token><{TOKEN}/></token></qs>",
-        f"{OPEN}<authenticate/></op><{TOKEN}/></qs>",
-        f"{OPEN}<authenticate token='{TOKEN}'/></op></qs>",
-        f"{OPEN}<{TOKEN}/></op></qs>",
-        f"{OPEN}<ping/></op><token>{TOKEN}</token></qs>",
-        f"{OPEN}<push-message/></op><qid>{TOKEN[:60]}</qid><token>{TOKEN}</token></qs>",
-        f"<qs xmlns='{TOKEN}'><op><authenticate/></op></qs>",
-        f"{TOKEN} is no document",
-        f"{OPEN}<authenticate/></op><token>{TOKEN * 100}</token></qs>",
-    ],
-)
-def test_the_log_of_a_server_that_gets_it_wrong(document: str, open_server: ServerProcess) -> None:
-    """A token that is wrong, or stands where none belongs, is in no log, though the answer may show it."""
-    with Wire(open_server) as wire:
-        wire.send(document)
-        assert wire.line()
-    open_server.stop()
-    assert leaks([("log", open_server.log())], marks()) == []
+    with serving(tmp_path / "root", *FAST, "-vv", "--access", str(access), "--max-document", "2000") as server:
+        for document in HOSTILE:
+            with Wire(server) as wire:
+                wire.send(document)
+                assert wire.line(), document
+    assert "a wrong token" in server.log()
+    assert leaks([("log", server.log())], marks()) == []

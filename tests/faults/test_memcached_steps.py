@@ -24,6 +24,8 @@ from qs_server.storage.engine import (
 from qs_server.storage.remote.memcached import MemcachedEngine
 
 pytestmark = needs_memcached
+PAGE = 10
+"""Messages in a page: fewer than otherwise, since every step begins with a new queue."""
 
 
 @pytest.fixture
@@ -35,6 +37,7 @@ def memcached() -> Iterator[Memcached]:
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
     monkeypatch.setattr("qs_server.storage.remote.memcached.push_keys._CLAIM_TIMEOUT", 0.0)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.producer.PAGE", PAGE)
     return Cut(monkeypatch)
 
 
@@ -43,9 +46,9 @@ def prepared(memcached: Memcached, root: Path, namespace: str) -> MemcachedEngin
     engine = engine_on(memcached, root=root, namespace=namespace)
     engine.create("q", Options(capacity=10_000))
     engine.create("r", Options(capacity=10_000))
-    first = push(engine, *[b"first"] * 200)
-    push(engine, *[b"second"] * 200)
-    engine.queue("q").purge(first[-1], 199)
+    first = push(engine, *[b"first"] * PAGE)
+    push(engine, *[b"second"] * PAGE)
+    engine.queue("q").purge(first[-1], PAGE - 1)
     return engine
 
 
@@ -67,7 +70,7 @@ def _release(engine: MemcachedEngine) -> None:
 
 
 def _copy(engine: MemcachedEngine) -> None:
-    engine.copy("q", listed(engine)[100], ["r"])
+    engine.copy("q", listed(engine)[PAGE // 2], ["r"])
 
 
 def _purge(engine: MemcachedEngine) -> None:
@@ -142,7 +145,7 @@ def check(
     else:
         assert after == before
         copied = engine.queue("r").list_mids(State.ALL, 10, -1)
-        assert copied in ([], [before[100]]) if operation is _copy else copied == []
+        assert copied in ([], [before[PAGE // 2]]) if operation is _copy else copied == []
     works(engine)
 
 

@@ -31,7 +31,7 @@ from support.documents import (
 from support.memcached_serving import Memcached, needs_memcached
 from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
 from support.serving import ServerProcess, Wire
-from support.sqs_serving import RefusedError
+from support.sqs_serving import RefusedError, SqsServer
 
 pytestmark = needs_memcached
 BROKEN = RefusedError(500, "InternalFailure")
@@ -41,8 +41,8 @@ FOR_EVER = 3600
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    with elsewhere_serving() as elsewhere:
+def elsewhere(sqs_server: SqsServer) -> Iterator[Elsewhere]:
+    with elsewhere_serving(sqs_server) as elsewhere:
         yield elsewhere
 
 

@@ -41,11 +41,10 @@ UNAVAILABLE = RefusedError(503, "ServiceUnavailable")
 HANG_UP = ConnectionError()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[SqsServer]:
-    """One endpoint for all tests of the file that do not end it."""
-    with sqs_serving() as server:
-        yield server
+@pytest.fixture
+def server(sqs_server: SqsServer) -> SqsServer:
+    """The endpoint, for tests that do not end it."""
+    return sqs_server
 
 
 @pytest.fixture

@@ -81,15 +81,15 @@ def test_another_principal(server: ServerProcess) -> None:
         assert code(caller.ask(receive("abc"))) == 0
 
 
-@pytest.mark.parametrize("token", ["", "x", "reader-toke", "reader-token2", "é" * 600, "a" * 1_000_000, "&#x10FFFF;"])
-def test_wrong_tokens(server: ServerProcess, token: str) -> None:
+def test_wrong_tokens(server: ServerProcess) -> None:
     """Whatever is said as a token and is none: 401, or 400 where the element is empty. Others go on."""
-    with Caller(server) as caller, Caller(server, "writer-token") as other:
-        caller.send(authenticate(token))
-        assert code(other.ask(push("abc", "x"))) == 0
-        answer = caller.line()
-        assert code(answer) == 401, answer
-        assert token not in answer or len(token) < 2
+    for token in ("", "x", "reader-toke", "reader-token2", "é" * 600, "a" * 1_000_000, "&#x10FFFF;"):
+        with Caller(server) as caller, Caller(server, "writer-token") as other:
+            caller.send(authenticate(token))
+            assert code(other.ask(push("abc", "x"))) == 0
+            answer = caller.line()
+            assert code(answer) == 401, answer
+            assert token not in answer or len(token) < 2
 
 
 def test_a_token_that_xml_cannot_carry(server: ServerProcess) -> None:

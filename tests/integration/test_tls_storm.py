@@ -16,7 +16,7 @@ from support.tls_serving import TlsWire, half_handshake, tls_flags
 
 HALF = 2000
 CLIENTS = 100
-REQUESTS = 10_000
+REQUESTS = 5_000
 ROUNDS = 3
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 from qs_server.storage.engine import SECOND, Draft, Engine, Receipt, State
@@ -54,12 +54,16 @@ def _has_attributes(directory: str) -> bool:
 @contextlib.contextmanager
 def nobody_else() -> Iterator[None]:
     """Reports of other programs' changes are not asked for: to end them takes several times as long as all the rest."""
-    with mock.patch("qs_server.storage.inotify.Inotify", side_effect=OSError("not wanted here")):
+    with mock.patch("qs_server.storage.inotify.Inotify", _not_wanted):
         logging.disable(logging.WARNING)
         try:
             yield
         finally:
             logging.disable(logging.NOTSET)
+
+
+def _not_wanted() -> None:
+    raise OSError("not wanted here")
 
 
 class PowerLosses(ABC):
@@ -78,6 +82,8 @@ class PowerLosses(ABC):
         self._ordered = ordered
         self._alter = alter
         self.checked = 0
+        self._seen: dict[object, Any] = {}
+        """What was seen in images of the file system that is played: equal images are looked at once."""
 
     @abstractmethod
     def now(self, begun: int) -> int:
@@ -149,6 +155,7 @@ class PowerLosses(ABC):
                 engine.close()
         finally:
             shutil.rmtree(root)
+        self._seen.clear()  # the keys of images tell those of one file system apart, and `again` is another one
         log = self._alter(disk.log)
         wanted = set(points(log))
         for step, entry in enumerate(log):
@@ -158,6 +165,7 @@ class PowerLosses(ABC):
                     at = f"and another one while it was opened again, at step {step}, {entry}, with {second}"
                     yield [self.where(number, variant, when), at, *found]
             again.complete(entry)
+        self._seen.clear()
 
 
 def _how(variant: str, number: int) -> str:
@@ -186,7 +194,6 @@ class PowerLossCheck(PowerLosses):
         self._leniency = leniency
         self._direct = direct
         self._promises = promises
-        self._seen: dict[object, Seen | str] = {}
         self._keys: dict[str, list[str]] = {}
         for key, keyed in recording.model.keys.items():
             self._keys.setdefault(keyed.qid, []).append(key)

@@ -30,7 +30,6 @@ class Check(PowerLosses):
         super().__init__(recording.log, ENGINES[name].make, directory, ordered=ordered, alter=alter)
         self._notes = "receive" in ENGINES[name].leniency.notes
         self._operations = recording.operations
-        self._seen: dict[object, Trouble] = {}
 
     def now(self, begun: int) -> int:
         return self._operations[max(begun - 1, 0)].now

@@ -220,7 +220,10 @@ class Check(PowerLosses):
         self.checked += 1
         answered, begun, now = when
         allowed = [{} if not number else self._operations[number - 1][2] for number in range(answered, begun + 1)]
-        found = self.opened(image, now, show)
+        key = image.key, now
+        if key not in self._seen:
+            self._seen[key] = self.opened(image, now, show)
+        found = self._seen[key]
         if isinstance(found, str):
             return [found]
         going = {text.split()[0] for _, text, _ in self._operations[answered:begun]}

@@ -12,7 +12,7 @@ from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Durability
 from support.doors import Doors
 from support.engines import ManualClock
-from support.power_loss import lay_out, points, power_loss
+from support.power_loss import Image, lay_out, points, power_loss
 from support.power_loss_check import VARIANTS, fast_directory, nobody_else
 from support.power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded
 from support.power_loss_nodes import EVERYTHING, NOTHING
@@ -93,12 +93,12 @@ def recorded(durability: Durability) -> Run:
         return Run(place.recording.log, place.begin, place.events)
 
 
-def left(world: World, how: str, directory: Path, durability: Durability) -> Counter[bytes]:
+def left(image: Image, directory: Path, durability: Durability) -> Counter[bytes]:
     """The messages that there are in the end, after a start on what a power loss leaves."""
     root = tempfile.mkdtemp(dir=directory)
     disk = QuietDisk()
     try:
-        lay_out(power_loss(world, how), root)
+        lay_out(image, root)
         with nobody_else():
             place = Doors.__new__(Doors)
             place.root, place.path, place.clock, place.durability = (
@@ -131,6 +131,8 @@ def sweep(run: Run, wanted: set[int], *, ordered: bool) -> Iterator[tuple[int, W
 def check(run: Run, durability: Durability, directory: Path, *, ordered: bool) -> int:
     """Fails with the first point at which a message is lost or doubled; how many power losses there were."""
     wanted = {number for number in points(run.log) if number >= run.begin}
+    known: dict[object, Counter[bytes]] = {}
+    """By the key of an image: equal images are looked at once."""
     for number, world in sweep(run, wanted, ordered=ordered):
         begun, published, deleting, deleted = (
             {payload for at, event, payload in run.events if event == wanted_event and at <= number}
@@ -138,7 +140,10 @@ def check(run: Run, durability: Durability, directory: Path, *, ordered: bool) -
         )
         for variant in VARIANTS:
             how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
-            found = left(world, how, directory, durability)
+            image = power_loss(world, how)
+            if image.key not in known:
+                known[image.key] = left(image, directory, durability)
+            found = known[image.key]
             where = f"{variant} at {number}: {run.log[number]}"
             assert set(found) <= begun, where
             assert not [payload for payload, times in found.items() if times > 1], where

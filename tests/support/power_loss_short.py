@@ -18,6 +18,8 @@ class Short(ABC):
     variants: tuple[str, ...] = VARIANTS
     at = 0
     """The entry of the log at which the power fails."""
+    _seen: set[object]
+    """What has been looked at: images that are equal, and of which the same must hold, are looked at once."""
 
     def __init__(self, directory: Path) -> None:
         """directory: empty; for the run, and for what a power loss leaves of it."""
@@ -48,7 +50,7 @@ class Short(ABC):
 
     def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
         """Fails with the first power loss that leaves something wrong; how many there were."""
-        world = self._begin(ordered)
+        world, self._seen = self._begin(ordered), set()
         wanted, answered, checked = set(self.wanted()), 0, 0
         for number, entry in enumerate(self.log if log is None else log):
             world.begin(entry)
@@ -63,12 +65,20 @@ class Short(ABC):
     def _variants(self, number: int) -> tuple[str, ...]:
         return self.variants
 
+    def more_must_hold(self) -> object:
+        """Returns what else than the answered steps decides what has to be left at this point."""
+        return None
+
     def _begin(self, ordered: bool) -> World:
         return World(ordered=ordered)
 
     def _lose(self, world: World, how: str, answered: int) -> None:
-        root = tempfile.mkdtemp(dir=self.directory)
         image = power_loss(world, how)
+        key = image.key, answered, self.more_must_hold()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        root = tempfile.mkdtemp(dir=self.directory)
         try:
             lay_out(image, root)
             with nobody_else():

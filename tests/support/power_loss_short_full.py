@@ -152,6 +152,10 @@ class FullDisk(Short):
         """One in turn: there are two starts after each."""
         return self.variants if self.every else (VARIANTS[(number + number // 4) % 4],)
 
+    def more_must_hold(self) -> bool:
+        """Tells whether there is a reserve."""
+        return self._promised[self.at]
+
     def look(self, root: str, image: Image, answered: int) -> None:
         """With nothing answered, the first start may not be over, for which a disk needs room."""
         disk = SmallDisk(root, None if answered else _AMPLE)
@@ -177,7 +181,7 @@ class FullDisk(Short):
             engine.queue("q").delete(Receipt(first))
             engine.commit()
         except OSError as error:
-            if not has_no_room(error) or self._promised[self.at]:
+            if not has_no_room(error) or self.more_must_hold():
                 raise
             return held
         return {mid: payload for mid, payload in held.items() if mid != first}

@@ -15,7 +15,7 @@ from support.changes import until
 from support.documents import new_queue, request
 from support.memcached_serving import Memcached
 from support.serving import FAST, ServerProcess, Wire, serving
-from support.sqs_serving import FaultySqs, give_credentials, sqs_serving
+from support.sqs_serving import FaultySqs, SqsServer, give_credentials
 
 STORAGES = ["memcached", "sqs"]
 LONG = 20
@@ -74,13 +74,13 @@ class Elsewhere:
 
 
 @contextlib.contextmanager
-def elsewhere_serving() -> Iterator[Elsewhere]:
-    """A memcached and an SQS for the length of a with block, and credentials for the servers that are started in it."""
+def elsewhere_serving(moto: SqsServer) -> Iterator[Elsewhere]:
+    """A memcached, and something that can fail before moto, for the length of a with block, and credentials for the
+    servers that are started in it."""
     with (
         pytest.MonkeyPatch.context() as environment,
         tempfile.TemporaryDirectory() as folder,
         Memcached(log=Path(folder, "log")) as memcached,
-        sqs_serving() as moto,
     ):
         give_credentials(environment)
         proxy = FaultySqs(moto)

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import pytest
 from support.remote_serving import STORAGES, Elsewhere, elsewhere_serving
 from support.serving import ServerProcess, Wire
+from support.sqs_serving import SqsServer
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
+def elsewhere(sqs_server: SqsServer) -> Iterator[Elsewhere]:
     """The other servers, for all tests of a file."""
-    with elsewhere_serving() as elsewhere:
+    with elsewhere_serving(sqs_server) as elsewhere:
         yield elsewhere
 
 

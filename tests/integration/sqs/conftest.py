@@ -7,17 +7,16 @@ from typing import Any
 import boto3
 import pytest
 from support.sqs_calls import LateClock
-from support.sqs_serving import FaultySqs, SqsServer, give_credentials, sqs_engine, sqs_serving
+from support.sqs_serving import FaultySqs, SqsServer, give_credentials, sqs_engine
 
 from qs_server.storage.engine import Options
 from qs_server.storage.remote.sqs import SqsEngine
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[SqsServer]:
-    """One endpoint for all tests."""
-    with sqs_serving() as server:
-        yield server
+@pytest.fixture
+def server(sqs_server: SqsServer) -> SqsServer:
+    """The endpoint."""
+    return sqs_server
 
 
 @pytest.fixture(autouse=True)

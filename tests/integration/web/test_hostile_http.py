@@ -130,25 +130,20 @@ def test_forms_that_are_none(browser: httpx.Client, kind: str, body: bytes, stat
     assert browser.post("/queues", content=body, headers={"content-type": kind}).status_code == status
 
 
-@pytest.mark.slow  # 10 s: how long the page waits for headers
-def test_slow_headers(web: WebProcess, browser: httpx.Client) -> None:
-    """Connections that do not send a whole request are closed, and others are answered meanwhile."""
-    waiting = [web.connect(timeout=30) for _ in range(50)]
-    for connected in waiting:
-        connected.sendall(b"GET / HTTP/1.1\r\n" + HOST)
-    assert browser.get("/").status_code == 200
-    for connected in waiting:
-        assert b"200" not in read_all(connected)[:20]
-        connected.close()
-
-
 @pytest.mark.slow  # 20 s: how long the page waits for a form
-def test_a_slow_form(web: WebProcess, browser: httpx.Client) -> None:
-    """A form that does not come is refused with 408."""
-    with web.connect(timeout=60) as connected:
-        connected.sendall(b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Content-Length: 100\r\n\r\nq=")
+def test_slow_headers_and_a_slow_form(web: WebProcess, browser: httpx.Client) -> None:
+    """Connections that do not send a whole request are closed, after 10 s; a form that does not come is refused with
+    408. Others are answered meanwhile."""
+    with web.connect(timeout=60) as form:
+        form.sendall(b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Content-Length: 100\r\n\r\nq=")
+        waiting = [web.connect(timeout=30) for _ in range(50)]
+        for connected in waiting:
+            connected.sendall(b"GET / HTTP/1.1\r\n" + HOST)
         assert browser.get("/").status_code == 200
-        assert connected.recv(65536).split()[1] == b"408"
+        for connected in waiting:
+            assert b"200" not in read_all(connected)[:20]
+            connected.close()
+        assert form.recv(65536).split()[1] == b"408"
 
 
 @pytest.mark.slow  # 15 s: how long the page waits for somebody who reads nothing, and some more
