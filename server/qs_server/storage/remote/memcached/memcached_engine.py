@@ -11,7 +11,6 @@ from hashlib import blake2b
 from heapq import merge
 from typing import ClassVar
 
-from ...disk import Disk
 from ...engine import (
     SECOND,
     Clock,
@@ -87,7 +86,6 @@ class MemcachedEngine:
         *,
         clock: Clock,
         servers: Sequence[tuple[str, int]] = DEFAULT_SERVERS,
-        disk: Disk | None = None,
         namespace: str = "qs",
     ) -> None:
         """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace:
@@ -98,7 +96,7 @@ class MemcachedEngine:
         self._servers = Servers(servers, namespace)
         self._namespace = namespace
         self._clock = clock
-        self._registry = QueueRegistry(root, self.name, disk, self._open)
+        self._registry = QueueRegistry(root, self.name, None, self._open)
         self._notifier = Notifier()
 
     def describe(self) -> str:
