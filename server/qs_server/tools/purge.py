@@ -7,7 +7,6 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from ..storage.activity import Activity
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
 from ..storage.engine import Durability, wall_clock
@@ -15,7 +14,7 @@ from ..storage.files.files_queue import open_files_queue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
-from ..storage.shared import Shared
+from ..storage.shared import Activity, Shared
 from ..storage.watch import Watch
 from .bodies import Body
 from .dirq_end import open_dirq

@@ -102,7 +102,7 @@ class QueueLayout(Layout):
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return self._read_file(self._file(place))
+        return self._disk.read_file(self._file(place))
 
     def erase(self, place: str) -> None:
         folder, _, name = place.partition("/")

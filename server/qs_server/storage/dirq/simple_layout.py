@@ -64,7 +64,7 @@ class SimpleLayout(Layout):
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return self._read_file(self.element(place))
+        return self._disk.read_file(self.element(place))
 
     def erase(self, place: str) -> None:
         path = self.element(place)

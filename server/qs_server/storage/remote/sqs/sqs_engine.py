@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from ...dead_letter_options import check_dead_letter, storage_in
@@ -29,11 +29,6 @@ from .queue_calls import QueueCalls
 from .queue_names import check_prefix
 from .receipts import Held, Receipts
 from .sqs_queue import SqsQueue
-
-
-@dataclass
-class _Linked:
-    options: Options
 
 
 class SqsEngine:
@@ -121,12 +116,12 @@ class SqsEngine:
                 self.create(new.dead_letter, Options())
         return changed(old, new, self.queue(new.dead_letter).calls.attributes([ARN])[ARN])
 
-    def _chain(self, qid: str) -> dict[str, "_Linked"]:
+    def _chain(self, qid: str) -> dict[str, Options]:
         """Returns a queue and the dead-letter queues after it, with their options."""
-        chain: dict[str, _Linked] = {}
+        chain: dict[str, Options] = {}
         while qid in self.queues() and qid not in chain:
-            chain[qid] = _Linked(self.options(qid))
-            qid = chain[qid].options.dead_letter
+            chain[qid] = self.options(qid)
+            qid = chain[qid].dead_letter
         return chain
 
     def remove(self, qid: str, *, force: bool) -> None:
