@@ -40,7 +40,7 @@ _RENAMED = frozenset(
         "files/directory.py MessageDirectory._rename: rename",
         "files/moving.py FileMover._rename: rename",
         "dirq/folders.py make_obsolete: rename",
-        "dirq/locking.py lock_file: link",
+        "dirq/folders.py lock_file: link",
         "journal/intake.py Intake._rename_and_read: rename",
         "journal/repair.py _link: link",
         "journal/supply.py Supply.recycle: rename",
