@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
 
 from .engine import DeadLetterCycleError, Options, UnsupportedError
 from .names import directory_of
@@ -12,12 +11,6 @@ _STORAGES = ("files", "journal", "sqs")
 """The storages that have dead letters."""
 REDRIVING = "'files' and 'journal'"
 """The storages that can take a receive back and move dead letters back, for texts of errors."""
-
-
-class HasOptions(Protocol):
-    """A queue, as far as this module knows it."""
-
-    options: Options
 
 
 def refuse_uncounted(storage: str, *, count: bool) -> None:
@@ -42,8 +35,8 @@ def storage_in(root: str, qid: str, default: str) -> str | None:
     return read_options(path, default).storage if os.path.isdir(path) else None
 
 
-def check_dead_letter(qid: str, options: Options, queues: Mapping[str, HasOptions], storage: str | None) -> None:
-    """Checks the dead-letter queue that a queue is to have. queues: those that are there; storage: of the dead-letter
+def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options], storage: str | None) -> None:
+    """Checks the dead-letter queue that a queue is to have. queues: the options of all; storage: of the dead-letter
     queue, None if there is none yet. UnsupportedError for one of another storage, DeadLetterCycleError."""
     refuse_dead_letters(options)
     name = options.dead_letter
@@ -57,5 +50,4 @@ def check_dead_letter(qid: str, options: Options, queues: Mapping[str, HasOption
         chain.append(name)
         if name == qid:
             raise DeadLetterCycleError(f"dead-letter queues must not form a cycle: {' -> '.join(map(repr, chain))}")
-        queue = queues.get(name)
-        name = "" if queue is None else queue.options.dead_letter
+        name = queues[name].dead_letter if name in queues else ""

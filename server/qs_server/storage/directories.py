@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar
 
-from .activity import Activity
 from .dirq.message_queue import open_dirq_queue
 from .disk import Disk
 from .engine import (
@@ -35,7 +34,7 @@ from .nullqueue import NullQueue
 from .queues import EngineQueue
 from .receiving import take_oldest
 from .root import OpenQueue, RootDirectory
-from .shared import Shared
+from .shared import Activity, Shared
 from .totals import Totals
 from .watch import Watch
 

@@ -96,6 +96,14 @@ class Disk:
             parts.append(part)
         return b"".join(parts)
 
+    def read_file(self, path: str) -> bytes:
+        """Reads a file of another program."""
+        fd = self.open(path, READ)
+        try:
+            return self.read_all(fd, self.fstat(fd).st_size)
+        finally:
+            self.close(fd)
+
     def write(self, fd: int, data: bytes) -> None:
         """Writes all of the data."""
         written = self._write(fd, data)

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from .disk import NO_ROOM, Disk
@@ -30,12 +30,10 @@ class Medium(Protocol[Value]):
 
 
 class Codec(NamedTuple, Generic[Value]):
-    """The names and the content of hidden files. spec: format of the id; pattern: matches a name, with the id's digits
-    as its first group; base: of these digits."""
+    """The names and the content of hidden files: `.ID` and a suffix. base: of the id's digits, 10, or 16 for 14 of
+    them."""
 
-    spec: str
     suffix: str
-    pattern: "re.Pattern[str]"
     base: int
     encode: Callable[[Value], bytes]
     decode: Callable[[bytes], Value]
@@ -50,9 +48,11 @@ class SidecarFiles(Generic[Value]):
         self._disk = disk
         self._codec = codec
         self._sync = sync
+        self._spec, digits = ("014x", "[0-9a-f]{14}") if codec.base == 16 else ("d", "[0-9]{1,18}")
+        self._match = re.compile(rf"\.({digits}){re.escape(codec.suffix)}").fullmatch
 
     def _path(self, mid: int) -> str:
-        return f"{self._directory}/.{mid:{self._codec.spec}}{self._codec.suffix}"
+        return f"{self._directory}/.{mid:{self._spec}}{self._codec.suffix}"
 
     def read(self, path: str, mid: int) -> Value:
         try:
@@ -72,10 +72,10 @@ class SidecarFiles(Generic[Value]):
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._path(mid))
 
-    def id_in(self, name: str) -> int | None:
-        """Returns the id in the name of a hidden file, None for any other."""
-        match = self._codec.pattern.fullmatch(name)
-        return None if match is None else int(match[1], self._codec.base)
+    def orphans(self, names: Iterable[str], known: Callable[[int], bool]) -> Iterator[int]:
+        """Yields the ids of hidden files without a message. See MetadataStore.clear."""
+        mids = (int(match[1], self._codec.base) for match in map(self._match, names) if match)
+        return (mid for mid in mids if not known(mid))
 
 
 class MetadataStore(Generic[Value]):
@@ -120,11 +120,8 @@ class MetadataStore(Generic[Value]):
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
         """Removes metadata of messages that do not exist. names: of the files that are not messages; known: tells
         whether a message exists. OSError."""
-        if self._sidecars is None:
-            return
-        for name in names:
-            if (mid := self._sidecars.id_in(name)) is not None and not known(mid):
-                self.forget(mid)
+        for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
+            self.forget(mid)
 
 
 def read_attribute(disk: Disk, path: str, name: str) -> bytes:

@@ -194,7 +194,7 @@ class RootDirectory:
         """Raises UnsupportedError or DeadLetterCycleError if the queue cannot have the dead-letter queue."""
         if options.dead_letter:
             storage = storage_in(self.path, options.dead_letter, self._default)
-            check_dead_letter(qid, options, self.queues, storage)
+            check_dead_letter(qid, options, {name: queue.options for name, queue in self.queues.items()}, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
         """Removes a queue. OSError; QueueNotEmptyError without force."""

@@ -2,9 +2,9 @@
 there now."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from .engine import Options, Stats
+from .engine import Stats
+from .queues import EngineQueue
 
 _COUNTED = {
     "pushed": "messages_pushed_total",
@@ -24,34 +24,18 @@ def totals_of(counts: Stats) -> dict[str, float]:
     return {name: getattr(counts, field) for field, name in _COUNTED.items()}
 
 
-class Counted(Protocol):
-    """A queue, as far as it is counted."""
-
-    @property
-    def counts(self) -> Stats:
-        """The counts of what has happened to its messages since the start."""
-
-    @property
-    def ready(self) -> int:
-        """The number of visible messages."""
-
-    @property
-    def options(self) -> Options:
-        """Its options."""
-
-
 class Totals:
     """The sums of an engine's queues. They never go down, except when a commit fails."""
 
     def __init__(self) -> None:
         self._gone = dict.fromkeys(_COUNTED, 0)
 
-    def keep(self, queue: Counted) -> None:
+    def keep(self, queue: EngineQueue) -> None:
         """Keeps the counts of a queue that goes."""
         for field in _COUNTED:
             self._gone[field] += getattr(queue.counts, field)
 
-    def figures(self, queues: Iterable[Counted]) -> dict[str, float]:
+    def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
         """Returns each sum by its name. queues: those that are there."""
         queues = list(queues)
         counts = [queue.counts for queue in queues]

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from .activity import Activity
 from .directory_queue import DirectoryQueue
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
@@ -29,7 +28,7 @@ from .files.files_queue import open_files_queue
 from .in_use import QueueInUseError, check_no_server
 from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
-from .shared import Shared
+from .shared import Activity, Shared
 from .watch import Watch
 
 _POLL = 0.1

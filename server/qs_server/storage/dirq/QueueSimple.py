@@ -20,8 +20,7 @@ from .element_names import (
     element_name,
     is_element,
 )
-from .folders import alone, is_older, masked, names_in, remove_if_empty
-from .locking import lock_file
+from .folders import alone, is_older, lock_file, masked, names_in, remove_if_empty
 from .QueueBase import QueueBase
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
@@ -87,9 +86,7 @@ class QueueSimple(QueueBase):
             raise
         return name
 
-    def add_ref(self, data: bytes | str) -> str:
-        """Does what `add` does: Perl's queues have both."""
-        return self.add(data)
+    add_ref = add  # Perl's queues have both
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
         """Moves a file, which is on the same file system, into the queue. The element's name.
@@ -207,9 +204,7 @@ class QueueSimple(QueueBase):
             disk.close(fd)
         return data
 
-    def get_ref(self, name: str) -> bytes:
-        """Does what `get` does: Perl's queues have both."""
-        return self.get(name)
+    get_ref = get
 
     def get_path(self, name: str) -> str:
         """Returns the path of the file of a locked element. Does not look whether it is locked."""

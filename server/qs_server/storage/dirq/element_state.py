@@ -16,9 +16,9 @@ from ..engine import SECOND, Durability, Options
 from ..index.message_index import Index
 from ..message_state import FOREIGN, MessageState
 from ..shared import DirectoryIdentity, Shared
+from .element_names import FAR, mid_at, time_of
 from .layout import Layout
 from .lease_metadata import Lease, LeaseStore, is_ours, lease_store_for, stamp
-from .mids import FAR, mid_at, time_of
 from .places import Places
 
 _logger = logging.getLogger(__name__)
@@ -39,15 +39,15 @@ class Elements:
     ) -> None:
         """path: an existing directory. OSError."""
         self.path = path
+        self.qid = qid
+        self.shared = shared
         self.index = Index()
         self.layout = layout
         self.places = places
         self.leases: LeaseStore = lease_store_for(path, shared.disk, sync=shared.always)
         self.last_mid = -1
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
-        self._qid = qid
         self._options = options
-        self._shared = shared
         self._clock = shared.clock
         self._disk = shared.disk
         self._activity = shared.activity
@@ -61,16 +61,16 @@ class Elements:
     # -- what the engine is told
 
     def arrived(self) -> None:
-        self._activity.arrived.add(self._qid)
+        self._activity.arrived.add(self.qid)
 
     def touch(self, mid: int | None = None, folder: str = "") -> None:
         """Has the next commit sync the lease or the lock of an element, or the names in an intermediate directory."""
-        if self._shared.durability is not Durability.NONE:
-            self._activity.dirty.add(self._qid)
-            if self._shared.always and mid is not None:
+        if self.shared.durability is not Durability.NONE:
+            self._activity.dirty.add(self.qid)
+            if self.shared.always and mid is not None:
                 self._unsynced.add(mid)
                 folder = folder or self.places.folder_of(mid)
-            if self._shared.always and folder:
+            if self.shared.always and folder:
                 self._unsynced_folders.add(folder)
 
     def touch_new_folder(self, folder: str) -> None:
@@ -188,14 +188,14 @@ class Elements:
         """Announces that an element is hidden until then."""
         if expiry != FOREIGN:
             self._foreign.discard(mid)
-            self._activity.announce(self._qid, expiry)
+            self._activity.announce(self.qid, expiry)
             if self._options.retention is not None:
                 self.arrived()  # a delayed one may be too old before
             return
         self._foreign.add(mid)
         if self._look_again_at is None:
             self._look_again_at = self._clock() + _LOOK_AGAIN
-        self._activity.announce(self._qid, self._look_again_at)
+        self._activity.announce(self.qid, self._look_again_at)
 
     def _show(self, mid: int) -> None:
         self._foreign.discard(mid)

@@ -1,4 +1,4 @@
-"""Makes the directories of a queue, reads them while others remove them, and makes their names durable."""
+"""The steps that the library and the server share: directories that others may remove, locks, durable names."""
 
 import contextlib
 import errno
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..disk import Disk
-from .element_names import ATTEMPTS, LOCKED_DIRECTORY, OBSOLETE_DIRECTORY, element_name
+from .element_names import ATTEMPTS, LOCKED_DIRECTORY, LOCKED_SUFFIX, OBSOLETE_DIRECTORY, element_name, is_element
 
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
@@ -60,6 +60,18 @@ def remove_if_empty(path: str, disk: Disk) -> bool:
             raise
         return False
     return True
+
+
+def count_elements(path: str, disk: Disk) -> int:
+    """Counts the elements of a Queue in an intermediate directory; 0 when it is gone."""
+    try:
+        links = disk.lstat(path).st_nlink
+    except FileNotFoundError:
+        return 0
+    if links >= 2:  # its own name, its `.`, and the `..` of each element
+        return links - 2
+    # Some file systems do not count, and ext4 stops at 65,000.
+    return sum(map(bool, map(is_element, names_in(path))))
 
 
 def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
@@ -131,6 +143,39 @@ def alone(path: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def lock_file(path: str, disk: Disk) -> None:
+    """Locks an element of a QueueSimple. FileExistsError when somebody has it locked, FileNotFoundError when it is
+    gone; OSError."""
+    lock = path + LOCKED_SUFFIX
+    # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge would take
+    # the lock of an element that has waited for long for a stale one. Of a locked element it stays.
+    found = disk.lstat(path)
+    if found.st_nlink == 1 or not os.access(lock, os.F_OK):
+        touch(path)
+    disk.link(path, lock)
+    # The link can succeed though the element has been locked and removed by somebody else meanwhile, as the file may
+    # have another link still, `NAME.tmp`; and then there may even be another element of that name. While the file has
+    # the lock's link, no other one gets its inode's number.
+    try:
+        if disk.lstat(path).st_ino == found.st_ino:
+            return
+    except FileNotFoundError:
+        pass
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(lock)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def lock_directory(path: str, disk: Disk, umask: int | None = None) -> None:
+    """Locks an element of a Queue. FileExistsError when somebody has it locked, FileNotFoundError when it is gone;
+    OSError."""
+    lock = f"{path}/{LOCKED_DIRECTORY}"
+    with masked(umask):
+        disk.mkdir(lock)
+    # Somebody else may have locked it and renamed it for removal while the directory was being made in it.
+    disk.lstat(lock)
 
 
 class DurableDirectory:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ..disk import READ, Disk
+from ..disk import Disk
 from .element_names import ATTEMPTS, is_directory
 
 _logger = logging.getLogger(__name__)
@@ -169,13 +169,6 @@ class Layout(ABC):
         """Removes an intermediate directory, unless it is gone. OSError ENOTEMPTY."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.rmdir(f"{self.path}/{folder}")
-
-    def _read_file(self, path: str) -> bytes:
-        fd = self._disk.open(path, READ)
-        try:
-            return self._disk.read_all(fd, self._disk.fstat(fd).st_size)
-        finally:
-            self._disk.close(fd)
 
     def _fill(self, fd: int, payload: bytes) -> None:
         """Writes a payload into a new file, and closes it."""

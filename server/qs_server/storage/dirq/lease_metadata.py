@@ -55,7 +55,7 @@ def _decode(value: bytes) -> Lease:
     return Lease(int(receives), int(until), delayed == b"1")
 
 
-_CODEC = Codec("014x", ".state", re.compile(r"\.([0-9a-f]{14})\.state"), 16, lambda lease: b"%d %d %d" % lease, _decode)
+_CODEC = Codec(".state", 16, lambda lease: b"%d %d %d" % lease, _decode)
 
 
 def lease_store_for(directory: str, disk: Disk, *, sync: bool) -> LeaseStore:

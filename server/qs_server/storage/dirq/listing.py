@@ -4,14 +4,11 @@ import contextlib
 import logging
 import os
 from array import array
-from collections.abc import Callable
 
 from ..engine import SECOND
-from ..shared import Shared
-from .element_names import is_directory
+from .element_names import FAR, is_directory, mid_of, name_of
 from .element_state import Elements
 from .folders import names_in
-from .mids import FAR, mid_of, name_of
 from .places import Folder
 from .simple_layout import is_name
 
@@ -41,16 +38,15 @@ class _FolderWatcher:
 class ElementListing:
     """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
 
-    def __init__(self, elements: Elements, shared: Shared, vanished: Callable[[], None]) -> None:
-        """vanished: is called when the queue's directory is gone. Lists nothing yet: see `rescan`. OSError."""
+    def __init__(self, elements: Elements) -> None:
+        """Lists nothing yet: see `rescan`. OSError."""
         self.path = elements.path
-        self.vanished = vanished
         self._elements = elements
         self._places = elements.places
         self._layout = elements.layout
-        self._clock = shared.clock
-        self._disk = shared.disk
-        self._watch = shared.watch
+        self._shared = elements.shared
+        self._disk = elements.shared.disk
+        self._watch = elements.shared.watch
         self._watched = self._watch.add(self.path, self, of_queues=True)  # first: what comes then is seen twice
 
     @property
@@ -62,6 +58,9 @@ class ElementListing:
         for name in list(self._places.folders):
             self._places.unwatch(name)
         self._watch.remove(self._watched)
+
+    def vanished(self) -> None:
+        self._shared.vanished(self._elements.qid)
 
     # -- listing
 
@@ -113,7 +112,7 @@ class ElementListing:
 
     def _is_old(self, path: str, seconds: int) -> bool:
         try:
-            return self._clock() / SECOND - self._disk.lstat(path).st_mtime > seconds
+            return self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime > seconds
         except OSError:
             return False
 

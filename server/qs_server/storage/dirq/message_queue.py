@@ -27,7 +27,7 @@ def open_dirq_queue(path: str, qid: str, options: Options, shared: Shared) -> Di
     else:
         layout = SimpleLayout(path, shared.disk, places, sync=shared.always)
     elements = Elements(path, qid, options, shared, layout, places)
-    listing = ElementListing(elements, shared, lambda: shared.vanished(qid))
+    listing = ElementListing(elements)
     places.on_new_folder = listing.folder_made
-    writer = ElementWriter(qid, elements, shared)
+    writer = ElementWriter(elements)
     return DirectoryQueue(path, qid, options, shared, elements, writer, listing, layout.dismantle)

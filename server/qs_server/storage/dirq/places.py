@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..index.midmap import MidMap
 from ..watch import Watch
-from .mids import name_of
+from .element_names import name_of
 
 
 @dataclass(slots=True)

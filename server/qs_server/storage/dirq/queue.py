@@ -21,12 +21,21 @@ from .element_names import (
     TEMPORARY_DIRECTORY,
     element_name,
     is_being_added,
-    is_element,
     is_full_name,
 )
 from .Exceptions import QueueError, QueueLockError
-from .folders import alone, is_older, is_taken, make_obsolete, masked, names_in, remove_element, remove_if_empty
-from .locking import lock_directory
+from .folders import (
+    alone,
+    count_elements,
+    is_older,
+    is_taken,
+    lock_directory,
+    make_obsolete,
+    masked,
+    names_in,
+    remove_element,
+    remove_if_empty,
+)
 from .QueueBase import QueueBase
 from .QueueSet import QueueSet
 from .schema import Schema, is_piece
@@ -93,9 +102,7 @@ class Queue(QueueBase):
             raise
         return name
 
-    def enqueue(self, data: Mapping[str, Any]) -> str:
-        """Does what `add` does."""
-        return self.add(data)
+    enqueue = add
 
     def _write(self, contents: Mapping[str, bytes]) -> str:
         """Writes a temporary element with these files. Returns its path."""
@@ -162,16 +169,7 @@ class Queue(QueueBase):
         return name
 
     def _size(self, directory: str) -> int:
-        """Counts the elements of an intermediate directory; 0 when it is gone."""
-        path = f"{self.path}/{directory}"
-        try:
-            links = self._disk.lstat(path).st_nlink
-        except FileNotFoundError:
-            return 0
-        if links >= 2:  # its own name, its `.`, and the `..` of each element
-            return links - 2
-        # Some file systems do not count, and ext4 stops at 65,000.
-        return sum(map(bool, map(is_element, names_in(path))))
+        return count_elements(f"{self.path}/{directory}", self._disk)
 
     def _drop(self, temporary: str) -> None:
         with contextlib.suppress(OSError):  # the error that has led here says more

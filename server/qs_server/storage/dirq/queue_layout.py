@@ -19,11 +19,11 @@ from .element_names import (
     TEMPORARY_DIRECTORY,
     is_being_added,
     is_element,
+    mid_of,
+    name_of,
 )
-from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
+from .folders import count_elements, is_taken, lock_directory, make_obsolete, names_in, remove_element, remove_if_empty
 from .layout import Changes, IsOld, Layout, Listed, Staged
-from .locking import lock_directory
-from .mids import mid_of, name_of
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
@@ -102,7 +102,7 @@ class QueueLayout(Layout):
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return self._read_file(self._file(place))
+        return self._disk.read_file(self._file(place))
 
     def erase(self, place: str) -> None:
         folder, _, name = place.partition("/")
@@ -179,18 +179,10 @@ class QueueLayout(Layout):
             folders = self.folders()
             self._insertion = folders[-1] if folders else f"{0:08x}"
             self._make_folder(self._insertion)
-        while self._is_full(self._insertion):
+        while count_elements(f"{self.path}/{self._insertion}", self._disk) >= MAX_ELEMENTS:
             self._insertion = f"{int(self._insertion, 16) + 1:08x}"
             self._make_folder(self._insertion)
         return self._insertion
-
-    def _is_full(self, folder: str) -> bool:
-        try:
-            links = self._disk.lstat(f"{self.path}/{folder}").st_nlink
-        except FileNotFoundError:
-            return False
-        # Its own name, its `.`, and the `..` of each element. A file system that does not count says 1.
-        return links - 2 >= MAX_ELEMENTS if links >= 2 else len(names_in(f"{self.path}/{folder}")) >= MAX_ELEMENTS
 
     def discard(self, staged: Staged) -> None:
         self._try_remove(staged.temporary)

@@ -5,11 +5,9 @@ import os
 import stat
 
 from .. import inotify
-from .element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
-from .folders import names_in
+from .element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element, mid_of, name_of
+from .folders import lock_file, names_in
 from .layout import IsOld, Layout, Listed, Staged
-from .locking import lock_file
-from .mids import mid_of, name_of
 
 GRANULARITY = 60
 """Seconds of which the elements share an intermediate directory: dirq's own default."""
@@ -64,7 +62,7 @@ class SimpleLayout(Layout):
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return self._read_file(self.element(place))
+        return self._disk.read_file(self.element(place))
 
     def erase(self, place: str) -> None:
         path = self.element(place)

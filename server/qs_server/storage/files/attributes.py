@@ -6,7 +6,6 @@ new id there, and begins at 0: `user.qs.receives` is `COUNT`, or `COUNT MID` and
 file system has no extended attributes: a hidden file `.MID.attributes`.
 """
 
-import re
 from typing import NamedTuple
 
 from ..disk import Disk
@@ -84,14 +83,7 @@ def _decode(content: bytes) -> Attributes:
     return Attributes(*map(int, words)) if len(words) == 2 and all(map(bytes.isdigit, words)) else Attributes()
 
 
-_CODEC = Codec(
-    "d",
-    ".attributes",
-    re.compile(r"\.([0-9]{1,18})\.attributes"),
-    10,
-    lambda attributes: b"%d %d" % attributes,
-    _decode,
-)
+_CODEC = Codec(".attributes", 10, lambda attributes: b"%d %d" % attributes, _decode)
 
 
 class AttributeStore(MetadataStore[Attributes]):

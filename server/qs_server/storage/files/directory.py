@@ -16,7 +16,7 @@ from ..engine import Durability, Options, Origin
 from ..index.message_index import Index
 from ..message_state import MessageState
 from ..names import FAR, MAX_MID, message_name
-from ..origins import origins_in
+from ..origins import OriginStore
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
 
@@ -31,18 +31,18 @@ class MessageDirectory:
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """path: an existing directory. OSError."""
         self.path = path
+        self.qid = qid
+        self.shared = shared
         self.index = Index()
         self.last_mid = -1
         self.attributes = store_for(path, shared.disk, sync=shared.always)
-        self.letters = origins_in(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
+        self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
         self.origins: dict[int, Origin] = {}
         """The origins of the dead letters that are loaded."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
         """The number under which what happens in the directory is reported."""
-        self._qid = qid
         self._options = options
-        self._shared = shared
         self._disk = shared.disk
         self._activity = shared.activity
         self._unit = 1000 if options.timestamps == "ms" else 1
@@ -51,19 +51,19 @@ class MessageDirectory:
     # -- what the engine is told
 
     def arrived(self) -> None:
-        self._activity.arrived.add(self._qid)
+        self._activity.arrived.add(self.qid)
 
     def announce(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
-        self._activity.announce(self._qid, self.time(expiry))
+        self._activity.announce(self.qid, self.time(expiry))
         if self._options.retention is not None:
             self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
         """Has the next commit sync names, and the attributes of a message."""
-        if self._shared.durability is not Durability.NONE:
-            self._activity.dirty.add(self._qid)
-            if mid is not None and self._shared.always:
+        if self.shared.durability is not Durability.NONE:
+            self._activity.dirty.add(self.qid)
+            if mid is not None and self.shared.always:
                 self._unsynced.add(mid)
 
     # -- names
@@ -207,7 +207,7 @@ class MessageDirectory:
 
     def add(self, mid: int, expiry: int, size: int) -> None:
         """Notes that a message of ours got its name."""
-        self._shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
+        self.shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
             self.announce(expiry)
@@ -281,7 +281,7 @@ class MessageDirectory:
         except FileNotFoundError:
             self.lost(mid, old)
             return False
-        watch = self._shared.watch
+        watch = self.shared.watch
         watch.expect(self.watch, inotify.MOVED_FROM, message_name(mid, old))
         watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, new))
         return True
@@ -293,7 +293,7 @@ class MessageDirectory:
         except FileNotFoundError:
             self.lost(mid, expiry)
             return False
-        self._shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
+        self.shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
         self.drop(mid)
         self.forget_attributes(mid)
         return True
@@ -314,7 +314,7 @@ class MessageDirectory:
 
     def lost(self, mid: int, expiry: int) -> None:
         """Takes notice of a file that is not where the index has it."""
-        self._shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
+        self.shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.drop(mid)
 

@@ -11,7 +11,6 @@ from ..shared import Shared
 from .directory import MessageDirectory
 from .listing import FileListing
 from .moving import FileMover
-from .staging import Staging
 from .writer import FileWriter
 
 
@@ -20,10 +19,8 @@ def open_files_queue(
 ) -> DirectoryQueue:
     """Opens the queue in a directory. clears_unfinished: whether a file that is being written and has not changed for
     long is removed. OSError."""
-    staging = Staging(path, shared.disk, sync=shared.always)
-    is_ours = staging.holds if clears_unfinished else lambda name: True
     directory = MessageDirectory(path, qid, options, shared)
-    listing = FileListing(qid, directory, shared, is_ours)
-    writer = FileWriter(qid, directory, staging, shared, listing.clear_left_behind)
-    mover = FileMover(qid, directory, writer, shared)
+    writer = FileWriter(directory, clears=clears_unfinished)
+    listing = FileListing(directory, writer)
+    mover = FileMover(directory, writer)
     return DirectoryQueue(path, qid, options, shared, directory, writer, listing, lambda: None, mover)
