@@ -191,7 +191,7 @@ def test_push_in_the_same_batch(claiming: Bench) -> None:
 
 
 def test_claimed_batch(claiming: Bench, reopened: Reopened) -> None:
-    """What was published is claimed like anything else."""
+    """A claim takes published messages like any others."""
     claiming.queue()
     stage(claiming.engine, b"1", b"2")
     publish(claiming.engine, 0, (0, 0))

@@ -106,7 +106,7 @@ def test_expired_and_claimed(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_push_in_the_same_batch(claiming: Bench) -> None:
-    """What was pushed, received and deleted before it and is not committed yet."""
+    """A claim leaves out messages that were received or deleted earlier in the same uncommitted batch."""
     claiming.queue()
     engine = claiming.engine
     mids = engine.queue("q").push([Draft(b"1"), Draft(b"2"), Draft(b"3")])
@@ -183,7 +183,7 @@ def test_figures_after_a_start(claiming: Bench, reopened: Reopened) -> None:
 
 
 class Record:
-    """What is told of messages' lives."""
+    """Records the lifecycle events."""
 
     peer = "127.0.0.1:5"
 

@@ -112,7 +112,7 @@ def test_all_or_nothing(dead: Bench) -> None:
 
 
 def test_to_die_once_more(dead: Bench) -> None:
-    """What was moved back can die again, with a new origin; an undone commit puts both back."""
+    """A redriven message can die again, with a new origin; a rolled-back commit restores both queues."""
     bench = dead
     new = redrive(bench, mids=listed(bench, qid="dead")[:1])
     bench.engine.receive(["a"], 1, WINDOW, LOTS)

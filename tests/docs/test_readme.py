@@ -73,12 +73,12 @@ def test_the_worker_survives_its_own_crash(
 
 @pytest.mark.parametrize("page", ["architecture.md", "commands.md"])
 def test_the_examples_of_a_page(page: str, run_console_blocks: Callable[..., int]) -> None:
-    """What the page shows is what happens."""
+    """The examples print what the page shows."""
     assert run_console_blocks(PROJECT / "docs" / page)
 
 
 def test_the_page_of_the_bus(run_console_blocks: Callable[..., int]) -> None:
-    """What docs/bus.md shows is what happens."""
+    """The examples of docs/bus.md print what the page shows."""
     assert run_console_blocks(PROJECT / "docs" / "bus.md") > 10
 
 

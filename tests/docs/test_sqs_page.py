@@ -53,7 +53,7 @@ def test_arguments() -> None:
 
 
 def test_what_it_cannot_do() -> None:
-    """What is answered with 501 is in the table of differences."""
+    """The table of differences has every operation that is answered with 501."""
     [row] = [line for line in PAGE.splitlines() if line.startswith("| `get-message`")]
     for feature in (Feature.GET, Feature.LIST, Feature.COPY):
         assert feature in SqsEngine.cannot

@@ -140,7 +140,7 @@ def simple(tmp_path: Path, disk: SteppingDisk) -> QueueSimple:
 
 
 def purge_directories(path: str) -> None:
-    """What a purge does to empty ones, and to the last one too."""
+    """Removes empty directories as a purge does, and the last one too."""
     for name in os.listdir(path):
         os.rmdir(f"{path}/{name}")
 

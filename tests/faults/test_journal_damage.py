@@ -247,7 +247,7 @@ def test_an_empty_file(damaged: Journal) -> None:
 
 
 def test_foreign_files(damaged: Journal) -> None:
-    """What has no segment's name is nobody's business: nothing is missing, and it stays."""
+    """A file whose name is no segment's stays, and the journal is complete."""
     directory = damaged.root / ".journal"
     for name in ("notes.txt", "1.segment", "0000000000000004.segment.bak", "next", "spare", "damaged-1"):
         (directory / name).write_bytes(b"qsF\x01 whatever")

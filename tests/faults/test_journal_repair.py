@@ -167,7 +167,7 @@ def test_the_length_of_a_record(damaged: Journal) -> None:
 
 
 def test_a_copy_keeps_its_payload(damaged: Journal) -> None:
-    """What shares its payload with another message does so at its new place."""
+    """A copy shares its payload at the new place too."""
     with in_copy(damaged, damaged.recovered.segments[1]).open("r+b") as file:
         file.write(bytes(60))
     assert repaired(damaged)[1] == damaged.picture
@@ -208,7 +208,7 @@ def test_the_names_of_queues_are_lost(damaged: Journal) -> None:
 
 
 def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
-    """What cannot be said to belong to a queue goes to none: it is kept as files."""
+    """Messages whose queue is unknown are kept as files, in no queue."""
     session = Session(damaged.root)
     mids = [session.push("orders", payload)[0] for payload in (b"one", b"two")]
     session.crash()
@@ -251,7 +251,7 @@ def test_a_segment_is_missing(damaged: Journal, which: int) -> None:
 
 
 def test_all_segments_are_missing(damaged: Journal) -> None:
-    """What is in the directories is all there is."""
+    """Without segments, only the files in the directories remain."""
     for segment in damaged.recovered.segments:
         in_copy(damaged, segment).unlink()
     _, found = repaired(damaged)
@@ -259,7 +259,7 @@ def test_all_segments_are_missing(damaged: Journal) -> None:
 
 
 def test_a_segment_is_cut(damaged: Journal) -> None:
-    """What is before the cut is kept, and what the other segments hold."""
+    """Records before the cut, and those of the other segments, are kept."""
     segment = damaged.recovered.segments[1]
     with in_copy(damaged, segment).open("r+b") as file:
         file.truncate(segment.frames[2].start + 7)

@@ -87,7 +87,8 @@ def shown(engine: Engine) -> Shown:
 
 
 def found_after(make: Make, directory: Path, operation: str, ordered: bool) -> Iterator[tuple[str, Shown]]:
-    """What a new engine shows: first before the operation, last after it, and in between after every power loss."""
+    """Returns the states that a new engine shows: before the operation, after each power loss, and after the
+    operation."""
     clock = ManualClock()
     (directory / "recorded").mkdir()
     disk = RecordingDisk(directory / "recorded")

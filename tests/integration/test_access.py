@@ -61,7 +61,8 @@ def test_lists_have_only_what_one_may_know(server: ServerProcess) -> None:
 
 
 def test_requests_in_one_piece(server: ServerProcess) -> None:
-    """What comes behind an `authenticate`, in the same packet, is its principal's; what comes before is not."""
+    """In one packet, requests behind an `authenticate` have the new principal's rights, those before it the old
+    ones."""
     with Caller(server) as caller:
         caller.send(push("abc", "1"), authenticate("writer-token"), *[push("abc", "2")] * 20, push("a.c", "3"))
         codes = [code(caller.line()) for _ in range(23)]

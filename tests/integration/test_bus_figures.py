@@ -77,7 +77,7 @@ def test_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str)
 
 
 def test_slow_subscribers(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: str) -> None:
-    """What a subscriber has no room for is held, up to the bound; then it is disconnected."""
+    """Messages are held for a slow subscriber up to the bound; then it is disconnected."""
     with Wire(bus) as slow, Wire(bus) as quick:
         slow.ask(subscribe(qid, ack="client", prefetch=1))
         quick.ask(subscribe(qid))

@@ -56,7 +56,7 @@ def test_a_name_belongs_to_its_principal(bus: BusProcess, producer: Wire, q: str
 
 
 def test_a_name_without_an_owner(bus: BusProcess, producer: Wire, q: str) -> None:
-    """What an anonymous client makes is everybody's who may read the queue."""
+    """Everybody who may read the queue may use a name that an anonymous client made."""
     with Wire(bus) as anybody, known(bus, "shop") as shop:
         assert code(anybody.ask(subscribe(q, name="n"))) == 0
         assert code(shop.ask(subscribe(q, name="n"))) == 0

@@ -318,7 +318,7 @@ PATTERNS = [
 
 
 def test_patterns(shared_server: ServerProcess, tmp_path: Path) -> None:
-    """What a pattern accepts is not there, or one of the bus's own queues; anything else is refused."""
+    """A pattern may match missing queues and the bus's own; a match of any other queue is refused."""
     sections = [principal(f"p{number}", read=[pattern]) for number, (pattern, _, _) in enumerate(PATTERNS)]
     access = write_access(tmp_path / "access.toml", sections)
     with bus_serving(shared_server, "--access", str(access)) as bus:

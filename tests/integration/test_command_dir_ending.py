@@ -69,7 +69,7 @@ def test_reader_has_gone(path: Path, layout: str) -> None:
 
 
 def test_output_that_is_full(path: Path) -> None:
-    """What cannot be printed is not removed, and one line says which side is full."""
+    """A message that cannot be printed is not removed, and one line says which side is full."""
     dir_tool("pump", path, "--layout", "dirq-simple", "--count", 1)
     with open("/dev/full", "w") as full:
         code, _, err = finish(start("sink", path, "--print", stdout=full))

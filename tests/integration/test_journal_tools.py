@@ -74,7 +74,7 @@ class Load(threading.Thread):
 
 
 def test_a_backup_under_load_is_complete_up_to_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was answered before it began is there, and nothing is missing in between; a server starts on it."""
+    """A backup has everything that was answered before it began, without gaps after that; a server starts on it."""
     root = tmp_path / "root"
     server = SmallSegments(root)
     with QueueClient(server.host, server.port) as client:

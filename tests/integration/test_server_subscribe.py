@@ -34,7 +34,7 @@ with Queue(sys.argv[1], publish_only=True) as queue:
 
 
 def test_what_another_process_publishes(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
-    """What a process with the library vsqs publishes is delivered as it comes, in order."""
+    """Messages that a process publishes with the library vsqs are delivered as they come, in order."""
     assert code(producer.ask(subscribe(qid))) == 0
     subprocess.run([sys.executable, "-c", PUBLISH, str(shared_server.root / qid)], check=True, timeout=60)
     assert [payloads(producer.line()) for _ in range(20)] == [[str(number)] for number in range(20)]

@@ -323,7 +323,7 @@ def test_no_such_queue(early: Early) -> None:
 
 
 def test_what_is_compulsory(early: Early) -> None:
-    """What bucker's page calls compulsory is asked for by name when it is missing; the connection goes on."""
+    """If an element is missing that bucker's page calls compulsory, the error names it; the connection goes on."""
     for op, beside, missing in (
         ("new-queue", "", "qid"),
         ("delete-queue", "", "qid"),

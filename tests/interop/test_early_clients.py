@@ -184,7 +184,7 @@ def test_pipelined(server: ServerProcess) -> None:
 
 
 def test_subscribed_at_the_server(server: ServerProcess, client: QueueClient) -> None:
-    """What the server delivers to it by itself ends with an empty line too."""
+    """Deliveries to such a client end with an empty line too."""
     client.new_queue("mail", exist_ok=True)
     with Early(server) as early:
         assert early.ask("subscribe", "<qid>mail</qid>").get("type") == "response"

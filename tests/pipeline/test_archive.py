@@ -91,7 +91,7 @@ def test_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[.
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
-    """What is pushed while it runs is archived. A stop comes between two batches, and leaves no claim behind."""
+    """Messages pushed while it runs are archived. A stop comes between two batches, and leaves no claim."""
     queue.push(b"1")
     stop = Stop()
 
@@ -333,7 +333,7 @@ def test_which_file_system(spark: SparkSession, to: Path) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_released_claims_are_told(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was claimed for a batch and is gone is an error, and not a batch with less in it."""
+    """A claimed message that is gone is an error, not a smaller batch."""
     with serving(tmp_path / "root", *FAST) as server, QueueClient(server.host, server.port) as client:
         client.new_queue("q")
         client.push_many("q", ["1", "2"])

@@ -174,7 +174,7 @@ def test_options_of_the_data_source_are_told_as_the_jobs_own(
 
 
 def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
-    """What it said goes with the error."""
+    """The error contains what the JVM printed."""
     done = subprocess.run(
         [*COMMAND, "report", str(tmp_path), "--to", str(tmp_path / "d"), "--conf", "spark.driver.memory=1x"],
         capture_output=True, text=True, timeout=60, check=False,
@@ -202,7 +202,7 @@ def test_help_and_version_need_no_spark() -> None:
 
 
 def test_the_extra_says_the_same() -> None:
-    """What is said to be installed is what the extra installs."""
+    """The package that the error tells to install is the one of the extra."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert shlex.split(errors.INSTALL)[2:] == project["optional-dependencies"]["spark"]
 

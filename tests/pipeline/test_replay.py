@@ -211,7 +211,7 @@ def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypa
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
-    """What is left is pushed by the next run."""
+    """The next run pushes the rest."""
     stop = Stop()
     assert run(stop=stop, progress=lambda step: stop.ask()) == Replayed(120, 0, 40)
     assert run() == Replayed(120, 40, 80)
@@ -258,7 +258,7 @@ def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFi
 def test_a_dry_run_of_one_that_has_begun(
     queue: SparkQueue, run: Run, archived: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is left of it is said, and not what a new one would be."""
+    """A dry run of an interrupted replay reports the rest of it, not a new one."""
     stop = Stop()
     run(stop=stop, progress=lambda step: stop.ask())
     server = f"{queue.client.host}:{queue.client.port}"

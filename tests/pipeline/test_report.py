@@ -206,7 +206,7 @@ def test_every_column_is_on_the_page_of_the_docs(by_hand: Made) -> None:
 
 
 def test_nothing_is_left_beside_it(by_hand: Made) -> None:
-    """What was written on the way is gone, and every file that the page names is there."""
+    """No temporary file remains, and every file that the page names exists."""
     assert sorted(path.name for path in by_hand.folder.parent.iterdir()) == ["100% out"]
     assert not [path for path in by_hand.folder.iterdir() if path.name.startswith(".")]
     named = re.findall(r'<a href="([^"]+)"', (by_hand.folder / "index.html").read_text(encoding="utf-8"))
@@ -328,7 +328,8 @@ def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_real_record_of_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
-    """What a server writes of messages that died, were moved back, and grew too old, by the queues that they left."""
+    """A server's real record of messages that died, were moved back and grew too old is counted by the queues that they
+    left."""
     history, to = tmp_path / "history", tmp_path / "out"
     with serving(tmp_path / "root", *FAST, "--history", str(history)) as server, Wire(server) as wire:
         wire.ask(new_queue("jobs", "<options dead-letter='failed' max-receives='1'/>"))
@@ -373,7 +374,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
 
 @pytest.mark.long  # seconds, on two cores
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """What cannot be read, and what is in the way: said in a line, and nothing is changed."""
+    """Unreadable input and an occupied target are refused with one line, and nothing is changed."""
     for history, to, told in refusals(tmp_path):
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(UsageError) as refused:

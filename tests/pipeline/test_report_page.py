@@ -113,7 +113,7 @@ def test_colours() -> None:
 
 
 class Reader(HTMLParser):
-    """What is on a page: its elements, their attributes, and the texts of table cells."""
+    """Parses a page: its elements, their attributes, and the texts of table cells."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -258,7 +258,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
 
     @rule(pick=PICKS)
     def a_commit_that_fails(self, pick: int) -> None:
-        """What is moved in its batch is where it was."""
+        """Messages that were moved in a failed batch are where they were."""
         self.settle()
         self.engine.commit()
         before = copy.deepcopy(self.model)

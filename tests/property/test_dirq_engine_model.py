@@ -59,7 +59,7 @@ class SimpleMachine(CrashingMachine):
 
     @rule(mid=consumes(mids))
     def foreign_consume(self, mid: int) -> None:
-        """What is ready, as far as the directory shows: of windows that are over the locks may still be there."""
+        """Removes a ready element as another program does. Locks whose windows are over may still be there."""
         if mid in self.model and self.foreign.queue.lock(self.place(mid)):
             self.expire()
             assert not self.model[mid].until

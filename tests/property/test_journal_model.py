@@ -22,7 +22,7 @@ KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 
 
 class JournalMachine(EngineMachine):
-    """What is not committed is lost in a crash, all of it; what is committed is not."""
+    """A crash loses everything that is not committed, and nothing that is."""
 
     durability = Durability.NONE
     cache = 1 << 20
@@ -51,7 +51,7 @@ class JournalMachine(EngineMachine):
         return store
 
     def save(self) -> None:
-        """What a crash goes back to."""
+        """Saves the state to which a crash returns."""
         self.before = self.saved = copy.deepcopy((self.model, self.keys))
         self.sequence = self.store.log.sequence
 

@@ -48,8 +48,8 @@ class Scale:
 
 @dataclass
 class Counted:
-    """What happened, by queue. taken: payloads that some subscriber has acknowledged; named: and those that a member of
-    the name has; unasked: deliveries to clients that were taken for silent, before they spoke."""
+    """Counts events by queue. taken: payloads that some subscriber has acknowledged; named: those that a member of the
+    name has; unasked: deliveries to clients that were taken for silent, before they sent anything."""
 
     answered: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     unanswered: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))

@@ -66,7 +66,7 @@ class World:
             getattr(self, f"_{entry.kind}")(*entry.args)
 
     def complete(self, entry: Entry) -> None:
-        """What is durable once the operation has returned."""
+        """Makes durable what is durable once the operation has returned."""
         if entry.kind == "write":
             handle, offset, data = entry.args
             node, flags = self.handles[handle]

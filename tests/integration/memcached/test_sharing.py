@@ -27,7 +27,7 @@ pytestmark = needs_memcached
 
 
 def test_shared_queue(make: MakeEngine) -> None:
-    """What one server is given another one hands out, and nobody gets it twice within its window."""
+    """One server hands out messages that another was given, each once within its window."""
     a, b = make(), make()
     mids = push_numbers(a, 10)
     first = b.receive(["q"], 4, None, LOTS)

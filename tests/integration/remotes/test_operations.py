@@ -105,7 +105,7 @@ def test_deletion_of_an_empty_queue(wire: Wire, qid: str) -> None:
 
 
 def test_push_and_receive(wire: Wire, qid: str) -> None:
-    """What was pushed, alone or in a list, is received once, by the ids that the answers gave."""
+    """A pushed message, alone or in a list, is received once, under the answered id."""
     first = pushed(wire, qid, "one")
     rest = mids(wire.ask(push_list(qid, "two", "three")))
     answer = wire.ask(receive(qid, max=10, wait=LONG))

@@ -49,7 +49,7 @@ def deliveries(wire: Wire, count: int) -> list[str]:
 
 
 def test_deliveries(wire: Wire, other: Wire, qid: str) -> None:
-    """What was there before the subscription is sent, and what comes after it, with its req."""
+    """A subscriber gets the messages from before and after its subscription, with its req."""
     first = mids(other.ask(push(qid, "before")))
     assert code(wire.ask(subscribe(qid, req="mine"))) == 0
     [one] = deliveries(wire, 1)
@@ -61,7 +61,7 @@ def test_deliveries(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_acknowledgement(wire: Wire, other: Wire, qid: str) -> None:
-    """What the subscriber deletes is gone, and its place is free for the next."""
+    """A message that the subscriber deletes is gone, and makes room for the next."""
     other.ask(push_list(qid, "one", "two", "three"))
     wire.ask(subscribe(qid, prefetch=1))
     seen = []
@@ -74,7 +74,7 @@ def test_acknowledgement(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_release(wire: Wire, other: Wire, qid: str) -> None:
-    """What the subscriber releases is delivered again."""
+    """A message that the subscriber releases is delivered again."""
     [mid] = mids(other.ask(push(qid, "x")))
     wire.ask(subscribe(qid))
     assert receives(deliveries(wire, 1)[0]) == 1
@@ -128,8 +128,8 @@ def test_several_queues(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_disconnection(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
-    """What a subscriber that has room for more held is visible again long before its window ends, though its server
-    still waits for more."""
+    """After a disconnection, messages of a subscriber with room for more are visible long before their windows end,
+    though its server still waits for more."""
     sent = mids(other.ask(push_list(qid, "one", "two")))
     with elsewhere.waited_at(storage):
         wire.ask(subscribe(qid, visibility=3600))

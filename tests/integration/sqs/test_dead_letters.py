@@ -79,8 +79,8 @@ def test_changes(engine: SqsEngine, other: Any) -> None:
 
 
 def test_changed_by_others(engine: SqsEngine, other: Any) -> None:
-    """What another program has set is what the queue has. A queue that this server cannot name is not shown, and the
-    policy stays until it is set here."""
+    """A policy that another program has set holds. A dead-letter queue that this server cannot name is not shown, and
+    the policy stays until it is set here."""
     engine.create("dead", Options())
     foreign = other.create_queue(QueueName="foreign")["QueueUrl"]
     unknown = other.get_queue_attributes(QueueUrl=foreign, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

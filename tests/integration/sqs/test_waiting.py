@@ -27,7 +27,7 @@ def test_wait(engine: SqsEngine, proxy: FaultySqs, qids: list[str]) -> None:
 
 
 def test_wait_for_what_is_there(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """What is there is not waited for, also when it is more than one call gives."""
+    """A receive does not wait for messages that are there, even if one call does not return all of them."""
     pushed = push(engine, *[b"x"] * 25)
     assert mids(wait(engine, count=20)) == pushed[:20]
     assert mids(wait(engine, count=20)) == pushed[20:]

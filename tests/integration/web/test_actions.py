@@ -29,7 +29,7 @@ def test_push(browser: httpx.Client, client: QueueClient, qid: str) -> None:
 
 @pytest.mark.parametrize("form", [{"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}])
 def test_wrong_pushes(browser: httpx.Client, client: QueueClient, qid: str, form: dict[str, str]) -> None:
-    """What cannot be pushed is said, and nothing is stored."""
+    """A push that is refused is explained, and nothing is stored."""
     answer = browser.post("/push", params={"q": qid}, data={"payload": "x", **form})
     assert answer.status_code == 400
     assert client.stats(qid)[0].ready == 0

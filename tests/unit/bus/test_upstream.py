@@ -165,7 +165,8 @@ async def test_a_name_that_ends_meanwhile(upstream: Scripted, autojump_clock: tr
 
 
 async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
-    """What could be copied is not copied again; the rest is tried until it works; other queues do not wait for that."""
+    """Copies that succeeded are not repeated; the rest is tried until it works, and other queues do not wait for
+    that."""
     full, other = FanOut("full", upstream, 100, 100), FanOut("other", upstream, 100, 100)
     room = [1, 2]
 
@@ -204,7 +205,7 @@ class Stopping(FakeConnection):
 
 
 async def test_a_server_that_is_stopping(nursery: trio.Nursery) -> None:
-    """What it refuses waits for the end of the connection, and counts as lost with that: it is asked for again."""
+    """Requests that a stopping server refuses count as lost with the connection: they are sent again."""
 
     async def prepare(upstream: Upstream) -> None: ...
 

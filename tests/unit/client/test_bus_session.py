@@ -142,7 +142,7 @@ def test_without_ack() -> None:
 
 @pytest.mark.parametrize("request_", [DeleteMessage("q", 1), ReleaseMessage("q", 1, delay=5)])
 def test_settled_by_hand(request_: DeleteMessage | ReleaseMessage) -> None:
-    """What was deleted or released in the loop is not acknowledged again; only what is in hand can be."""
+    """A message that was deleted or released in the loop is not acknowledged again; only one in hand can be."""
     driven = Driven()
     driven.subscribe()
     driven.deliver(1, 2)
@@ -232,7 +232,7 @@ def test_refusals_that_may_pass(code: int, kind: str) -> None:
     ("code", "error"), [(404, NotFound), (501, NotImplementedByServer), (400, Exception), (401, Exception)]
 )
 def test_refusals_that_stay(code: int, error: type[Exception]) -> None:
-    """What is wrong with the subscription itself is raised."""
+    """An error about the subscription itself is raised."""
     driven = Driven()
     driven.go()
     driven.flush()
@@ -335,8 +335,8 @@ def test_leaving() -> None:
 
 
 def test_messages_before_the_subscription() -> None:
-    """What the bus sent because it took the client for a silent one counts as handled, so it is handed out; of queues
-    that were not asked for, it is dropped."""
+    """A message that the bus sent unasked, before the subscription, counts as handled, so it is handed out; one of
+    other queues is dropped."""
     driven = Driven()
     assert driven.go() == Read(LATE)
     driven.flush()
@@ -349,8 +349,8 @@ def test_messages_before_the_subscription() -> None:
 
 
 def test_a_message_that_comes_unasked_and_again() -> None:
-    """What the bus sent to a client that it took for a silent one goes back to its queue, and comes again: it is handed
-    out once, and acknowledged when it comes as asked for."""
+    """A message that the bus sent unasked, and sends again for the subscription, is handed out once, and acknowledged
+    the second time."""
     driven = unasked()
     assert driven.given().mid == 7
     assert driven.go() == Send()

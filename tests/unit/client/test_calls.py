@@ -314,7 +314,8 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
     ],
 )
 def test_wrong_kinds_of_arguments(call: Callable[[], Generator[asking.Exchange, Message, Any]]) -> None:
-    """What cannot be meant is a TypeError before anything is sent: no id, two ids, a number as payload, one as many."""
+    """Arguments of the wrong kind are a TypeError before anything is sent: no id, two ids, a number as payload, one as
+    many."""
     with pytest.raises(TypeError):
         next(call())
 

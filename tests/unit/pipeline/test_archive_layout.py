@@ -13,7 +13,7 @@ from qs_pipeline.files import LocalFiles
 
 
 def test_partitions_are_named_as_hive_names_them() -> None:
-    """What would be taken for something else in a path is escaped; letters of any language are not."""
+    """Characters with a meaning in paths are escaped; letters of any language are not."""
     assert partition("orders") == "queue=orders"
     assert partition("a/b=c%d:e") == "queue=a%2Fb%3Dc%25d%3Ae"
     assert partition("Aufträge 2") == "queue=Aufträge 2"

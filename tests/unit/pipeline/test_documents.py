@@ -120,7 +120,8 @@ def test_many_faults_take_no_longer_than_few(tmp_path: Path) -> None:
     ],
 )
 def test_columns_are_compared_with_a_document(body: str, reason: str | None) -> None:
-    """What has no room in its column, and what is NOT NULL and missing; elements without a column are left out."""
+    """A value without room in its column, and a missing one that is NOT NULL, do not fit; elements without a column are
+    left out."""
     inside = StructType([StructField("id", IntegerType())])
     kinds = columns(
         "id", id=IntegerType(), item=ArrayType(StringType()), sub=inside, map=MapType(StringType(), IntegerType())

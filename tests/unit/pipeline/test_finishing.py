@@ -1,4 +1,4 @@
-"""What is looked at, and told, before a run and after it, without Spark: states of routes, checkpoints, causes."""
+"""The checks before and after a run, without Spark: states of routes, checkpoints, causes."""
 
 import errno
 import json

@@ -61,7 +61,7 @@ async def test_a_receive_that_fails_passes_on(tmp_path: Path, autojump_clock: Cl
 
 
 async def test_read_ahead_is_bounded_over_several_waits(tmp_path: Path, autojump_clock: Clock) -> None:
-    """What comes during waits is read up to the bound on bytes, however many waits there are in a row."""
+    """During waits, requests are read up to the bound on bytes, however many waits follow each other."""
     limits = ServerLimits(outbox=200_000)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
         client = running.connect(lockstep=True)

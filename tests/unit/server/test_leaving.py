@@ -1,4 +1,4 @@
-"""What a connection held that has ended: it is given back in slices, and whatever happens meanwhile, all of it."""
+"""The messages of an ended connection are given back in slices, and all of them, whatever happens meanwhile."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,8 +120,8 @@ async def test_a_batch_that_fails(bench: Bench) -> None:
 
 
 def test_what_happens_meanwhile(bench: Bench) -> None:
-    """What has not been given back yet can be deleted by whoever knows of it, and by its window's end; then it is left
-    alone, also when somebody else holds it by now."""
+    """A message not given back yet can be deleted, and its window can end; then it is left alone, also if another
+    client holds it."""
     bench.subscriptions.drop(bench.first)
     bench.subscriptions.give_back()
     bench.storage.queue("q").delete(Receipt(bench.mids[200]))
@@ -157,7 +157,7 @@ def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
 
 
 def test_the_engine_is_closed_meanwhile(bench: Bench) -> None:
-    """What has not been given back when the engine is closed is ready when its window ends."""
+    """A message not given back when the engine is closed is ready when its window ends."""
     bench.subscriptions.drop(bench.first)
     bench.subscriptions.give_back()
     bench.storage.close()

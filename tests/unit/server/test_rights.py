@@ -1,5 +1,5 @@
-"""What clients may still do when they become somebody else, or when the access file is read again: nothing is lost, and
-nothing is sent to those who may not have it."""
+"""When a client becomes another principal, or the access file is read again, nothing is lost, and nothing is sent to
+clients that may not have it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

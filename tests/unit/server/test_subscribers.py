@@ -103,7 +103,7 @@ async def test_one_that_leaves_is_no_ones_turn(running: Serving, autojump_clock:
 
 
 async def test_a_long_queue_is_handed_out_in_slices(running: Serving, autojump_clock: Clock) -> None:
-    """What takes several batches comes all the same, while others are answered."""
+    """A queue that takes several batches is delivered whole, while others are answered."""
     producer, client = running.connect(), running.connect()
     await producer.ask(push_list("q", *map(str, range(1000))))
     await client.ask(subscribe("q", prefetch=1000))

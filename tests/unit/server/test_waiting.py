@@ -251,7 +251,7 @@ async def test_a_half_closed_stream_ends_the_wait(running: Serving, autojump_clo
 
 
 async def test_half_closed_with_requests_behind_the_wait(running: Serving, autojump_clock: Clock) -> None:
-    """What was asked behind a waiting receive is answered too when the client ends its half."""
+    """Requests behind a waiting receive are answered when the client ends its half."""
     client = running.connect()
     await client.send(receive("q", wait=3600, req="1"), push("q", "x", req="2"), receive("q", wait=3600, req="3"))
     await client.stream.send_eof()
@@ -285,7 +285,7 @@ async def test_its_own_push_does_not_overtake(running: Serving, autojump_clock: 
 
 
 async def test_a_requests_own_visibility(running: Serving, autojump_clock: Clock) -> None:
-    """What a waiting receive gets is invisible from then on, for the time that it asked for."""
+    """Messages for a waiting receive are hidden for the time that its request names, from their receive on."""
     consumer = await waiting(running, visibility=9)
     await trio.sleep(100)
     await running.connect().ask(push("q", "x"))

@@ -138,7 +138,7 @@ def test_a_synchronous_write_is_durable_once_it_returns(scene: Scene, flag: int)
 
 
 def test_truncated_files(scene: Scene) -> None:
-    """What O_TRUNC takes away may still be there, until it is synced."""
+    """Bytes that O_TRUNC removes may still be there, until it is synced."""
     scene.write("a", b"old", sync=True)
     scene.disk.sync_directory(scene.disk.root)
     scene.write("a", b"n", flags=NEW | os.O_TRUNC)
@@ -309,7 +309,7 @@ def test_every_operation_of_the_disk_is_known() -> None:
 
 
 def test_trees_are_removed_step_by_step(scene: Scene) -> None:
-    """What the storage removes with shutil is recorded as well."""
+    """Removals by the storage with shutil are recorded too."""
     with everything_recorded(scene.disk):
         scene.disk.mkdir(scene.at("d"))
         scene.write("d/a", b"x")

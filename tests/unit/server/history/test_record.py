@@ -29,7 +29,7 @@ def test_a_line_is_an_object_with_seven_members(bench: Bench) -> None:
 
 
 def test_a_batch_has_one_time(bench: Bench) -> None:
-    """What one commit covers happened at one time, that of its end; what comes later is later, in order."""
+    """All events of one commit have the time of its end; later ones are later, in order."""
     bench.push(1, 2)
     bench.clock.now += 7
     bench.push(3)
@@ -82,7 +82,7 @@ def test_more_names_than_are_kept(bench: Bench) -> None:
 
 
 def test_discarded(bench: Bench) -> None:
-    """What was noted in a batch whose commit failed is not in the record; what comes later is."""
+    """Events of a batch whose commit failed are not recorded; later ones are."""
     bench.history.note("pushed", "q", 1, 0, 0)
     bench.history.discard()
     bench.history.commit()
@@ -153,7 +153,7 @@ def test_a_full_disk_is_not_asked_for_each_batch(bench: Bench) -> None:
 
 
 def test_a_torn_line_that_cannot_be_taken_back(bench: Bench) -> None:
-    """What a failed write has left is cut off before anything else is written."""
+    """The torn line of a failed write is cut off before anything else is written."""
     bench.push(1)
     bench.disk.room = 50
     bench.disk.faults["ftruncate"] = errno.EIO

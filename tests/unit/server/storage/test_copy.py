@@ -333,7 +333,7 @@ def test_the_same_message_is_there(tmp_path: Path, state: str) -> None:
 @pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
 @pytest.mark.parametrize(("payload", "refused"), [(b"payload", False), (b"another", True)])
 def test_somebody_is_faster(tmp_path: Path, payload: bytes, refused: bool, state: str) -> None:
-    """What appears in the target while it is copied is looked at too, and nothing is left beside it."""
+    """A message that appears in the target during the copy is compared too, and nothing else is left."""
 
     class Slow(Disk):
         def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]

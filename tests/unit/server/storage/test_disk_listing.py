@@ -71,7 +71,7 @@ def test_errors(tmp_path: Path) -> None:
 
 
 def test_error_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the kernel says in the middle is raised, and the descriptor is closed."""
+    """An error of the kernel in the middle is raised, and the descriptor is closed."""
     folder: list[int] = []
 
     def fail(descriptor: int, *_: object) -> int:

@@ -124,7 +124,8 @@ def test_a_token_replaces_a_certificate(access: Access) -> None:
 
 
 def test_a_file_that_is_read_again(access: Access) -> None:
-    """What connections are is looked up anew; a name that has moved to another principal makes it that one."""
+    """After a reload, the principal of each connection is looked up anew; a name that has moved to another principal
+    makes it that one."""
     token, certificate = Caller(access, "peer"), Caller(access, "peer", ("c.example",))
     token.authenticate("first-token")
     write_access(Path(access.path), [principal("first", certificates=["c.example"], configure=["*"])])

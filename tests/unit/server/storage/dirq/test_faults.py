@@ -199,7 +199,7 @@ def test_errors_of_a_directory_that_may_not_be_read(tmp_path: Path, make: Callab
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_directory_above_that_may_not_be_read(tmp_path: Path, make: Callable[..., Any]) -> None:
-    """What is above the queue is synced if that is allowed; if not, the addition is fine all the same."""
+    """Directories above the queue are synced if that is allowed; otherwise the addition succeeds all the same."""
 
     class Private(FaultyDisk):
         def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
@@ -314,7 +314,7 @@ def test_order_of_an_addition(tmp_path: Path) -> None:
 
 
 def test_removals_are_synced(tmp_path: Path) -> None:
-    """What was removed does not come back: not at all, and not without some of its pieces."""
+    """A removed element does not come back, neither whole nor in part."""
     for number, make in enumerate((simple, queue)):
         disk = Journal(tmp_path / str(number))
         q: Any = make(Path(disk.above), disk=disk)

@@ -44,7 +44,7 @@ def end() -> Iterator[None]:
 
 
 def kill(bench: Bench) -> None:
-    """What the end of a process does."""
+    """Ends the process as a kill does."""
     bench.engine._watch.close()  # type: ignore[attr-defined]
 
 
@@ -249,7 +249,7 @@ def test_a_dead_letter_queue_that_has_just_gone(bench: Bench, tmp_path: Path, ca
 
 
 def test_a_redrive_that_fails_midway(tmp_path: Path) -> None:
-    """What was moved is answered; the next call moves the others."""
+    """A redrive that fails midway answers with the moved messages; the next call moves the others."""
     disk = FaultyDisk()
     bench = made_on(tmp_path / "root", disk)
     bench.queue(dead_letter="dead", max_receives=1)

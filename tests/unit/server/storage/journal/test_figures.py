@@ -57,7 +57,7 @@ def test_what_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_what_is_too_old(tmp_path: Path) -> None:
-    """What retention removes is counted."""
+    """Messages that retention removes are counted."""
     clock = ManualClock()
     engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.NONE)
     engine.create("q", Options(retention=SECOND))

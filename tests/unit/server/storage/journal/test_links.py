@@ -107,6 +107,6 @@ def test_what_no_checkpoint_has_stays() -> None:
 
 
 def test_the_oldest_goes_when_that_costs_less() -> None:
-    """What waits for everything costs as much as the oldest ones do."""
+    """A segment that waits for everything before it costs as much as the oldest ones do."""
     waiting = links((5, 4), (5, 3), (5, 2))
     assert choose(store({1: 10, 2: 90, 3: 90, 4: 90}, waiting, checkpoint=6), oldest_only=False) == 1

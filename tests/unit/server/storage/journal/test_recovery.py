@@ -1,4 +1,4 @@
-"""What a start finds: the end that was being written when the power failed is cut off, anything else is damage."""
+"""A start cuts off the end that was being written when the power failed; anything else is damage."""
 
 import errno
 import logging

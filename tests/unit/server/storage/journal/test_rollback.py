@@ -23,7 +23,7 @@ CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
 
 @pytest.fixture(params=CHANGES)
 def change(request: pytest.FixtureRequest) -> Callable[[Engine, Receipt], object]:
-    """What the holder of a message asks for."""
+    """Makes the change that the holder of a message asks for."""
     return CHANGES[request.param]
 
 
