@@ -97,7 +97,7 @@ def test_at_most_once(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_other_attempts_are_dropped(claiming: Bench, reopened: Reopened) -> None:
-    """And other parts, and earlier batches; later ones stay."""
+    """Other attempts, other parts and earlier batches are dropped; later batches stay."""
     claiming.queue()
     engine = claiming.engine
     for batch in (0, 1, 2):

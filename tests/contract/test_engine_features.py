@@ -95,7 +95,7 @@ def can_be_exact(bench: Bench) -> bool:
 
 
 def can_give_back_at_a_start(bench: Bench) -> bool:
-    """Or else when the window ends."""
+    """Tells whether a start gives back the messages of subscribers; otherwise the end of their windows does."""
     engine = unguarded(bench)
     mid = pushed(engine)
     engine.receive(["q"], 1, None, LOTS, held=True)

@@ -119,7 +119,7 @@ def test_receive_held(bench: Bench) -> None:
 
 
 def test_held_counts_survive(bench: Bench) -> None:
-    """How often a message was delivered survives the process, as that of any receive does."""
+    """The count of deliveries survives the process, as that of any receive does."""
     bench.queue()
     [mid] = bench.push(b"x")
     hold(bench, visibility=10)
@@ -201,7 +201,7 @@ def test_arrivals_at_the_start(bench: Bench) -> None:
 
 @pytest.mark.parametrize("way", ["release", "expiry", "reopen", "release later"])
 def test_receives_survive(bench: Bench, way: str) -> None:
-    """That a message was retrieved, and how often, survives release, expiry and reopening."""
+    """The count of receives survives release, expiry and reopening."""
     bench.queue()
     [mid] = bench.push(b"x")
     for count in range(1, 4):

@@ -38,7 +38,8 @@ def redrive(bench: Bench, into: str | None = None, mids: Iterable[int] = (), cou
 
 
 def payloads(bench: Bench, qid: str) -> list[tuple[bytes | None, int, bool, bool]]:
-    """Of each message: payload, receives, whether it was pushed when its id says, whether it is no dead letter."""
+    """Returns of each message: payload, receives, whether its id is the time of its push, whether it is no dead
+    letter."""
     found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in listed(bench, qid=qid)]
     return [(m.payload, m.receives, m.pushed_at == m.mid, m.origin is None) for m in found]
 

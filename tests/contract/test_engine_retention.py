@@ -36,7 +36,7 @@ def retired(bench: Bench, qid: str = "q") -> int:
 
 
 def test_visible_and_delayed_ones(aging: Bench) -> None:
-    """Both are removed when they are so old, at that time and not before, and stay so after a start."""
+    """Visible and delayed messages are removed at their time, not before, and stay removed after a start."""
     start = aging.clock.now
     [first] = bench_push(aging, b"1")
     aging.clock.now += 10
@@ -176,7 +176,7 @@ def test_a_push_with_a_key(aging: Bench) -> None:
 
 
 def test_a_claim(aging: Bench) -> None:
-    """Its messages stay, whatever their age; released, they go."""
+    """Claimed messages stay, whatever their age; released ones are removed."""
     needs(aging, Feature.CLAIM)
     bench_push(aging, b"1", b"2")
     claims = aging.engine.queue("q").claims

@@ -96,7 +96,7 @@ def test_every_flag_of_the_server_is_named() -> None:
 
 
 def test_defaults_of_the_server() -> None:
-    """Where operations.md has a row for a flag, it gives the default that the command has."""
+    """The flags' rows in operations.md give the defaults of the command."""
     described = re.split(r" (?=--[a-z])", " ".join(help_of(COMMAND).split()))
     found = [re.fullmatch(r"(--[a-z-]+) .*\(default: (?:\./)?([^)]+?)(?:\.0)?\).*", text) for text in described]
     defaults = {match[1]: match[2] for match in found if match}

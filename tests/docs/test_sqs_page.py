@@ -71,7 +71,7 @@ def _endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsServer]:
 
 
 def test_what_the_page_shows(endpoint: SqsServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Its console blocks do what it shows, with an endpoint on another port; so does its program."""
+    """The console blocks and the program print what the page shows, with an endpoint on another port."""
     page = tmp_path / "sqs.md"
     page.write_text(PAGE.replace("http://127.0.0.1:9324", endpoint.url), encoding="utf-8")
     assert request.getfixturevalue("run_console_blocks")(page) == 5

@@ -62,7 +62,7 @@ class Place:
         return len(mids(self.ask(request("list-messages", f"<qid>{qid}</qid>", state="all"))))
 
     def wait_for(self, qid: str, count: int) -> None:
-        """Until a queue has so many messages."""
+        """Waits until a queue has so many messages."""
         assert self.server is not None
         try:
             self.server.until(lambda: self.count(qid) == count)
@@ -79,7 +79,7 @@ class Place:
 
 
 class OwnPlace(Place):
-    """Both of them can be started again where they were."""
+    """A server and a bus that can be started again in their places."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self._root = folder / "root"
@@ -231,7 +231,7 @@ def test_a_queue_is_deleted_and_there_again(shared: Shared) -> None:
 
 
 def test_the_queue_of_a_name_is_deleted(shared: Shared) -> None:
-    """Its members are told so; others go on, and the name can be made anew."""
+    """When the queue of a name is deleted, its members get an error; others go on, and the name can be made again."""
     at = shared(monitored=True)
     with (
         at.connect(subscribe(at.qid, name="n", req="named")) as named,

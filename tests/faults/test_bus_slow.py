@@ -47,7 +47,7 @@ class Reader:
         assert "<subscribe/>" in self._lines.readline().decode()
 
     def read(self, count: int, *, ack: bool = True) -> list[int]:
-        """So many deliveries, which it acknowledges; fewer when the bus ends the connection."""
+        """Reads and acknowledges so many deliveries; fewer when the bus ends the connection."""
         found: list[int] = []
         handled = 0
         while len(found) < count and (line := self._lines.readline().decode()):
@@ -87,7 +87,7 @@ class Scene:
         self._others = [Reader(bus, qid, ack=bool(number % 2), slow=False) for number in range(others)]
 
     def batch(self) -> None:
-        """Each of the others gets the pushed messages soon."""
+        """Pushes a batch; each of the others gets it soon."""
         pushed = mids(self.wire.ask(push_list(self.qid, *["x" * PAYLOAD] * BATCH)))
         assert len(pushed) == BATCH
         self.pushed += pushed

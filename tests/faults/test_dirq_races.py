@@ -294,7 +294,7 @@ def test_file_goes_while_it_is_purged(simple: QueueSimple, disk: SteppingDisk, o
 
 
 def test_directory_goes_while_it_is_purged(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """Another purge is faster."""
+    """Another purge removes the directory first."""
     for name in ("00000001", "00000002"):
         os.mkdir(f"{simple.path}/{name}")
     disk.before["rmdir"] = os.rmdir

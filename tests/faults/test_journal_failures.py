@@ -220,8 +220,7 @@ def test_compaction_that_fails(make: Make, error: int) -> None:
 
 
 def test_the_root_vanishes_with_its_queues(make: Make) -> None:
-    """That queues have gone cannot be made durable in a root that has gone too: nothing waits for that, and commits of
-    nothing succeed."""
+    """When the root has vanished with its queues, nothing waits for syncing that, and empty commits succeed."""
     place = make(Durability.ALWAYS)
     place.queue("a")
     place.push("a", b"x")
@@ -235,7 +234,7 @@ def test_the_root_vanishes_with_its_queues(make: Make) -> None:
 
 
 def test_the_root_vanishes_before_another_queue_is_missed(make: Make) -> None:
-    """That it has gone is not known yet of a queue that is pushed to: that push is refused with the commit."""
+    """When the root vanishes before its queue is missed, the next push is refused with the commit."""
     place = make(Durability.ALWAYS)
     place.queue("a")
     place.queue("b")

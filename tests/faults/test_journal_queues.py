@@ -15,7 +15,7 @@ from qs_server.storage.engine import NoSuchQueueError, Options
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Its segments are small."""
+    """A root whose journal has small segments."""
     segments_of(monkeypatch, 24576, 24576)
     yield from places(tmp_path)
 
@@ -87,7 +87,7 @@ def test_a_directory_is_replaced_and_a_crash(place: Place) -> None:
 
 
 def test_a_directory_is_replaced_twice_and_a_crash(place: Place) -> None:
-    """Also when it is another one again before the batch ends: what the last one was given counts."""
+    """If the directory is replaced again before the batch ends, the last queue's messages count."""
     place.queue("q")
     place.push("q", b"old")
     for payload in (b"between", b"new"):

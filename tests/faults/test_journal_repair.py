@@ -127,7 +127,7 @@ def test_a_header_is_lost(damaged: Journal, size: int) -> None:
 
 
 def test_a_head_of_a_frame_is_lost(damaged: Journal) -> None:
-    """Its records are found by their own checksums."""
+    """Records of a frame without its head are found by their own checksums."""
     segment = damaged.recovered.segments[1]
     with in_copy(damaged, segment).open("r+b") as file:
         file.seek(segment.frames[1].start)
@@ -136,7 +136,7 @@ def test_a_head_of_a_frame_is_lost(damaged: Journal) -> None:
 
 
 def a_list(journal: Journal) -> tuple[Path, Frame]:
-    """Where three messages were pushed together, which are there still."""
+    """Returns a frame of three messages that were pushed together and are still there, and a copy of its segment."""
     for segment in journal.recovered.segments:
         for frame in segment.frames:
             if b"of list 1: 0" in bytes(segment.data[frame.start : frame.end]):
@@ -158,7 +158,7 @@ def test_a_record_of_a_list(damaged: Journal) -> None:
 
 
 def test_the_length_of_a_record(damaged: Journal) -> None:
-    """Where a length is wrong, the following records are found all the same."""
+    """After a wrong length, the following records are found all the same."""
     path, frame = a_list(damaged)
     flip(path, frame.start + FRAME_HEAD + 1, 0)
     done, found = repaired(damaged)
@@ -182,7 +182,7 @@ def test_a_copy_keeps_its_payload(damaged: Journal) -> None:
 
 
 def test_a_claim_that_is_lost(damaged: Journal) -> None:
-    """Its messages are visible again."""
+    """Messages of a lost claim are visible again."""
     right = damaged.picture["claimed"]
     [held] = [mid for mid, (_, receives) in right.items() if receives < 0]
     paths = {segment.header.number: in_copy(damaged, segment) for segment in damaged.recovered.segments}

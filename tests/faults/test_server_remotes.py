@@ -154,7 +154,7 @@ def works(wire: Wire, qid: str, payload: str) -> None:
 
 
 def received(wire: Wire, qid: str, count: int) -> list[str]:
-    """So many payloads of a queue; each receive may give some of them."""
+    """Receives so many payloads of a queue; each receive may give some of them."""
     found: list[str] = []
     while len(found) < count:
         seen = payloads(wire.ask(receive(qid, max=count, wait=LONG)))

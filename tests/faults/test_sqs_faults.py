@@ -85,7 +85,7 @@ OPERATIONS: dict[str, Callable[[SqsEngine, int], object]] = {
 
 
 def test_every_operation_is_tried_again(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """Whatever is asked is asked again while SQS fails, and nobody notices."""
+    """Every operation is retried while SQS fails, and succeeds."""
     for operation, call in OPERATIONS.items():
         proxy.calls.clear()
         proxy.before = failing(3, THROTTLED, operation)
@@ -115,7 +115,7 @@ def test_what_passes(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text
 
 
 def test_every_operation_is_given_up(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """Whatever fails for good has changed nothing, and later all goes on."""
+    """An operation that fails for good has changed nothing, and later ones succeed."""
     [mid] = push(engine, b"x")
     receive(engine)
     proxy.before = failing(1000, BROKEN)
@@ -288,7 +288,7 @@ def test_queue_deleted_recently(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_queues_of_others(engine: SqsEngine, proxy: FaultySqs, tmp_path: Path) -> None:
-    """Who may not make queues may use one that is there, and is told why when it is not."""
+    """A principal that may not make queues may use an existing one; if it is missing, the error says why."""
     (tmp_path / "second").mkdir()
     second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._prefix)
     proxy.before = failing(1000, RefusedError(400, "AccessDenied", "no right"), "CreateQueue")
@@ -431,7 +431,7 @@ def test_slow(tmp_path: Path, server: SqsServer) -> None:
 
 @pytest.mark.usefixtures("_credentials")
 def test_close_ends_the_attempts(tmp_path: Path) -> None:
-    """Who closes does not wait for the pauses between attempts, nor for all of the attempts."""
+    """Closing waits neither for the pauses between attempts nor for all attempts."""
     engine = sqs_engine(tmp_path, "http://127.0.0.1:1", policy=replace(HASTY, pause=1000, longest_pause=1000))
     failed = threading.Event()
 

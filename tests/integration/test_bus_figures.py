@@ -60,7 +60,7 @@ def test_deliveries(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: 
 
 
 def test_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str) -> None:
-    """Its subscriptions and its principal, if that is asked for; no others than a monitor may ask."""
+    """Each connection's subscriptions and principal are shown on request, and only to monitors."""
     sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
     access = write_access(tmp_path / "access.toml", sections)
     with (

@@ -96,7 +96,7 @@ def test_errors(client: QueueClient, claimed: str) -> None:
 
 
 def test_other_storages(client: QueueClient, qid: str) -> None:
-    """Those that keep no claims say so: which queue, which storage it has, and what to do."""
+    """Storages without claims are refused with the queue, its storage, and what to do."""
     for storage in ("files", "dirq", "dirq-simple", "null"):
         client.delete_queue(qid)
         client.new_queue(qid, storage=storage)

@@ -129,7 +129,7 @@ def test_a_restart(guarded: ServerProcess) -> None:
 
 
 def test_a_principal_that_is_taken_out(guarded: ServerProcess, access: Path) -> None:
-    """Who is taken out of the file gets nothing more, on the connections that are open, and on new ones."""
+    """A removed principal gets nothing more, on open connections and on new ones."""
     with _client(guarded, "reader") as reader, _client(guarded, "reader") as listener:
         reader.receive("orders")
         messages = listener.subscribe("orders")

@@ -241,7 +241,7 @@ def test_arrivals(path: Path, layout: str) -> None:
 
 
 def test_arrivals_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no inotify to give, it is time to look after a moment."""
+    """Without inotify, it looks again after a moment."""
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

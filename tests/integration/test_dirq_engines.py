@@ -265,7 +265,8 @@ def test_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_after_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who takes a message over after a purge has it: its former holder cannot delete it, and we do not unlock it."""
+    """A program that takes a message over after a purge has it: its former holder cannot delete it, and we do not
+    unlock it."""
     [mid] = shared.push(b"x")
     shared.receive(visibility=SECOND)
     purge_later(shared, 700, monkeypatch)

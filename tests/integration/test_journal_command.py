@@ -204,7 +204,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_reader_has_gone(killed: Path) -> None:
-    """Whoever reads the answer ends: no traceback."""
+    """When the reader of the output ends, there is no traceback."""
     command = subprocess.Popen(
         [sys.executable, SCRIPT, "check", "--root", str(killed), "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -42,7 +42,7 @@ def test_what_another_process_publishes(shared_server: ServerProcess, producer: 
 
 @pytest.mark.parametrize("rudely", [True, False])
 def test_a_connection_that_is_lost(shared_server: ServerProcess, producer: Wire, qid: str, rudely: bool) -> None:
-    """However a connection ends, with a FIN or a reset: what it held goes to the other subscriber at once."""
+    """When a connection ends, with a FIN or a reset, its messages go to the other subscriber at once."""
     first = Wire(shared_server)
     assert code(first.ask(subscribe(qid))) == 0
     pushed = mids(producer.ask(push_list(qid, *["x" * 1000] * 50)))

@@ -208,7 +208,7 @@ def test_restarts_without_a_refusal(tmp_path: Path, port: socket.socket, sig: in
 
 
 def wait_for_pushes(pushers: list[Pusher], before: list[int]) -> None:
-    """Until each of them has got something done."""
+    """Waits until each of them has stored another message."""
     for pusher, count in zip(pushers, before, strict=True):
         for _ in range(READY_WITHIN * 100):
             if len(pusher.pushed) > count:

@@ -70,7 +70,7 @@ def test_signals_stop_all(tmp_path: Path, sig: signal.Signals) -> None:
 
 
 def test_nohup(tmp_path: Path) -> None:
-    """Where SIGHUP is ignored, as nohup has it, it stays so."""
+    """SIGHUP stays ignored where nohup ignores it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         start = Started(tmp_path)

@@ -41,7 +41,7 @@ def test_several_queues_and_options_in_any_order(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are UTC unless they say otherwise, and in order."""
+    """Times are UTC unless they name a zone, and in order."""
     given = parse(["replay", "DIR", "--to", "q", "--from", "2025-06-01", "--until", "2025-06-01T02:00:00+01:00"])
     assert given.begin == datetime(2025, 6, 1, tzinfo=UTC)
     assert given.end == datetime(2025, 6, 1, 1, tzinfo=UTC)
@@ -192,7 +192,7 @@ def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def test_help_and_version_need_no_spark() -> None:
-    """They are printed by a Python that cannot import pyspark, and the examples are there."""
+    """Help, with the examples, and version are printed by a Python that cannot import pyspark."""
     code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; main([%r])"
     for flag, text in (("--help", EPILOG.splitlines()[1]), ("--version", "qs-pipeline ")):
         done = subprocess.run(
@@ -246,7 +246,7 @@ def test_exit_codes_are_distinct_and_in_the_help() -> None:
 
 
 def test_an_error_is_one_line() -> None:
-    """Also when what it quotes has line breaks: the class is known again by name in a text of Spark."""
+    """An error is one line, also when it quotes line breaks: its class is recognized by name in a text of Spark."""
     assert str(errors.NoServerError("no\n  server\tthere")) == "no server there"
 
 

@@ -191,7 +191,8 @@ def test_a_rate(queue: SparkQueue, run: Run) -> None:
 
 
 def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few of many messages are large: bodies of 4 to 1000 bytes in files of at most 2 * 1000, in order."""
+    """Chunks are bounded in bytes, also when few of many messages are large: bodies of 4 to 1000 bytes in files of at
+    most 2 * 1000, in order."""
     monkeypatch.setattr(replay_plan, "CHUNK_BYTES", 1000)
     sizes = [1000 if n in (30, 31, 33) else 4 for n in range(60)]
     data = [(START + n * SECOND, "a", n, b"%4d" % n * (size // 4)) for n, size in enumerate(sizes)]
@@ -269,7 +270,7 @@ def test_a_dry_run_of_one_that_has_begun(
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of this process cannot be changed")
 def test_times_of_a_dry_run_are_utc(spark: SparkSession, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever zone this machine is in."""
+    """Times of a dry run are UTC, whatever the machine's zone."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Asia/Tokyo")
         time.tzset()

@@ -34,7 +34,7 @@ class Made(NamedTuple):
     said: list[str]
 
     def query(self, name: str, columns: str, more: str = "") -> list[tuple[Any, ...]]:
-        """Of a table, as another program reads its Parquet."""
+        """Queries a table as another program reads its Parquet."""
         with duckdb.connect() as database:
             return database.execute(
                 f"select {columns} from read_parquet('{self.folder / name}.parquet/*.parquet') {more}"
@@ -284,7 +284,7 @@ def test_beside_plain_python(at_random: Made) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_lists_beside_plain_python(at_random: Made) -> None:
-    """Of each list it has the first fifty, each message once."""
+    """Each list has the first fifty, each message once."""
     told = tell(RANDOM)
     longest: dict[tuple[str, int], int] = {}
     for wait, queue, mid, _ in told.waits:
@@ -303,7 +303,7 @@ def test_lists_beside_plain_python(at_random: Made) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
-    """Of what a server writes nothing is left over, and everything is there. An earlier report is replaced."""
+    """A server's real record is reported completely, and no line is left out. An earlier report is replaced."""
     history, to = tmp_path / "history", tmp_path / "out"
     with serving(tmp_path / "root", *FAST, "--history", str(history)) as server, Wire(server) as wire:
         for queue in ("q", "é$"):

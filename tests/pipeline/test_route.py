@@ -195,7 +195,7 @@ def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: S
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
-    """Another queue's state, one whose checkpoint is gone, queues that are not there: told, and nothing is pushed."""
+    """Another queue's state, one without its checkpoint, and missing queues are reported, and nothing is pushed."""
     queue.push("a")
     run(UPPER)
     with pytest.raises(UsageError, match="give another --state"):

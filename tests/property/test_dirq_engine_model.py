@@ -75,7 +75,7 @@ class SimpleMachine(CrashingMachine):
 
     @rule()
     def foreign_purge(self) -> None:
-        """That removes empty directories; the locks are those of a time to come."""
+        """Runs a purge that removes empty directories; the locks are from a time to come."""
         for path in (Path(self.root) / "q").iterdir():
             if is_directory(path.name) and not os.listdir(path):
                 path.rmdir()

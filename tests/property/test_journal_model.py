@@ -57,7 +57,7 @@ class JournalMachine(EngineMachine):
 
     @invariant()
     def note_what_is_written(self) -> None:
-        """Whoever needs a new segment has everything written that was asked for before, committed or not."""
+        """A new segment writes everything that was asked for before, committed or not."""
         if self.store.log.sequence > self.sequence:
             self.saved = self.before
             self.sequence = self.store.log.sequence

@@ -95,7 +95,7 @@ def test_no_more_than_there_is_room_for(elsewhere: Elsewhere, wire: Wire, other:
 
 
 def test_the_next_after_a_full_subscriber(wire: Wire, other: Wire, qid: str) -> None:
-    """Of two subscribers the one that has no room leaves the rest to the other."""
+    """A subscriber without room leaves messages to the other one."""
     wire.ask(subscribe(qid, prefetch=1))
     other.ask(subscribe(qid, prefetch=100))
     with QueueClient(*wire.socket.getpeername(), timeout=LONG) as client:
@@ -178,7 +178,7 @@ def test_the_end_of_a_subscription(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_a_queue_is_deleted(wire: Wire, other: Wire, qid: str) -> None:
-    """Who subscribes to nothing but a queue that is deleted is told so."""
+    """A subscription whose only queue is deleted ends with an error."""
     wire.ask(subscribe(qid, req="mine"))
     assert code(other.ask(request("delete-queue", f"<qid>{qid}</qid>", force="yes"))) == 0
     told = wire.line()

@@ -180,7 +180,7 @@ def test_a_dead_letter_queue_that_is_gone_at_sqs(engine: SqsEngine, other: Any) 
     ],
 )
 def test_options_that_cannot_be_set(engine: SqsEngine, other: Any, changes: dict[str, Any], text: str) -> None:
-    """They are refused before anything is changed."""
+    """Options that cannot be set are refused before anything is changed."""
     before = attributes(engine, other), engine.options("q")
     with pytest.raises(UnsupportedError, match=text):
         configure(engine, dead_letter="dead", max_receives=1, **changes)

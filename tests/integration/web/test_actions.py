@@ -49,7 +49,7 @@ def test_purge(browser: httpx.Client, client: QueueClient, qid: str) -> None:
 
 @pytest.mark.parametrize("do", ["purge", "delete"])
 def test_more_than_a_thousand(browser: httpx.Client, client: QueueClient, qid: str, do: str) -> None:
-    """Of a queue with more than 1,000 messages the name has to be typed, and a wrong one changes nothing."""
+    """To purge more than 1,000 messages the queue's name has to be typed, and a wrong one changes nothing."""
     client.push_many(qid, ["x"] * 1001)
     form = {"do": do, "q": qid, "back": "queue"}
     assert (

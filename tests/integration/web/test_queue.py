@@ -125,8 +125,8 @@ def test_binary_is_hexadecimal(browser: httpx.Client, client: QueueClient, qid: 
 
 
 def test_a_large_payload(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """Of a payload of megabytes the page shows the beginning; all of it can be saved. The table of messages does not
-    fetch one after the other."""
+    """The page shows the beginning of a payload of megabytes; all of it can be saved. The table of messages does not
+    fetch such payloads."""
     large = "0123456789" * 400_000
     mids = client.push_many(qid, [large, large, "small"])
     page = browser.get("/message", params={"q": qid, "id": mids[0]})

@@ -294,7 +294,7 @@ async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.tes
 
 
 async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """Who leaves while something is delayed for it lets that go as well; nothing is left running for it."""
+    """A client that leaves while a message is delayed for it lets that go too; nothing is left running."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)

@@ -46,7 +46,7 @@ async def test_in_order_and_in_batches(requests: RetryQueue[str, int], nursery: 
 
 
 async def test_what_comes_later(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """Who serves an empty queue does what comes, when it comes."""
+    """Requests that come to an empty queue are sent at once."""
     server = Server()
     nursery.start_soon(requests.serve, server.do)
     await trio.testing.wait_all_tasks_blocked()

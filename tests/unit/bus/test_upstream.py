@@ -38,7 +38,7 @@ class FakeConnection:
 
 
 class Scripted(Upstream):
-    """Its server answers as `answers` says, or else with the request itself. asked: every request."""
+    """A server that answers as `answers` says, or else with the request itself. asked: every request."""
 
     def __init__(self) -> None:
         async def prepare(upstream: Upstream) -> None:
@@ -316,7 +316,8 @@ class IdleConnection(FakeConnection):
 async def test_who_waits_for_a_connection_is_told_of_the_next_one(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also when a connection ends before it was prepared: a subscriber that came meanwhile waited for ever."""
+    """A connection that ends before it was prepared wakes those that wait for the next one: a subscriber that came
+    meanwhile waited for ever."""
     cuts = [ServerUnavailable("cut"), ServerUnavailable("cut again")]
 
     async def prepare(upstream: Upstream) -> None:

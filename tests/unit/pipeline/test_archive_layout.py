@@ -64,7 +64,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", json.dumps({"format": 99}).encode()])
 def test_a_damaged_state_is_told(tmp_path: Path, damage: bytes) -> None:
-    """And not overwritten."""
+    """A damaged state is reported, and not overwritten."""
     files = LocalFiles(str(tmp_path))
     files.replace("_qs/archive.json", damage)
     with pytest.raises(errors.PipelineError, match="damaged"):

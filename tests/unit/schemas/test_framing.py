@@ -359,7 +359,7 @@ BOMBS = {
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
 @pytest.mark.parametrize("elements", [20_000, 1])
 def test_linear(data: bytes, elements: int, meter: Meter) -> None:
-    """However long what is open grows in tiny pieces, no byte is looked at more than a fixed number of times."""
+    """However long an open document grows in tiny pieces, each byte is read at most a fixed number of times."""
     framer = Framer(Limits(elements=elements))
     framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
     framer.buffer = MeteredBuffer()

@@ -172,7 +172,7 @@ def test_a_record_that_is_too_long(session: Session, size: int) -> None:
 @pytest.mark.parametrize("data", [b"<qs/>", b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\x01\x00\x02", b"\0"])
 @pytest.mark.parametrize("side", [0, 1])
 def test_no_tls(data: bytes, side: int) -> None:
-    """Whoever speaks something else is told nothing."""
+    """A peer that speaks something else gets no answer."""
     channel = pair()[side]
     channel.take()
     with pytest.raises(TlsError, match="does not speak TLS"):
@@ -261,6 +261,6 @@ def test_no_host_name(host: str) -> None:
 
 
 def test_it_is_not_imported_with_the_package() -> None:
-    """Who imports the contract does not import ssl."""
+    """Importing the contract does not import ssl."""
     code = "import sys, qs_schemas; sys.exit('ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -69,7 +69,7 @@ async def listed(running: Serving) -> list[int]:
 
 
 async def test_the_task_sleeps_on(running: Serving, autojump_clock: Clock) -> None:
-    """Whatever is answered at once, alone, pipelined or in pieces, wakes no task of a connection."""
+    """Requests that are answered at once, alone, pipelined or in pieces, wake no task of a connection."""
     clients = [running.connect() for _ in range(5)]
     for client in clients:
         await client.ask(PING)
@@ -106,7 +106,7 @@ async def test_nor_does_a_batch_in_the_thread_wake_it(tmp_path: Path, gate: Gate
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 async def test_documents_in_pieces(running: Serving, autojump_clock: Clock, size: int) -> None:
-    """However the bytes are cut, every request is answered once, in order."""
+    """Every request is answered once, in order, however the bytes are cut."""
     client = running.connect()
     data = "".join(push("q", str(number), req=str(number)) + request("ping", req=f"p{number}") for number in range(3))
     for start in range(0, len(data), size):
@@ -206,7 +206,7 @@ async def test_half_closed_behind_requests(running: Serving, autojump_clock: Clo
 
 
 async def test_a_slow_reader(tmp_path: Path, autojump_clock: Clock) -> None:
-    """Who does not read its answer has nothing more done, and goes on where it was; reading again, it is as any."""
+    """A client that does not read its answer has nothing more done; when it reads again, it goes on where it was."""
     limits = ServerLimits(outbox=500)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
         slow = running.connect(lockstep=True)

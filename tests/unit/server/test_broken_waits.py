@@ -38,7 +38,7 @@ async def test_a_clock_that_is_set_back(tmp_path: Path, autojump_clock: Clock) -
 
 
 async def test_a_queue_that_is_deleted(tmp_path: Path, autojump_clock: Clock) -> None:
-    """Who waits for a queue that is deleted is told so at once."""
+    """A receive that waits for a deleted queue fails at once."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         consumer, other = await waiting(running, wait=600), running.connect()
         await other.ask(request("delete-queue", "<qid>q</qid>"))

@@ -255,7 +255,7 @@ async def test_prefetch_of_100_when_none_is_named(running: Serving, autojump_clo
 
 
 async def test_an_acknowledgement_from_another_connection(running: Serving, autojump_clock: Clock) -> None:
-    """Whoever deletes or releases a delivery makes room; with a receives that is not true any more, nobody does."""
+    """A delete or release of a delivery on another connection makes room; with a wrong receives it does not."""
     client, other = await subscriber(running, prefetch=2), running.connect()
     a, b = mids(await other.ask(push_list("q", "a", "b")))
     await other.ask(push_list("q", "c", "d", "e"))
@@ -398,7 +398,7 @@ async def test_a_subscriber_that_waits_for_an_answer(running: Serving, autojump_
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.INTERVAL])
 async def test_with_commits(tmp_path: Path, durability: Durability) -> None:
-    """Also with the engine in the thread: everything comes once, in order, and what is acknowledged is gone."""
+    """With the engine in the thread too, everything comes once, in order, and acknowledged messages are gone."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, producer = await subscriber(running, prefetch=7), running.connect()
         await producer.send(*(push("q", str(number)) for number in range(100)))

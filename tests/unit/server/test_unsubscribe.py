@@ -1,4 +1,4 @@
-"""How a subscription ends: by unsubscribe, with its connection, its queues or the server. Nothing is lost by it."""
+"""A subscription ends by unsubscribe, with its connection, its queues or the server. Nothing is lost by it."""
 
 from pathlib import Path
 
@@ -213,7 +213,7 @@ async def test_one_of_several_queues_is_deleted(running: Serving, autojump_clock
 
 
 async def test_a_queue_that_is_deleted_and_made_again(running: Serving, autojump_clock: Clock) -> None:
-    """Also when both come in one piece, the subscription to the old one ends."""
+    """The subscription to a deleted queue ends, also when delete and new queue come in one piece."""
     client, other = await subscriber(running, prefetch=1), running.connect()
     await other.ask(push("q", "x"))
     await client.line()

@@ -190,7 +190,8 @@ async def test_who_leaves_as_the_push_comes_takes_nothing_along(running: Serving
 
 
 async def test_several_queues(running: Serving, autojump_clock: Clock) -> None:
-    """Who waits for several queues gets what comes into any, once, and does not stand in the other's line after."""
+    """A receive that waits for several queues gets the message of any of them, once, and leaves the lines of the
+    others."""
     both, only = await waiting(running, "q", "other"), await waiting(running, "q")
     producer = running.connect()
     await producer.ask(push("other", "1"))
@@ -225,7 +226,7 @@ async def test_a_deleted_queue_hides_no_message(running: Serving, autojump_clock
 
 
 async def test_the_only_queue_deleted(running: Serving, autojump_clock: Clock) -> None:
-    """Who waits for a queue that is deleted is told so, at the latest when the wait ends; the connection stays."""
+    """A receive whose only queue is deleted fails, at the latest when the wait ends; the connection stays."""
     client = await waiting(running, wait=5)
     await running.connect().ask(request("delete-queue", "<qid>q</qid>"))
     assert code(await client.line()) == 404

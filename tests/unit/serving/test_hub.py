@@ -48,7 +48,7 @@ class Pair:
         self.outcome: object = None
 
     async def feed(self) -> None:
-        """Until it is roused; `outcome` says how it ended."""
+        """Waits until it is roused; `outcome` says how it ended."""
         try:
             await self.transport.feed(self.seen.append)
             self.outcome = "roused"
@@ -284,7 +284,7 @@ async def test_a_fault_of_a_reader(pairs: list[Pair], nursery: trio.Nursery) -> 
 
 @without_tls
 async def test_others_have_their_turn(pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery) -> None:
-    """However much there is to read, the loop's tasks run in between, and of the readers none waits for the others."""
+    """The loop's tasks run in between however much there is to read, and no reader waits for the others."""
     for pair in pairs[:20]:
         nursery.start_soon(pair.feed)
     await settled()

@@ -227,7 +227,7 @@ def test_deleted_files_come_back(scene: Scene) -> None:
 
 
 def test_attributes(scene: Scene) -> None:
-    """They are durable with fsync, not with fdatasync; and shared by hard links."""
+    """Attributes are durable with fsync, not with fdatasync, and shared by hard links."""
     scene.write("a", b"x", sync=True)
     scene.disk.link(scene.at("a"), scene.at("b"))
     scene.disk.sync_directory(scene.disk.root)
@@ -266,7 +266,7 @@ def test_laid_out_and_picked_up(scene: Scene) -> None:
 
 
 def test_equal_images_have_equal_keys(scene: Scene) -> None:
-    """And a difference in names, data or attributes is one of the keys."""
+    """Equal images have equal keys, and a difference in names, data or attributes is one of the keys."""
     keys = []
     steps: list[Callable[[], object]] = [
         lambda: scene.write("a", b"x"),

@@ -306,7 +306,7 @@ def test_what_others_do(tmp_path: Path) -> None:
 
 
 def test_two_servers(tmp_path: Path) -> None:
-    """Of two servers on one root each tells of what it did itself, so that both together tell everything once."""
+    """Two servers on one root each record their own work, so that both records together have everything once."""
     one, two = (Scene.__new__(Scene) for _ in range(2))
     clock = ManualClock()
     for scene in (one, two):

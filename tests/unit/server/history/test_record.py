@@ -65,7 +65,7 @@ def test_whose_doing_it_is(bench: Bench) -> None:
 
 @pytest.mark.parametrize("qid", ['a"b', "a\\b", "a/b", "ü 日 🐟", "\u2028", "}{,:", "a'b", "null"])
 def test_any_name_of_a_queue(bench: Bench, qid: str) -> None:
-    """Whatever a queue is called, a line is one line, and says it."""
+    """A queue's name of any characters leaves a line one line, and can be read from it."""
     bench.push(1, qid=qid)
     bench.history.close()
     assert [line["queue"] for line in lines_of(bench.finished[0])] == [qid]
@@ -102,7 +102,7 @@ def test_nothing_happens(bench: Bench) -> None:
 
 
 def test_one_write_a_batch(bench: Bench) -> None:
-    """However many events a batch has, they are written at once."""
+    """All events of a batch are written at once."""
     bench.push(*range(1000))
     assert bench.disk.calls == ["open", "pwrite"]
     bench.history.close()

@@ -311,7 +311,8 @@ def with_id(root: Path, payload: bytes, state: str = "") -> FilesEngine:
 @pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
 @pytest.mark.parametrize("payload", [b"PAYLOAD", b"payload and more", b""])
 def test_another_message_of_the_id(tmp_path: Path, payload: bytes, state: str) -> None:
-    """Whatever its size and state, it stays as it is, the copy is refused, and no other queue has it."""
+    """Another message of the id, of any size and state, stays as it is; the copy is refused, and no other queue has
+    it."""
     engine = with_id(tmp_path, payload, state)
     for _ in range(2):
         with pytest.raises(OtherMessageError, match=f"queue 's' holds another message of the id {MID}"):

@@ -95,7 +95,7 @@ def test_message(name: bytes, parsed: tuple[int, int]) -> None:
      b"1" * 19, b"1." + b"1" * 19, "\u0661".encode(), b".queue.toml"],
 )  # fmt: skip
 def test_no_message(name: bytes) -> None:
-    """Whatever would not be written back as it was read is no message."""
+    """A name that would be written otherwise than it was read is no message."""
     assert parse_message(name) is None
 
 

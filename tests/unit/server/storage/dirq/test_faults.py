@@ -49,8 +49,8 @@ def steps(make: Callable[..., Any], tmp_path: Path, action: Callable[[Any], obje
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("make", [simple, queue])
 def test_addition_that_fails(tmp_path: Path, make: Callable[..., Any], lasting: bool, error: int) -> None:
-    """Whatever step fails: the error is raised, no element is there, no temporary one, no descriptor is left open. A
-    temporary one may stay only if it could not be removed."""
+    """Whatever step of an addition fails, the error is raised, and no element, temporary file or open descriptor is
+    left. A temporary file may stay only if it could not be removed."""
     count = steps(make, tmp_path, add)
     assert count >= 8
     for at in range(1, count + 1):
@@ -116,7 +116,7 @@ def test_elements_that_are_there_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [*ERRORS, errno.EXDEV])
 def test_path_that_cannot_be_added(tmp_path: Path, error: int) -> None:
-    """Whatever step fails: the file is where it was, and the queue is empty."""
+    """Whatever step fails, the file is where it was, and the queue is empty."""
     given = tmp_path / "given"
 
     def add_path(q: QueueSimple) -> None:
@@ -287,7 +287,8 @@ def test_order_of_a_file_that_moves(tmp_path: Path) -> None:
 
 
 def test_directory_that_another_program_has_made_anew(tmp_path: Path) -> None:
-    """Its name may not be durable: so the one above it is synced again."""
+    """A directory that another program has made anew may not have a durable name, so the one above it is synced
+    again."""
     disk = Journal(tmp_path)
     q = simple(tmp_path, disk=disk, granularity=1 << 40)
     name = q.add(b"x")

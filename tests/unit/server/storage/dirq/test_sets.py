@@ -141,7 +141,7 @@ def test_null_takes_everything(tmp_path: Path) -> None:
 
 
 def test_null_is_empty() -> None:
-    """Whatever asks for elements finds none."""
+    """No call finds an element in a null queue."""
     q = QueueNull()
     assert (q.count(), q.first(), q.next(), list(q), list(q.names()), q.copy().first()) == (0, "", "", [], [], "")
 

@@ -160,7 +160,7 @@ def test_end_of_an_iteration(q: QueueSimple) -> None:
     "duplicate", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))], ids=["deepcopy", "pickle"]
 )
 def test_other_copies(tmp_path: Path, duplicate: Any) -> None:
-    """Also as Python copies things: each can be used and thrown away without harm to the others."""
+    """Copies made with Python's `copy` can be used and thrown away without harm to the others."""
     q = QueueSimple(str(tmp_path / "q"))
     q.add(b"1")
     other = duplicate(q)

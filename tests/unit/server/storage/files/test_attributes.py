@@ -1,4 +1,4 @@
-"""Both stores of what a message's name does not say."""
+"""Both stores of message attributes that are not in the file's name."""
 
 import errno
 import os
@@ -135,7 +135,7 @@ def test_file_systems_that_do_not_list(tmp_path: Path, names: list[str] | None) 
 
 
 def test_choice_by_two_at_once(tmp_path: Path) -> None:
-    """Another process that asks at the same moment, and cleans up first, is no error."""
+    """Another process that chooses at the same moment, and cleans up first, is no error."""
 
     class Raced(Disk):
         def removexattr(self, path: str, name: str) -> None:  # type: ignore[override]

@@ -136,7 +136,8 @@ def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, bench: Bench, mo
 def test_what_cannot_be_moved_stays(
     disk: FaultyDisk, bench: Bench, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    """Whatever step fails, it is visible and as it was; the log says so once, and the next release moves it."""
+    """Whatever step fails, the message is visible and as it was; the log says so once, and the next release moves
+    it."""
     for at in range(1, 100):
         before = len(caplog.records)
         disk.arm(at, code)
@@ -210,7 +211,7 @@ def test_beside_another_server(tmp_path: Path, disk: FaultyDisk, bench: Bench) -
 
 
 def test_overtaken(bench: Bench, tmp_path: Path) -> None:
-    """Another program deletes the message or makes it visible before its reports are read: nothing is moved."""
+    """If another program deletes the message or makes it visible before its reports are read, nothing is moved."""
     [file] = (tmp_path / "root" / "q").glob("*.*[0-9]")
     letters = bench.engine.queue("q").redrive
     assert letters is not None

@@ -93,7 +93,7 @@ def test_the_one_in_the_way_goes_before_what_is_old() -> None:
 
 
 def test_dead_segments_that_wait_for_nothing_go_at_once() -> None:
-    """They cost nothing, however much of the log is live."""
+    """Dead segments that wait for nothing go at once, however much of the log is live: they cost nothing."""
     full = dict.fromkeys((1, 2, 3, 4, 5, 9, 10), 100)
     assert choose(store(full, links((7, 3))), oldest_only=False) == 6
     assert choose(store(full, links((6, 3), (7, 6), (8, 1))), oldest_only=False) is None
