@@ -5,24 +5,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
-from .engine import NoSuchQueueError, Options, Origin, Queue, StorageError
+from .engine import NoSuchQueueError, Origin, Queue, StorageError
 from .lifecycle import Event
 from .message_state import MessageState
 from .message_store import MessageMover, MessageStore
 from .publisher import Publisher
 from .recording import QueueRecorder
-from .shared import Shared
 
 
 class DirectoryDeadLetters:
     """Moves the messages of one queue. Its Redrive, where each message is moved by itself: `move` ends at the first one
     that cannot be moved."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
-        qid: str,
-        options: Options,
-        shared: Shared,
         store: MessageStore,
         mover: MessageMover,
         publisher: Publisher[Any],
@@ -30,15 +26,15 @@ class DirectoryDeadLetters:
         find: "Callable[[], DirectoryDeadLetters | None]",
     ) -> None:
         """find: returns those of the dead-letter queue, which it makes if there is none; StorageError, OSError."""
-        self._qid = qid
-        self._options = options
-        self._clock = shared.clock
+        self._qid = recorder.qid
+        self._options = publisher.options
+        self._clock = recorder.shared.clock
         self._store = store
         self._mover = mover
         self._publisher = publisher
         self._recorder = recorder
         self._find = find
-        self._moves = DeadLetterMoves(qid, options)
+        self._moves = DeadLetterMoves(self._qid, self._options)
 
     def bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
         """Moves a message to the dead-letter queue if it has been received so often. Call it within `exclusive`, with

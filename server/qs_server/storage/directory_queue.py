@@ -75,9 +75,7 @@ class DirectoryQueue:
         self._origins: Mapping[int, Origin] = {} if mover is None else mover.origins
         self.redrive: DirectoryDeadLetters | None = None
         if mover is not None:
-            self.redrive = DirectoryDeadLetters(
-                qid, options, shared, store, mover, self._publisher, self._recorder, self._find_dead_letters
-            )
+            self.redrive = DirectoryDeadLetters(store, mover, self._publisher, self._recorder, self._find_dead_letters)
         self.push = self._publisher.push
         self.flush = self._publisher.flush
         self.note_removed = self._recorder.note_all_deleted
@@ -85,7 +83,7 @@ class DirectoryQueue:
         self.time = store.pushed_at
         self.arrived = store.arrived
         self.in_place = store.in_place
-        self._retirement = DirectoryRetirement(options, self._clock, store, self._recorder, self.counts)
+        self._retirement = DirectoryRetirement(options, store, self._recorder, self.counts)
         self.retire, self.next_expiry = self._retirement.retire, self._retirement.next_due
         self.commit = store.commit
         self.file_of = store.path_of

@@ -1,6 +1,6 @@
 """Removes messages that are older than the retention of their queue from its directory, one file after the other."""
 
-from .engine import Clock, Options, Stats
+from .engine import Options, Stats
 from .message_state import MessageState
 from .message_store import MessageStore
 from .recording import QueueRecorder
@@ -10,12 +10,10 @@ from .retention import end_of, too_old_since
 class DirectoryRetirement:
     """Retires the messages of one queue."""
 
-    def __init__(
-        self, options: Options, clock: Clock, store: MessageStore, recorder: QueueRecorder, counts: Stats
-    ) -> None:
+    def __init__(self, options: Options, store: MessageStore, recorder: QueueRecorder, counts: Stats) -> None:
         """counts: of the queue, in which `retired` is counted."""
         self._options = options
-        self._clock = clock
+        self._clock = recorder.shared.clock
         self._store = store
         self._recorder = recorder
         self._counts = counts

@@ -58,7 +58,7 @@ class Publisher(Generic[Staged]):
         """held: tells how many messages the queue holds."""
         self.counts = Stats(storage=options.storage)
         self._qid = qid
-        self._options = options
+        self.options = options
         self._writer = writer
         self._shared = shared
         self._activity = shared.activity
@@ -77,7 +77,7 @@ class Publisher(Generic[Staged]):
         with a key; QueueFullError, OSError."""
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError(
-                f"the storage {self._options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
+                f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
             )
         self.require_room(len(drafts))
         request: list[Staged] = []
@@ -105,7 +105,7 @@ class Publisher(Generic[Staged]):
     def require_room(self, count: int) -> None:
         """Raises QueueFullError when so many more messages are too many."""
         require_room(
-            self._qid, self._options.capacity, lambda: self._held() + len(self), count, self._shared.watch.refresh
+            self._qid, self.options.capacity, lambda: self._held() + len(self), count, self._shared.watch.refresh
         )
 
     def _add(self, request: list[Staged]) -> None:

@@ -10,24 +10,24 @@ class QueueRecorder:
 
     def __init__(self, qid: str, index: Index, shared: Shared) -> None:
         """index: knows the sizes of the messages."""
-        self._shared = shared
-        self._qid = qid
+        self.shared = shared
+        self.qid = qid
         self._index = index
 
     def note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
         """Notes what has happened to a message that is here and loaded. See Lifecycle."""
-        if self._shared.lifecycle is not None:
-            self._shared.lifecycle.note(event, self._qid, mid, self._index.size(mid), receives, peer=peer)
+        if self.shared.lifecycle is not None:
+            self.shared.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer)
 
     def note_gone(
         self, event: Event, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
         """Notes why a message is gone. See Lifecycle."""
-        if self._shared.lifecycle is not None:
-            self._shared.lifecycle.note(event, self._qid, mid, size, receives, peer=peer)
+        if self.shared.lifecycle is not None:
+            self.shared.lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
 
     def note_all_deleted(self) -> None:
         """Notes that the queue is gone with all its messages. Their sizes as far as they are known."""
-        if self._shared.lifecycle is not None:
+        if self.shared.lifecycle is not None:
             for mid in self._index.messages.after(-1, len(self._index)):
                 self.note_gone("deleted", mid, self._index.known_size(mid), None)
