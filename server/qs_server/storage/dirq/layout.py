@@ -80,8 +80,7 @@ class Layout(ABC):
         """Returns the ids of elements that are being added, as far as they have one."""
 
     @abstractmethod
-    def is_locked(self, place: str) -> bool:
-        ...
+    def is_locked(self, place: str) -> bool: ...
 
     @abstractmethod
     def lock(self, place: str) -> bool:
