@@ -76,15 +76,11 @@ class Hub:
         """Waits until there is something for `_poll`."""
         await trio.lowlevel.wait_readable(self._epoll.fileno())
 
-    def _poll(self) -> Iterable[Reader]:
-        """Returns readers that something can be read from, not always all of them."""
-        return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(0, _READY)))
-
-    def _linger(self, until: float) -> Iterable[Reader]:
-        """Waits for a moment and does what `_poll` does, unless it is late or a task is waiting for the loop."""
-        if self._clock() >= until or trio.lowlevel.current_statistics().tasks_runnable:
-            return ()
-        return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(_LINGER, _READY)))
+    def _poll(self, linger_until: float) -> Iterable[Reader]:
+        """Returns readers that something can be read from, not always all of them. linger_until: if there are none, it
+        waits for a moment, unless it is later than that, or a task is waiting for the loop."""
+        lingers = self._clock() < linger_until and not trio.lowlevel.current_statistics().tasks_runnable
+        return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(_LINGER if lingers else 0, _READY)))
 
     def _take_turn(self) -> None:
         """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""
@@ -94,9 +90,7 @@ class Hub:
             ready.appendleft(first)
         while left > 0:
             if not ready:
-                ready.extend(self._poll())
-                if not ready and left < _TURN:
-                    ready.extend(self._linger(until))
+                ready.extend(self._poll(until if left < _TURN else 0))
                 if not ready:
                     break
                 if first is not None and first in ready:

@@ -157,36 +157,29 @@ class Connection(Conversation):
         self._committer.enqueue(requests)
 
     def _advanced(self) -> None:
-        """Sends the answers when the batch is over. The task is asleep, or has to go and waits for this."""
+        """Sends the answers when the batch is over, and reads on. The task is asleep, or has to go and waits for
+        this."""
+        requests, subscriber = self._requests, self._service.subscriber
         try:
-            if not self._settle():
+            if requests is None or not self._put(requests) or requests.left or requests.closes or self._stopping:
                 self._stream.rouse()
-            elif self._landed is not None:
-                pass  # nothing more is begun
-            elif self._events:
-                self._begin()
-                self._committer.hurry()
             else:
-                self._idle()
+                self._requests = None
+                if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
+                    self._committer.post(Job(self._service.start_subscriptions))
+                if self._more:
+                    self._parse()
+                if self._landed is not None:
+                    pass  # nothing more is begun
+                elif self._events:
+                    self._begin()
+                    self._committer.hurry()
+                else:
+                    self._idle()
         except Exception as error:  # the others of the batch have nothing to do with it
             self._stream.rouse(error)
         if self._landed is not None:
             self._landed.set()
-
-    def _settle(self) -> bool:
-        """Sends the answers that are ready. Returns True if every request has been answered and sent."""
-        requests = self._requests
-        if requests is None or not self._put(requests):
-            return False
-        subscriber = self._service.subscriber
-        if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
-            self._committer.post(Job(self._service.start_subscriptions))
-        if self._stopping or requests.closes or requests.left:
-            return False
-        self._requests = None
-        if self._more:
-            self._parse()
-        return True
 
     async def _listen(self) -> None:
         try:

@@ -210,7 +210,7 @@ class Elements:
         return self.index.due(now)
 
     def next_expiry(self) -> int | None:
-        due = self.index.next_expiry()
+        due = self.index.expiries.first()
         if self._foreign and self._look_again_at is not None:
             return min(due or FOREIGN, self._look_again_at)
         return due

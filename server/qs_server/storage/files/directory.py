@@ -322,7 +322,7 @@ class MessageDirectory:
         return self.index.due(now)
 
     def next_expiry(self) -> int | None:
-        number = self.index.next_expiry()
+        number = self.index.expiries.first()
         return None if number is None else self.time(number)
 
     def commit(self) -> None:

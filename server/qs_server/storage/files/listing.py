@@ -63,7 +63,7 @@ class FileListing:
         directory.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
         if index.ready:
             directory.arrived()
-        if (due := index.next_expiry()) is not None:
+        if (due := index.expiries.first()) is not None:
             directory.announce(due)
 
     def vanished(self) -> None:

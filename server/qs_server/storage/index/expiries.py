@@ -71,11 +71,12 @@ class Expiries:
     def first(self) -> int | None:
         """Returns when the next hidden message is due, or an earlier time if there are very many stale entries."""
         for _ in range(_FEW):
-            heap = self._top()
+            heap = self._top() if self._unswept else self._entries
             if not heap:
                 return None
-            if self._is_true(heap[0]):
-                return heap[0] >> 64
+            expiry, mid = heap[0] >> 64, heap[0] & _MID
+            if self._hidden.get(mid) == expiry:
+                return expiry
             heapq.heappop(heap)
         heap = self._top()
         return heap[0] >> 64 if heap else None

@@ -261,10 +261,6 @@ class Index:
 
     # -- time
 
-    def next_expiry(self) -> int | None:
-        """Returns when the next hidden message is due: see `Expiries.first`."""
-        return self.expiries.first()
-
     def due(self, now: int) -> int | None:
         """Returns a hidden message whose time has come."""
         return self.expiries.due(now)

@@ -197,9 +197,12 @@ class Log:
         size, end, length = writer.header.size, writer.end, self._length
         self.room = size - end
         room, most = self.room - BLOCK - FRAME_HEAD - length, FRAME - length
-        halfway = self._halfway if self.is_short else 0
-        self.left = min(room - max(halfway, self._leave(push=False, copy=False, drop=False)), most)
-        self.left_to_pushes = min(room - self._leave(push=True, copy=False, drop=False), most)
+        kept, kept_from_pushes = 0, self._kept
+        if self.tight:
+            kept = max(self._halfway if self.is_short else 0, self._leave(push=False, copy=False, drop=False))
+            kept_from_pushes = self._leave(push=True, copy=False, drop=False)
+        self.left = min(room - kept, most)
+        self.left_to_pushes = min(room - kept_from_pushes, most)
         self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
 
     def append(self, body: bytes, payload: bytes | None = None, *, durable: bool = True) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from . import records
-from .absent_record import Absent, Run, needed_from, with_segment
+from .absent_record import Absent, Run, frame_at, needed_from, with_segment
 from .frames import Header
 from .links import Links
 from .places import segment_name
@@ -45,6 +45,12 @@ class SegmentList:
     def path_of(self, number: int) -> str:
         """Returns the path of a segment."""
         return f"{self._directory}/{segment_name(number)}"
+
+    def frame_after(self, number: int) -> int | None:
+        """Returns the number of the first frame behind a segment, None: it is the last one. What a start has cut off
+        from the end of the segment has this number or a greater one."""
+        following = self.headers.get(number + 1)
+        return frame_at(self.absent, number + 1) if following is None else following.first
 
     @property
     def size(self) -> int:

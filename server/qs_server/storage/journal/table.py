@@ -155,7 +155,7 @@ class MessageTable:
     def next_expiry(self) -> int | None:
         """Returns when the next hidden message is due, or the next one that is visible or delayed is too old, in
         microseconds since the Epoch."""
-        number = self.index.next_expiry()
+        number = self.index.expiries.first()
         due = None if number is None else number * self.unit
         oldest = None if self.options.retention is None else self.index.oldest()
         end = None if oldest is None else end_of(self.options, self.time(oldest))

@@ -98,7 +98,7 @@ def test_index_drops_ends_of_windows_that_were_moved() -> None:
     for expiry in range(10, 10_000):
         index.hide(1, expiry, delayed=False)
     assert len(index.expiries) < 100
-    assert index.next_expiry() == 9999
+    assert index.expiries.first() == 9999
     assert index.due(9998) is None
     assert index.due(9999) == 1
 
@@ -112,7 +112,7 @@ def test_index_counts() -> None:
     assert (index.unloaded, index.bytes, len(index.delayed)) == (1, 30, 1)
     assert index.new.after(-1, 9) == [1, 3]
     index.show(1)
-    assert (len(index.delayed), index.ready.after(-1, 9), index.next_expiry()) == (0, [1, 2, 3], None)
+    assert (len(index.delayed), index.ready.after(-1, 9), index.expiries.first()) == (0, [1, 2, 3], None)
     index.hide(1, 50, delayed=False)
     assert (len(index.delayed), index.expiry(1), index.new.after(-1, 9)) == (0, 50, [3])
     index.hide(2, 60, delayed=True)

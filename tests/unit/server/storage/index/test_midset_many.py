@@ -89,4 +89,4 @@ def test_an_index() -> None:
             apart.withhold(mid)
         assert described(together, every) == described(apart, every)
         assert all(together.expiry(mid) == WITHHELD for mid in wanted)
-        assert together.next_expiry() == 5
+        assert together.expiries.first() == 5
