@@ -127,7 +127,7 @@ def test_the_one_in_the_way_goes_before_what_is_old() -> None:
 
 
 def test_dead_segments_that_wait_for_nothing_go_at_once() -> None:
-    """They cost nothing, however much of the log is live."""
+    """Dead segments that wait for nothing go at once, however much of the log is live: they cost nothing."""
     full = dict.fromkeys((1, 2, 3, 4, 5, 9, 10), 100)
     assert chosen(store(full, links((7, 3)))) == 6
     assert chosen(store(full, links((6, 3), (7, 6), (8, 1)))) is None
@@ -141,6 +141,6 @@ def test_what_no_checkpoint_has_stays() -> None:
 
 
 def test_the_oldest_goes_when_that_costs_less() -> None:
-    """What waits for everything costs as much as the oldest ones do."""
+    """A segment that waits for everything before it costs as much as the oldest ones do."""
     waiting = links((5, 4), (5, 3), (5, 2))
     assert chosen(store({1: 10, 2: 90, 3: 90, 4: 90}, waiting, checkpoint=6)) == 1
