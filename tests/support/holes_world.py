@@ -18,7 +18,7 @@ from qs_server.storage.journal.checkpoint import NAME as CHECKPOINT
 from qs_server.storage.journal.log import Log
 from qs_server.storage.journal.maintenance import LogStore
 from qs_server.storage.journal.store import Store
-from support.engines import FaultyDisk, ManualClock
+from support.engines import FaultyDisk, ManualClock, maintenance_of
 from support.holes_checks import check_links, check_usage, state_of, store_of
 from support.power_loss_engines import small_journal, upkeep
 
@@ -98,7 +98,8 @@ class World:
         self.queue("cold").push([Draft(self.random.randbytes(self.random.randrange(300)), 0, None)])
 
     def push_keyed(self) -> None:
-        self.queue("cold").push([Draft(b"keyed", 0, str(self.random.randrange(5)))])
+        """Some keys come again."""
+        self.queue("cold").push([Draft(b"keyed", 0, str(self.random.randrange(100)))])
 
     def push_hot(self) -> None:
         for mid in self.queue("hot").push([Draft(bytes(self.random.randrange(7000)))] * self.random.randrange(1, 4)):
@@ -206,6 +207,7 @@ class World:
             self.queue(qid).expire()
         self.engine.commit()
         self.log.commit(notes=True)
+        assert not maintenance_of(self.engine).compaction._damaged  # type: ignore[attr-defined]
         expected = state_of(self.engine, self.clock.now)
         for checkpoint, part in product((True, False), (0.0, 0.5)):
             copy = self.root.parent / "copy"
