@@ -9,7 +9,7 @@ from support.memcached_serving import Memcached, engine_on, needs_memcached
 from support.serving import PROJECT
 
 from qs_server.storage.engine import Draft, Options
-from qs_server.storage.remote.memcached import capacity, layout, notifier, payloads, push_keys, rows, servers
+from qs_server.storage.remote.memcached import capacity, consumer, layout, payloads, push_keys, rows, servers
 from qs_server.storage.remote.memcached import memcached_engine as engine
 
 PAGE = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
         f"{rows.ROW} bytes of a page",
         f"{servers.CONNECT_TIMEOUT:g} s for the connection, {servers.CALL_TIMEOUT:g} s for an answer",
         f"at most every {capacity._RECOUNT:g} s",
-        "every half second" if notifier.POLL_INTERVAL == 0.5 else "",
+        "every half second" if consumer.POLL_INTERVAL == 0.5 else "",
         f"-l {engine.DEFAULT_SERVERS[0][0]} -p {engine.DEFAULT_SERVERS[0][1]}",
         "choose another namespace",
         "whether it has been done is not known",

@@ -41,7 +41,7 @@ _RENAMED = frozenset(
         "files/directory.py MessageDirectory._rename: rename",
         "files/moving.py FileMover._rename: rename",
         "dirq/folders.py make_obsolete: rename",
-        "dirq/locking.py lock_file: link",
+        "dirq/folders.py lock_file: link",
         "journal/intake.py Intake._rename_and_read: rename",
         "journal/repair.py _link: link",
         "journal/supply.py Supply.recycle: rename",
@@ -52,7 +52,7 @@ _RENAMED = frozenset(
 """Gives another name to what has one, or a second one: there is no other way to do it."""
 _AFTER_ERRORS = frozenset({"making.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
 """Takes back the rename before it, after an error: that was not answered."""
-_AT_STARTS = frozenset({"files/staging.py _do_what_it_says: rename"})
+_AT_STARTS = frozenset({"files/listing.py _do_what_it_says: rename"})
 """Completes what a crash interrupted; done once more by the next start."""
 _NOTHING: Removal = ("nowhere", "no sync")
 """With this removed, no test fails."""

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 from support.power_loss_check import nobody_else
+from support.power_loss_engines import upkeep
 from support.power_loss_short_holes import COLD, hot, make_holes, open_engine, payloads, small
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import StorageError
+from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_server.storage.journal.absent_record import Run
 from qs_server.storage.journal.checkpoint import NAME
 from qs_server.storage.journal.damage import examine
 from qs_server.storage.journal.frames import BLOCK
+from qs_server.storage.journal.log import Log
 from qs_server.storage.journal.opening import find_segments
 from qs_server.storage.journal.places import segment_name
 from qs_server.storage.journal.recovery import JournalDamagedError
@@ -94,13 +97,77 @@ def test_a_backup(journal: Path) -> None:
     assert start(back_up(journal.parent)) == (COLD, [LAST])
 
 
+@pytest.fixture
+def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a log whose last segment has a torn end, which nothing has made durable."""
+    small(monkeypatch)
+    root = tmp_path / "torn"
+    with nobody_else():
+        engine = open_engine(str(root), Disk(), Durability.INTERVAL)
+        for qid in ("cold", "hot", "copies"):
+            engine.create(qid, Options())
+        for begin in range(0, 800, 100):
+            engine.queue("cold").push([Draft(payload) for payload in COLD[begin : begin + 100]])
+            engine.commit()
+        engine.copy("cold", engine.queue("cold").list_mids(State.ALL, 1, -1)[0], ["copies"])
+        engine.commit()
+        engine.queue("cold").push([Draft(payload) for payload in COLD[800:900]])
+        engine.commit()
+        engine._journal.close()  # nothing is synced, as if it were killed
+    path = max((root / ".journal").glob("*.segment"))
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    path.write_bytes(data[: end - 9000].ljust(len(data), b"\0"))
+    return root / ".journal"
+
+
+def test_what_is_torn_before_a_hole_is_no_damage(torn: Path) -> None:
+    """A start has cut it off, and the segment that was begun then is gone."""
+    with nobody_else():
+        engine = open_engine(str(torn.parent), Disk())
+        push_and_delete(engine, until=lambda log: bool(log.segments.absent))
+        engine.close()
+    found = examine(str(torn), Disk())
+    assert (found.missing, found.refusal) == ([], None)
+    assert not any(part.faults or part.holes for part in found.parts)
+
+
+def test_a_segment_with_a_torn_end_is_compacted(torn: Path) -> None:
+    """What was cut off from it has whole heads of frames and records, and is not looked at."""
+    with nobody_else():
+        engine = open_engine(str(torn.parent), Disk())
+        last = max(log_of(engine).segments.sizes)
+        for mid in engine.queue("cold").list_mids(State.ALL, 999, -1)[1::2]:
+            engine.queue("cold").delete(Receipt(mid))
+        push_and_delete(engine, until=lambda log: last not in log.segments.sizes)
+        assert payloads(engine, "cold") == COLD[:800:2]
+        assert payloads(engine, "copies") == COLD[:1]
+        engine.close()
+
+
+def log_of(engine: JournalEngine) -> Log:
+    store = engine._journal._store
+    assert store is not None
+    return store.log
+
+
+def push_and_delete(engine: JournalEngine, until: Callable[[Log], bool]) -> None:
+    """Pushes messages and deletes them until the log is as wanted."""
+    for _ in range(200):
+        for mid in engine.queue("hot").push([Draft(bytes(9000))]):
+            engine.queue("hot").delete(Receipt(mid))
+        engine.commit()
+        upkeep(engine)
+        if until(log_of(engine)):
+            return
+    raise AssertionError("the log never came to be so")
+
+
 def test_a_record_names_what_is_gone(journal: Path) -> None:
     """One record names the segments that are gone, and each new segment repeats it."""
     scan = find_segments(str(journal), Disk())[-1]
     with nobody_else():
         engine = open_engine(str(journal.parent), Disk())
-        store = engine._journal._store
-        assert store is not None
-        [run] = store.log.segments.absent
+        [run] = log_of(engine).segments.absent
         engine.close()
     assert run == Run(int(before_the_hole(journal).stem) + 1, scan.header.number - 1, run.frame)

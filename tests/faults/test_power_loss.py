@@ -36,7 +36,7 @@ from support.power_loss_run import Make, Recording, record
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Engine
-from qs_server.storage.files.staging import Staging
+from qs_server.storage.files.writer import FileWriter
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 ONE = os.environ.get("QS_POWER_LOSS")
@@ -225,8 +225,7 @@ def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
 
 def test_it_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not note its lists before it makes them visible is found out."""
-    monkeypatch.setattr(Staging, "_note", lambda self, request, *more: None)
-    monkeypatch.setattr(Staging, "finish", lambda self, request: None)
+    monkeypatch.setattr(FileWriter, "_note", lambda self, request: None)
     (fast / "root").mkdir()
     run = record(ENGINES["files"].make, str(fast / "root"), SEED, 60)
     assert "in half" in "\n".join(first_trouble(run, ENGINES["files"].make, fast))

@@ -11,7 +11,7 @@ from support.serving import ServerProcess, Wire
 
 from qs_client import QueueClient
 from qs_server.storage import vsqs as queue
-from qs_server.storage.files import ignored_files
+from qs_server.storage.files import listing
 
 LONG = 20
 """Seconds: only a failure waits that long."""
@@ -229,7 +229,7 @@ def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFix
         for number in range(100):
             (tmp_path / f"x{number}").write_text("")
         assert q.size() == 0
-        assert len(caplog.records) == ignored_files.MOST + 1
+        assert len(caplog.records) == listing.MOST_IGNORED + 1
         assert "no more are named" in caplog.records[-1].getMessage()
 
 

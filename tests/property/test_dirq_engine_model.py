@@ -13,8 +13,7 @@ from support.engines import EPOCH, WithoutAttributes
 from support.examples import run_machine
 
 from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirq.element_names import is_directory
-from qs_server.storage.dirq.mids import mid_at, name_of
+from qs_server.storage.dirq.element_names import is_directory, mid_at, name_of
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

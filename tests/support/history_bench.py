@@ -7,14 +7,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from qs_server.history.files import HistoryDisk, HistoryFolder, OpenFile
+from qs_server.history.files import HistoryFolder, OpenFile
 from qs_server.history.record import History
+from qs_server.storage.disk import Disk
 from support.engines import ManualClock
 
 PEER = "127.0.0.1:4711"
 
 
-class FaultyDisk(HistoryDisk):
+class FaultyDisk(Disk):
     """Room for `room` bytes more (None: any number), and errors for the operations that `faults` names."""
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class FaultyDisk(HistoryDisk):
 class Folder(HistoryFolder):
     """Says when a file has been finished."""
 
-    def __init__(self, path: str, disk: HistoryDisk, keep: int | None = None) -> None:
+    def __init__(self, path: str, disk: Disk, keep: int | None = None) -> None:
         super().__init__(path, disk, keep)
         self.finished = threading.Event()
 

@@ -72,10 +72,13 @@ class MemoryHub(Hub):
             await self._changed.wait()
             nursery.cancel_scope.cancel()
 
-    def _poll(self) -> list[Reader]:
+    def _poll(self, linger_until: float) -> list[Reader]:
         self._changed = trio.Event()
         noted, self._noted = self._noted, {}
-        return [*super()._poll(), *(reader for reader in noted if reader.watched and reader.is_ready)]
+        return [
+            *super()._poll(0 if noted else linger_until),
+            *(reader for reader in noted if reader.watched and reader.is_ready),
+        ]
 
     def watch(self, reader: Reader) -> None:
         if isinstance(reader, MemoryTransport):

@@ -54,6 +54,7 @@ HARMLESS = frozenset(
 DERIVED = frozenset(
     {
         "read_all",
+        "read_file",
         "write",
         "pwrite",
         "copy",

@@ -33,7 +33,7 @@ _SYNCS = frozenset(
     }
 )
 """The functions that make something durable, beside those that take an argument `sync`."""
-_PASS_IT_ON = frozenset({"__init__", "store_for", "lease_store_for", "in_sidecars", "origins_in"})
+_PASS_IT_ON = frozenset({"__init__", "store_for", "lease_store_for", "in_sidecars"})
 """The functions that take an argument `sync` and make nothing durable themselves; nor does any class."""
 _NAMES = frozenset({"rename", "link"})
 """The functions that give a file that was written its durable name."""

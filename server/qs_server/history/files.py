@@ -1,8 +1,7 @@
-"""The files of the lifecycle record: how they are named, locked, finished, and found again after a kill.
+"""The files of the lifecycle record.
 
-The file that is being written has a name that begins with a dot, which Spark and Hadoop do not read. A finished file is
-synced and renamed, and never changes again. The lock on an open file tells other servers in the same folder that its
-writer lives and will finish it.
+An open file's name begins with a dot, which Spark and Hadoop do not read. A finished file is synced and renamed, and
+never changes again. The lock on an open file tells other servers in the folder that its writer lives.
 """
 
 import contextlib
@@ -20,28 +19,20 @@ from ..storage.engine import SECOND
 _logger = logging.getLogger(__name__)
 _NAME = re.compile(r"history-[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}\.jsonl")
 _OPEN = "."
-"""The beginning of the name of a file that is being written."""
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _CHUNK = 1 << 16
 
 
-class HistoryDisk(Disk):
-    """Adds to the file operations of the storage those that only the record needs."""
-
-    pread = staticmethod(os.pread)
-    ftruncate = staticmethod(os.ftruncate)
-
-
 class OpenFile:
-    """A file that is being written. Up to `size` it has whole lines, whatever has failed."""
+    """An open file. Up to `size` it has whole lines, whatever has failed."""
 
-    def __init__(self, name: str, fd: int, disk: HistoryDisk) -> None:
+    def __init__(self, name: str, fd: int, disk: Disk) -> None:
         """name: of the finished file."""
         self.name = name
         self.fd = fd
         self.size = 0
         self.torn = False
-        """True if there may be bytes beyond the size."""
+        """There may be bytes beyond the size."""
         self._disk = disk
 
     def append(self, data: bytes) -> None:
@@ -57,23 +48,23 @@ class OpenFile:
         self.size += len(data)
 
     def truncate(self) -> None:
-        """Removes what is beyond the size. OSError."""
+        """Removes bytes beyond the size. OSError."""
         if self.torn:
             self._disk.ftruncate(self.fd, self.size)
             self.torn = False
 
 
 class HistoryFolder:
-    """The directory that holds the record. Several servers may share it."""
+    """The folder of the record, shared by several servers."""
 
-    def __init__(self, path: str, disk: HistoryDisk, keep: int | None = None) -> None:
+    def __init__(self, path: str, disk: Disk, keep: int | None = None) -> None:
         """path: an existing directory; keep: bytes of finished files that stay, None: all."""
         self.path = path
         self._disk = disk
         self._keep = keep
 
     def open(self, now: int) -> OpenFile:
-        """Creates a file for lines from now (microseconds) on. OSError."""
+        """now: microseconds. OSError."""
         while True:
             name = _name_of(now)
             file = OpenFile(name, self._disk.open(self._open_path(name), _NEW_FILE, 0o666), self._disk)
@@ -92,7 +83,7 @@ class HistoryFolder:
             return False
 
     def finish(self, file: OpenFile) -> None:
-        """Syncs a file and gives it its name; removes one without a line. Logs what fails, and leaves it to the next
+        """Syncs a file and gives it its name; removes an empty one. Logs failures, and leaves them to the next
         start."""
         path = self._open_path(file.name)
         try:
@@ -110,7 +101,7 @@ class HistoryFolder:
         self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Removes the oldest finished files while there are more bytes than may stay. The last file always stays."""
+        """Removes the oldest finished files over the limit, but never the last one."""
         if self._keep is None:
             return
         try:
@@ -128,7 +119,7 @@ class HistoryFolder:
             _logger.error("old history files in %s could not be removed: %s", self.path, error)
 
     def recover(self) -> None:
-        """Finishes the files that killed servers left. Logs what fails. OSError when the folder cannot be listed."""
+        """Finishes the files of killed servers. Logs failures. OSError if the folder cannot be listed."""
         for name in sorted(self._disk.files_in(self.path)):
             if name.startswith(_OPEN) and _NAME.fullmatch(name[1:]):
                 try:
@@ -159,7 +150,7 @@ class HistoryFolder:
         self.finish(file)
 
     def _end_of_lines(self, fd: int, size: int) -> int:
-        """Returns where the last whole line ends."""
+        """Returns the end of the last whole line."""
         while size:
             start = max(size - _CHUNK, 0)
             found = self._disk.pread(fd, size - start, start).rfind(b"\n")
@@ -170,7 +161,7 @@ class HistoryFolder:
 
 
 def _lock(fd: int) -> bool | None:
-    """Tells whether the lock is ours now; None where there are no locks."""
+    """Returns whether the lock is ours now; None without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -179,6 +170,6 @@ def _lock(fd: int) -> bool | None:
 
 
 def _name_of(now: int) -> str:
-    """Returns a new name. Names sort by time, and have no colon, which Hadoop does not take."""
+    """Names sort by time, and have no colon, which Hadoop refuses."""
     seconds, micro = divmod(now, SECOND)
     return f"history-{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{micro:06d}Z-{secrets.token_hex(4)}.jsonl"

@@ -1,7 +1,7 @@
-"""The lifecycle record: a line for whatever happens to a message, in files that others read later.
+"""The lifecycle record: lines about messages, in files that others read later.
 
-Lines are collected while a batch runs, written with one write when its commit has succeeded, and dropped when it has
-failed: the record has no part in what an answer means. No fault of the record reaches a client.
+The lines of a batch are collected, written once after its commit, and dropped after a failure. No fault of the
+record reaches a client.
 """
 
 import errno
@@ -17,27 +17,26 @@ from functools import lru_cache
 
 from qs_serving.listening import StartError
 
-from ..storage.disk import reason_of
+from ..storage.disk import Disk, reason_of
 from ..storage.engine import Clock
 from ..storage.lifecycle import Event
-from .files import HistoryDisk, HistoryFolder, OpenFile
+from .files import HistoryFolder, OpenFile
 
 _logger = logging.getLogger(__name__)
 _MOST = 20_000
-"""Lines in memory, some 4 MiB. More are written before the batch is over, as when a queue with a million messages is
-removed."""
+"""Lines in memory, some 4 MiB. When a huge queue is removed, more are written before the batch ends."""
 _TRY_AGAIN = 1.0
-"""Seconds without a write after one has failed, so that a full disk is not tried, and logged, for each batch."""
+"""Seconds after a failed write without another, so that a full disk is not tried, and logged, for each batch."""
 _quoted = lru_cache(10_000)(json.dumps)
-"""Makes JSON of the name of a queue or a peer."""
+"""Returns JSON of the name of a queue or a peer."""
 _INSIDE = ".history"
-"""The directory in a root where a record may be: no queue can have the name."""
+"""The directory of a root for a record: no queue can have the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """Says where the record is kept, and when one of its files is finished: at so many bytes, or so many seconds after
-    its first line. keep: bytes of finished files that stay, None: all."""
+    """A file is finished at `size` bytes, or `age` seconds after its first line. keep: bytes of finished files that
+    stay, None: all."""
 
     folder: str
     size: int = 64 * 1024 * 1024
@@ -46,8 +45,8 @@ class HistoryOptions:
 
 
 class History:
-    """Records what the engine tells it. Only the thread that runs a batch may call `begin`, `note`, `commit` and
-    `discard`. A thread of its own finishes files, and sleeps while none is open: see `start`."""
+    """Only the thread of a batch calls `begin`, `note`, `commit` and `discard`. Another thread finishes files, see
+    `start`."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class History:
         clock: Clock,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """size, age: see HistoryOptions; clock: gives the lines' times; timer: seconds on a clock that nobody sets."""
+        """size, age: see HistoryOptions; timer: monotonic seconds."""
         self.peer = ""
         self._folder = folder
         self._size = size
@@ -78,7 +77,7 @@ class History:
     # -- in the thread of the batch
 
     def begin(self, peer: str) -> None:
-        """Names the client for whom the following is noted; empty: nobody."""
+        """peer: the client of what follows; empty: none."""
         self.peer = peer
 
     def note(
@@ -94,7 +93,7 @@ class History:
             self.commit()
 
     def commit(self) -> None:
-        """Writes what was noted, as it has happened. All lines have one time. Raises nothing."""
+        """Writes what was noted, with one time for all lines. Raises nothing."""
         if self._lines:
             lines, self._lines = self._lines, []
             now = self._clock()
@@ -102,7 +101,7 @@ class History:
             self._write(f"{head}{head.join(lines)}".encode("ascii"), len(lines), now)
 
     def discard(self) -> None:
-        """Drops what was noted, as it has come to nothing."""
+        """Drops what was noted."""
         self._lines.clear()
 
     def _write(self, data: bytes, count: int, now: int) -> None:
@@ -136,7 +135,7 @@ class History:
         self._try_again = self._timer() + _TRY_AGAIN
 
     def _begin_next(self) -> None:
-        """Adds no more lines to the open file: the next line begins another one."""
+        """Closes the open file for further lines."""
         if self._file is not None:
             self._full.append(self._file)
             self._file = None
@@ -145,7 +144,7 @@ class History:
     # -- in the thread that finishes files
 
     def start(self) -> None:
-        """Begins to finish files when they are due, until `close`."""
+        """Starts the thread that finishes files, until `close`."""
         self._thread = threading.Thread(target=self._serve, name="history", daemon=True)
         self._thread.start()
 
@@ -154,7 +153,7 @@ class History:
             pass
 
     def finish_due(self, *, wait: bool = False) -> bool:
-        """Finishes the files that are full or old; False when there were none. wait: waits for one, until `close`."""
+        """Finishes full and old files; False if there were none. wait: waits for one, until `close`."""
         full = self._take_full(wait=wait)
         for file in full:
             self._folder.finish(file)
@@ -187,7 +186,7 @@ class History:
 
 @contextmanager
 def recording(options: HistoryOptions | None, root: str, clock: Clock) -> Iterator[History | None]:
-    """Opens a record for the length of a with block, None without options. See `open_history`."""
+    """Opens a record for a with block; None without options. See `open_history`."""
     if options is None:
         yield None
         return
@@ -199,10 +198,9 @@ def recording(options: HistoryOptions | None, root: str, clock: Clock) -> Iterat
         history.close()
 
 
-def open_history(options: HistoryOptions, root: str, clock: Clock, disk: HistoryDisk | None = None) -> History:
-    """Opens a record in the folder that the options name. Makes the folder if it is missing, and finishes what a killed
-    server left there. root: of the queues. StartError when the folder cannot be used."""
-    disk = disk or HistoryDisk()
+def open_history(options: HistoryOptions, root: str, clock: Clock) -> History:
+    """Opens a record. Makes its folder, and finishes what a killed server left. root: of the queues. StartError."""
+    disk = Disk()
     path = os.path.abspath(options.folder)
     if _is_among_queues(path, root):
         raise StartError(

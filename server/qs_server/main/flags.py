@@ -1,4 +1,4 @@
-"""The flags of queue-server.py, and the options that they say."""
+"""The flags of queue-server.py."""
 
 import argparse
 from collections.abc import Collection, Sequence
@@ -13,13 +13,11 @@ from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
 
 PROGRAM = "queue-server.py"
 _MEMCACHED = 11211
-"""The port of a memcached when none is named."""
 _DEFAULTS = ServerOptions("qs-data")
 
 
 def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
-    """Reads options and verbosity from the command line. storages: what --storage may be. Ends the process on --help
-    and on a wrong flag."""
+    """Returns options and verbosity. storages: choices of --storage. Ends the process on --help and on a wrong flag."""
     parser = server_parser(storages)
     parsed = parse_arguments(parser, arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
@@ -37,7 +35,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
 
 
 def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
-    """Returns the parser of the command. storages: what --storage may be."""
+    """storages: choices of --storage."""
     parser = make_parser(PROGRAM, "The qs queue server: XML over TCP, queues that are directories of files.", PORT)
     parser.add_argument(
         "--root",

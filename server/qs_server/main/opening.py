@@ -1,4 +1,4 @@
-"""Opens what a server keeps its queues in: the engine on the root directory, and the engines that ask other servers."""
+"""Opens the engine on the root directory, and the engines of remote storages."""
 
 import errno
 import logging
@@ -38,9 +38,9 @@ ENGINES: dict[str, type[DirectoriesEngine]] = {
     "dirq": DirqEngine,
     "null": NullEngine,
 }
-"""The storages of the root directory; the first is the default."""
+"""Storages of the root directory; the first is the default."""
 REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
-"""The storages of other servers, and the library that each needs."""
+"""Remote storages, and the library that each needs."""
 
 
 def open_storage(
@@ -49,8 +49,7 @@ def open_storage(
     lifecycle: Lifecycle | None = None,
     on_sync: Callable[[float], object] = lambda seconds: None,
 ) -> Engine:
-    """Opens the engine on the root directory, which is made if it is missing. lifecycle: is told of what happens to
-    messages; on_sync: is told how long each sync of the journal has taken. StartError when the root cannot be used."""
+    """Opens the engine on the root directory, which is made if missing. on_sync: see DirectoriesEngine. StartError."""
     root = os.path.abspath(options.root)
 
     def make() -> Engine:
@@ -71,8 +70,8 @@ def open_storage(
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of the other storages whose libraries are installed. Asks no other server for anything yet.
-    lifecycle: is told of what is done with messages. StartError when the library of the default storage is missing."""
+    """Opens the engines of remote storages whose libraries are installed, without asking a server. StartError if the
+    library of the default storage is missing."""
     root = os.path.abspath(options.root)
     sqs = options.sqs
     makers: dict[str, Callable[[], RemoteEngine]] = {
@@ -101,8 +100,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
 
 
 def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:
-    """Calls make. StartError instead of an OSError, which is about the root, or a StorageError, which begins with
-    `refused`."""
+    """StartError for an OSError, which is about the root, or a StorageError, whose text begins with `refused`."""
     try:
         return make()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The options of a server, with their defaults. The command's flags are these."""
+"""The options of a server, with their defaults: the command's flags."""
 
 from dataclasses import dataclass, field
 
@@ -17,8 +17,7 @@ PORT = 9876
 
 @dataclass(frozen=True, slots=True)
 class SqsOptions:
-    """Says where queues of the storage `sqs` are. endpoint: a URL, None for Amazon's; region: None for the
-    environment's; prefix: of all queue names at the service."""
+    """endpoint: a URL, None for Amazon's; region: None for the environment's; prefix: of all queue names."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -27,14 +26,11 @@ class SqsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that a server can be told.
-
-    root: the directory of the queues, made when missing; port: 0 for any free one; storage: the default engine;
-    history: None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and
-    port of each server that keeps queues of that storage; early: treats every client as one that ends its documents
-    with an empty line; tls: None for none; access: path of the access file, None if everybody may do everything; open:
-    everybody may, also from other machines; check: only look at the files and flags; log_format: text or json.
-    """
+    """root: made when missing; port: 0 for a free one; storage: the default engine; history: None for no record;
+    cache: bytes of payloads of the journal in memory; memcached: host and port of each server; early: treats each
+    client as one that ends documents with an empty line; tls: None for none; access: path of the access file, None
+    if everybody may do everything; open: everybody may, also from other machines; check: only check files and flags;
+    log_format: text or json."""
 
     root: str
     host: str = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""The command queue-journal.py: its subcommands, and what they have in common."""
+"""The command queue-journal.py and its subcommands."""
 
 import argparse
 import os
@@ -9,12 +9,12 @@ from qs_schemas.command_line import CommandParser, add_standard_flags
 from ..storage.engine import StorageError
 from ..storage.journal.lock import InUseError
 from ..storage.names import JOURNAL
-from ..tools.ending import run
 from ..tools.journal.backup import backup
 from ..tools.journal.check import check
 from ..tools.journal.convert import convert
 from ..tools.journal.export import export
 from ..tools.journal.repair import repair
+from ..tools.output import run
 
 _PROGRAM = "queue-journal.py"
 _CHECK = """\
@@ -47,7 +47,7 @@ Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns its exit code: each subcommand's help says what they mean."""
+    """Returns the exit code, see each subcommand's help."""
     parsed = make_parser().parse_args(arguments)
     return run(_PROGRAM, lambda: _run(parsed))
 
@@ -64,7 +64,6 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command."""
     about = "Looks into the journal of a queue server, copies it, and repairs one that is damaged."
     parser = CommandParser(prog=_PROGRAM, description=about)
     add_standard_flags(parser)

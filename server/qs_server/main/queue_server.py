@@ -24,17 +24,16 @@ from .server import Server
 
 
 def make_parser() -> ArgumentParser:
-    """Returns the parser of the command."""
     return flags.server_parser([*ENGINES, *REMOTE])
 
 
 def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
-    """Reads options and verbosity from the command line. Ends the process on --help and on a wrong flag."""
+    """Returns options and verbosity. Ends the process on --help and on a wrong flag."""
     return flags.read_options(arguments, [*ENGINES, *REMOTE])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should; 2 wrong flags."""
+    """Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
         return check_command(flags.PROGRAM, verbose, options, partial(check_root, options), options.log_format)
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_root(options: ServerOptions) -> list[str]:
-    """Returns a line about the root directory, which stays as it is. StartError when it cannot be used."""
+    """Returns a line about the root directory, unchanged. StartError."""
     root = os.path.abspath(options.root)
     if not os.path.exists(root):
         return [f"root {root}: is made at the start"]
@@ -88,8 +87,8 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
 def _storage_of(
     options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
 ) -> Iterator[Engine]:
-    """Opens the engine on the root, and closes it after the block. StartError; StopError when it could not be closed as
-    it should be, unless the block has failed already."""
+    """Opens the engine, and closes it after the with block. StartError; StopError if it could not be closed, unless
+    the block failed."""
     storage = open_storage(options, wall_clock, lifecycle, on_sync)
     try:
         yield storage

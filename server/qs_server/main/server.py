@@ -1,4 +1,4 @@
-"""The queue server: puts its parts together, from the listening socket to the last answer."""
+"""The queue server: connects its parts."""
 
 import trio
 
@@ -26,12 +26,10 @@ from ..storage.totals import totals_of
 from .options import ServerOptions
 
 _LABELS = {"messages_dead_lettered_total": {"reason": "receives"}}
-"""Labels of figures of the engine. There is one reason why a message becomes a dead letter."""
+"""Labels of the engine's figures: messages die for one reason."""
 
 
 class Server(Acceptor[Connection]):
-    """Serves the queues of one engine."""
-
     def __init__(
         self,
         storage: Engine,
@@ -44,9 +42,8 @@ class Server(Acceptor[Connection]):
         access: Access | None = None,
         syncs: Histogram | None = None,
     ) -> None:
-        """history: the record that the engine writes to, None for none; remotes: the queues that other servers keep;
-        tls: None to speak no TLS; access: None if everybody may do everything; syncs: to which the engine
-        reports the syncs of its journal."""
+        """history: None for no record; tls: None for none; access: None if everybody may do everything; syncs: of
+        the journal."""
         super().__init__(options.limits, tls, access)
         self._wire = options.wire
         self._syncs = syncs or Histogram()
@@ -62,7 +59,7 @@ class Server(Acceptor[Connection]):
         self._hub.on_poll_end = self._committer.on_poll_end
 
     def _own_figures(self) -> list[Figure]:
-        """Returns the figures of messages, the storage and subscriptions. Call it where the engine runs, in a batch."""
+        """Call it where the engine runs, in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
         return [
@@ -73,7 +70,7 @@ class Server(Acceptor[Connection]):
         ]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Serves until `stop` was called and what was begun is finished. Closes the listeners, not the engine."""
+        """Serves until `stop`, and finishes what was begun. Closes the listeners, not the engine."""
         turns = Turns()
         async with trio.open_nursery() as background:
             background.start_soon(self._committer.serve)
@@ -88,8 +85,7 @@ class Server(Acceptor[Connection]):
             background.cancel_scope.cancel()
 
     async def probe(self) -> None:
-        """Returns after a batch with nothing in it has been committed: then the loop runs, and commits come to an end,
-        in the worker thread if requests use it now."""
+        """Returns after an empty batch was committed: the loop runs, and commits end."""
         done = trio.Event()
         job = Job(lambda: None)
         job.ended = done.set

@@ -1,10 +1,10 @@
-"""Keeps the metadata of messages that has to survive a restart, in the message's file or in a hidden file beside it."""
+"""Keeps metadata of messages over restarts, in the message's file or in a hidden file beside it."""
 
 import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from .disk import NO_ROOM, Disk
@@ -12,7 +12,7 @@ from .disk import NO_ROOM, Disk
 _PROBE = "user.qs.probe"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
-"""Errors that mean: the extended attribute does not exist, or must not be read by us."""
+"""Errors of an extended attribute that is missing or must not be read."""
 _LARGEST = 2000
 """Bytes of the largest hidden file."""
 
@@ -20,22 +20,19 @@ Value = TypeVar("Value")
 
 
 class Medium(Protocol[Value]):
-    """Reads and writes the metadata of messages. path: of the file as it is named now. Methods may raise OSError."""
+    """Reads and writes metadata. path: of the file as it is named now. OSError."""
 
     def read(self, path: str, mid: int) -> Value:
-        """Returns the metadata of a message; the default when there is none."""
+        """Returns the default if there is none."""
 
     def write(self, path: str, mid: int, value: Value) -> None:
-        """Replaces the metadata of a message. FileNotFoundError when it is gone."""
+        """FileNotFoundError if the message is gone."""
 
 
 class Codec(NamedTuple, Generic[Value]):
-    """The names and the content of hidden files. spec: format of the id; pattern: matches a name, with the id's digits
-    as its first group; base: of these digits."""
+    """The names and contents of hidden files: `.ID` and a suffix. base: 10, or 16 for 14 digits."""
 
-    spec: str
     suffix: str
-    pattern: "re.Pattern[str]"
     base: int
     encode: Callable[[Value], bytes]
     decode: Callable[[bytes], Value]
@@ -45,14 +42,16 @@ class SidecarFiles(Generic[Value]):
     """Keeps metadata in hidden files in one directory."""
 
     def __init__(self, directory: str, disk: Disk, codec: Codec[Value], *, sync: bool) -> None:
-        """sync: whether a file is synced when it is written."""
+        """sync: whether to sync written files."""
         self._directory = directory
         self._disk = disk
         self._codec = codec
         self._sync = sync
+        self._spec, digits = ("014x", "[0-9a-f]{14}") if codec.base == 16 else ("d", "[0-9]{1,18}")
+        self._match = re.compile(rf"\.({digits}){re.escape(codec.suffix)}").fullmatch
 
     def _path(self, mid: int) -> str:
-        return f"{self._directory}/.{mid:{self._codec.spec}}{self._codec.suffix}"
+        return f"{self._directory}/.{mid:{self._spec}}{self._codec.suffix}"
 
     def read(self, path: str, mid: int) -> Value:
         try:
@@ -68,38 +67,38 @@ class SidecarFiles(Generic[Value]):
         self._disk.write_file(self._path(mid), self._codec.encode(value) + b"\n", sync=self._sync)
 
     def remove(self, mid: int) -> None:
-        """Removes the file of a message that is gone. OSError."""
+        """OSError."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._path(mid))
 
-    def id_in(self, name: str) -> int | None:
-        """Returns the id in the name of a hidden file, None for any other."""
-        match = self._codec.pattern.fullmatch(name)
-        return None if match is None else int(match[1], self._codec.base)
+    def orphans(self, names: Iterable[str], known: Callable[[int], bool]) -> Iterator[int]:
+        """Yields the ids of files without a message, see MetadataStore.clear."""
+        mids = (int(match[1], self._codec.base) for match in map(self._match, names) if match)
+        return (mid for mid in mids if not known(mid))
 
 
 class MetadataStore(Generic[Value]):
-    """The metadata of the messages in one directory. path: of the file as it is named now."""
+    """The metadata of one directory's messages. path: of the file as it is named now."""
 
     def __init__(self, medium: Medium[Value], merge: Callable[[Value, Value], Value]) -> None:
-        """merge: makes the true value from the stored one and the one that could not be written."""
+        """merge: joins the stored value and the one that could not be written."""
         self._medium = medium
         self._merge = merge
         self._sidecars = medium if isinstance(medium, SidecarFiles) else None
         self.beside = self._sidecars is not None
-        """True if the metadata is in files of its own."""
+        """The metadata is in files of its own."""
         # Consuming makes room, so it has to work on a full disk, and also on files that we may not write to. Metadata
         # that could not be written is kept here for as long as the process lives.
         self.unwritten: dict[int, Value] = {}
 
     def read(self, path: str, mid: int) -> Value:
-        """Returns the metadata of a message; the default when it is gone. OSError."""
+        """Returns the default for a message that is gone. OSError."""
         stored = self._medium.read(path, mid)
         unwritten = self.unwritten.get(mid)
         return stored if unwritten is None else self._merge(stored, unwritten)
 
     def write(self, path: str, mid: int, value: Value, *, or_fail: bool = False) -> None:
-        """Replaces the metadata of a message. or_fail: a full disk raises OSError, as other failures do."""
+        """or_fail: a full disk raises OSError, as other failures do."""
         try:
             self._medium.write(path, mid, value)
         except FileNotFoundError:
@@ -112,23 +111,20 @@ class MetadataStore(Generic[Value]):
             self.unwritten.pop(mid, None)
 
     def forget(self, mid: int) -> None:
-        """Removes the metadata of a message that is gone. OSError."""
+        """Removes metadata of a message that is gone. OSError."""
         self.unwritten.pop(mid, None)
         if self._sidecars is not None:
             self._sidecars.remove(mid)
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Removes metadata of messages that do not exist. names: of the files that are not messages; known: tells
-        whether a message exists. OSError."""
-        if self._sidecars is None:
-            return
-        for name in names:
-            if (mid := self._sidecars.id_in(name)) is not None and not known(mid):
-                self.forget(mid)
+        """Removes metadata without messages. names: of other files than messages; known: tells whether a message
+        exists. OSError."""
+        for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
+            self.forget(mid)
 
 
 def read_attribute(disk: Disk, path: str, name: str) -> bytes:
-    """Returns an extended attribute of a file; nothing when there is none. OSError."""
+    """Returns an extended attribute, empty if there is none. OSError."""
     try:
         return disk.getxattr(path, name, follow_symlinks=False)
     except OSError as error:
@@ -138,8 +134,7 @@ def read_attribute(disk: Disk, path: str, name: str) -> bytes:
 
 
 def lists_attributes(directory: str, disk: Disk) -> bool | None:
-    """Tells by trying whether the file system of a directory lists extended attributes by their names; None when it has
-    none. OSError."""
+    """Tells whether the file system lists extended attributes; None without any. Writes one to try it. OSError."""
     lists = False
     try:
         disk.setxattr(directory, _PROBE, b"1")

@@ -1,15 +1,12 @@
-"""The origins of dead letters, in the files of the messages or in hidden files beside them: what they were before they
-moved, see `engine.Origin`.
+"""The origins of dead letters (`engine.Origin`), in the messages' files or in hidden files beside them.
 
-An origin is written before the move, and holds for the id that the message has after it: without the move it means
-nothing. It is a line of the extended attribute `user.qs.dead` of the file, which has a second line while a dead letter
-is about to move on. Where the file system has no extended attributes: a hidden file `.MID.dead` in the directory to
-which the message moves.
+An origin is written before the move, and holds for the id after it. It is a line of the file's extended attribute
+`user.qs.dead`, with a second line while a dead letter moves on. Without extended attributes: a hidden file
+`.MID.dead` in the target directory.
 """
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from .disk import Disk
 from .engine import Origin
@@ -19,59 +16,39 @@ _DEAD = "user.qs.dead"
 _LINE = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) (receives) ([^\n]+)")
 
 
-class OriginStore(Protocol):
-    """The origins of the dead letters in one directory. path: of the message's file, wherever it is."""
+class OriginStore:
+    """The origins of one directory's dead letters. path: of the message's file, wherever it is. OSError."""
 
-    def read(self, path: str, mid: int) -> Origin | None:
-        """Returns the origin of a message, None if it is no dead letter. OSError."""
-
-    def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
-        """Writes the origin that a message has once it moves to this directory. mid: its id now; new: its id then.
-        OSError, also if it is gone."""
-
-    def forget(self, mid: int) -> None:
-        """Removes what is left of the origin of a message that is gone. OSError."""
-
-    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Removes origins of messages that do not exist. names, known: see MetadataStore. OSError."""
-
-
-class _ExtendedOrigins:
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, directory: str, disk: Disk, *, beside: bool, sync: bool) -> None:
+        """beside: without extended attributes; sync: hidden files."""
         self._disk = disk
+        self._files = SidecarFiles(directory, disk, _CODEC, sync=sync) if beside else None
 
     def read(self, path: str, mid: int) -> Origin | None:
+        """None if it is no dead letter."""
+        if self._files is not None:
+            return self._files.read(path, mid)
         return _find(read_attribute(self._disk, path, _DEAD), mid)
 
     def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
+        """Writes the origin of a message that is about to move here. mid, new: its ids before and after."""
+        if self._files is not None:
+            self._files.write(path, new, origin)
+            return
         before = self.read(path, mid)
         lines = [_line(new, origin)] if before is None else [_line(mid, before), _line(new, origin)]
         self._disk.setxattr(path, _DEAD, b"\n".join(lines), follow_symlinks=False)
 
     def forget(self, mid: int) -> None:
-        """Does nothing: the attribute is gone with the file, or holds for another id."""
+        """Removes what is left of a message that is gone. An attribute is gone with its file, or holds for another
+        id."""
+        if self._files is not None:
+            self._files.remove(mid)
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Does nothing, for the same reason."""
-
-
-class _OriginsBeside:
-    def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
-        self._files: SidecarFiles[Origin | None] = SidecarFiles(directory, disk, _CODEC, sync=sync)
-
-    def read(self, path: str, mid: int) -> Origin | None:
-        return self._files.read(path, mid)
-
-    def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
-        self._files.write(path, new, origin)
-
-    def forget(self, mid: int) -> None:
-        self._files.remove(mid)
-
-    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        for name in names:
-            if (mid := self._files.id_in(name)) is not None and not known(mid):
-                self.forget(mid)
+        """See MetadataStore."""
+        for mid in () if self._files is None else self._files.orphans(names, known):
+            self.forget(mid)
 
 
 def _line(mid: int, origin: Origin) -> bytes:
@@ -97,17 +74,4 @@ def _decode(content: bytes) -> Origin | None:
     return None if parsed is None else parsed[1]
 
 
-_CODEC: Codec[Origin | None] = Codec(
-    "d",
-    ".dead",
-    re.compile(r"\.([0-9]{1,18})\.dead"),
-    10,
-    lambda origin: b"" if origin is None else _line(0, origin),
-    _decode,
-)
-
-
-def origins_in(directory: str, disk: Disk, *, beside: bool, sync: bool) -> OriginStore:
-    """Returns the store for a directory. beside: its file system has no extended attributes; sync: whether a hidden
-    file is synced when it is written."""
-    return _OriginsBeside(directory, disk, sync=sync) if beside else _ExtendedOrigins(disk)
+_CODEC: Codec[Origin | None] = Codec(".dead", 10, lambda origin: b"" if origin is None else _line(0, origin), _decode)

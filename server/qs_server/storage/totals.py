@@ -1,10 +1,9 @@
-"""Counts over all queues of an engine: what has happened to their messages, also in those that are gone, and what is
-there now."""
+"""Figures over all queues of an engine, also those that are gone."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from .engine import Options, Stats
+from .engine import Stats
+from .queues import EngineQueue
 
 _COUNTED = {
     "pushed": "messages_pushed_total",
@@ -16,28 +15,12 @@ _COUNTED = {
     "dead": "messages_dead_lettered_total",
     "retired": "messages_retired_total",
 }
-"""Fields of Stats, and the names of their sums."""
+"""Fields of Stats, and their names as figures."""
 
 
 def totals_of(counts: Stats) -> dict[str, float]:
-    """Returns counts by the names of their sums."""
+    """Returns counts by their names as figures."""
     return {name: getattr(counts, field) for field, name in _COUNTED.items()}
-
-
-class Counted(Protocol):
-    """A queue, as far as it is counted."""
-
-    @property
-    def counts(self) -> Stats:
-        """The counts of what has happened to its messages since the start."""
-
-    @property
-    def ready(self) -> int:
-        """The number of visible messages."""
-
-    @property
-    def options(self) -> Options:
-        """Its options."""
 
 
 class Totals:
@@ -46,13 +29,13 @@ class Totals:
     def __init__(self) -> None:
         self._gone = dict.fromkeys(_COUNTED, 0)
 
-    def keep(self, queue: Counted) -> None:
+    def keep(self, queue: EngineQueue) -> None:
         """Keeps the counts of a queue that goes."""
         for field in _COUNTED:
             self._gone[field] += getattr(queue.counts, field)
 
-    def figures(self, queues: Iterable[Counted]) -> dict[str, float]:
-        """Returns each sum by its name. queues: those that are there."""
+    def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
+        """queues: those that exist."""
         queues = list(queues)
         counts = [queue.counts for queue in queues]
         sums: dict[str, float] = {

@@ -1,4 +1,4 @@
-"""The arguments of `qs-dir`: its subcommands, their flags, and the text of --help."""
+"""The arguments of `qs-dir` and the text of --help."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from qs_schemas.command_line import CommandParser, add_standard_flags
 from qs_serving.arguments import AtLeast
 
+from ..storage.engine import StorageError
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
 MAX_SIZE = 1 << 30
-"""Bytes of a payload that --size may ask for: it is in memory as a whole."""
+"""Bytes: a payload is in memory as a whole."""
 _COUNT = AtLeast(1, int)
 _SECONDS = AtLeast(0, float)
 _EXAMPLES = """\
@@ -53,12 +54,11 @@ With --all, every message is removed then, also those that consumers have. Asks 
 
 
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the checked arguments; `command` names the subcommand. Exits with 2 and a reason when they are wrong."""
+    """Returns the checked arguments; `command` names the subcommand. Exits with 2 if they are wrong."""
     return make_parser().parse_args(argv)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command."""
     about = "Works on the directory of a queue of files (vsqs) or of dirq, without a server."
     parser = CommandParser(prog="qs-dir", description=about, epilog=_EXAMPLES)
     add_standard_flags(parser)
@@ -155,5 +155,5 @@ def _size(text: str) -> float:
 def _schema(text: str) -> Body:
     try:
         return Body(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    except StorageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

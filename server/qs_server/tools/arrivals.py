@@ -10,11 +10,11 @@ from .layouts import intermediates
 _APPEARED = inotify.CREATE | inotify.MOVED_TO
 _LOCK, _WRITTEN = LOCKED_SUFFIX.encode(), TEMPORARY_SUFFIX.encode()
 _WITHOUT = 0.2
-"""Seconds between two looks where inotify cannot be had, as when all watches are in use."""
+"""Seconds between two looks without inotify."""
 
 
 class Arrivals:
-    """Watches a directory and the intermediate directories in it, also those that are made later."""
+    """Watches a directory and its intermediate directories, also those made later."""
 
     def __init__(self, path: str) -> None:
         """path: an existing directory."""
@@ -35,7 +35,7 @@ class Arrivals:
             self._inotify = None
 
     def refresh(self) -> bool:
-        """Reads the reports, and watches new directories. Returns whether there may be a new element."""
+        """Reads the reports and watches new directories. Returns whether there may be a new element."""
         if self._inotify is None:
             return True
         changed = False
@@ -64,7 +64,7 @@ class Arrivals:
         return found
 
     def wait(self, seconds: float) -> bool:
-        """Waits until there may be an element that was not there; False when the seconds have passed first."""
+        """Waits for a new element; False after so many seconds without one."""
         if self._inotify is None:
             select.select([], [], [], min(seconds, _WITHOUT))
             return True
@@ -72,12 +72,11 @@ class Arrivals:
         return self.refresh()
 
     def close(self) -> None:
-        """Stops watching."""
         self._give_up()
 
 
 def _is_arrival(mask: int, name: bytes) -> bool:
-    """Tells a new element, or a lock that is gone, from a file that is being written and a lock that is taken."""
+    """Selects new elements and removed locks, not files being written and new locks."""
     if mask & inotify.DELETE:
         return name.endswith(_LOCK)
     return bool(mask & (_APPEARED | inotify.OVERFLOW)) and not name.endswith((_LOCK, _WRITTEN))

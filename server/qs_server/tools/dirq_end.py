@@ -13,17 +13,14 @@ from ..storage.engine import StorageError
 from .arrivals import Arrivals
 from .bodies import Body
 from .end import Taken
-from .errors import described
 from .layouts import DIRQ, names_in
+from .output import described
 
 _LOOK_AGAIN = 2.0
-"""Seconds after which elements are listed though nothing was reported: inotify does not report that a lock within an
-element of `dirq` is gone."""
+"""Seconds between two lists without reports: inotify does not report a removed lock within an element of `dirq`."""
 
 
 class DirqEnd:
-    """A queue in one of the layouts of dirq."""
-
     def __init__(self, queue: Any, path: str, body: Body | None) -> None:
         """queue: see `open_dirq`; body: None for `dirq-simple`."""
         self._queue = queue
@@ -35,7 +32,6 @@ class DirqEnd:
         self._looked_at = 0.0
 
     def put(self, payload: bytes, seconds: float) -> bool:
-        """See End. There is no capacity."""
         self._queue.add(payload if self._body is None else self._body.data(payload))
         return True
 
@@ -99,7 +95,7 @@ class DirqEnd:
 
 
 def _is_other_than_the_schema(error: BaseException) -> TypeGuard[QueueError | OSError]:
-    """Tells that a piece is missing, a table is none, or a directory has the name of a piece."""
+    """Selects errors of a missing piece, a table that is none, and a directory with the name of a piece."""
     return isinstance(error, QueueError) or (isinstance(error, OSError) and error.errno in (errno.EILSEQ, errno.EISDIR))
 
 
@@ -112,7 +108,6 @@ def _advice(path: str) -> str:
 
 
 def open_dirq(path: str, layout: str, body: Body, *, sync: bool = True) -> Any:
-    """Opens a queue with one of our two classes, which have the same methods."""
     if layout == DIRQ:
         return Queue(path, schema=body.schema, sync=sync)
     return QueueSimple(path, sync=sync)

@@ -29,9 +29,9 @@ UNFINISHED = (WRITTEN, REMOVED)
 
 
 class Element(NamedTuple):
-    """One message. name: in the directory, without what the layout adds for the state; age: seconds since it was made,
-    None when the name does not say; size: bytes; left: seconds until it can be taken again; since: seconds since the
-    last change of an element that is locked, or being written or removed."""
+    """name: without the layout's suffix for the state; age: seconds, None if the name does not tell; size: bytes;
+    left: seconds until it can be taken; since: seconds since a lock, or the last change of one being written or
+    removed."""
 
     name: str
     state: str
@@ -42,8 +42,8 @@ class Element(NamedTuple):
 
 
 def elements(path: str, layout: str, now: float) -> Iterator[Element]:
-    """Yields the messages in the order of delivery, in the layout dirq the unfinished ones last, without those
-    that go away meanwhile. now: seconds since the Epoch. OSError; StorageError for a wrong `.queue.toml`."""
+    """Yields the messages in the order of delivery, unfinished ones of the layout dirq last. now: seconds since the
+    Epoch. OSError; StorageError for a wrong `.queue.toml`."""
     return {VSQS: _of_vsqs, DIRQ_SIMPLE: _of_dirq_simple, DIRQ: _of_dirq}[layout](path, now)
 
 
@@ -73,7 +73,7 @@ def _of_vsqs(path: str, now: float) -> Iterator[Element]:
 
 
 class _Delays:
-    """Reads until when messages are delayed. Not by `store_for`, which tries the directory out by writing."""
+    """Reads the ends of delays, unlike `store_for` without writing a probe."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -118,7 +118,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
 
 
 def _age(name: str, now: float) -> float:
-    """Returns the age of an element. Its name is 8 hexadecimal digits of seconds, 5 of microseconds, 1 random."""
+    """The name is 8 hexadecimal digits of seconds, 5 of microseconds, 1 random."""
     return now - int(name[:8], 16) - int(name[8:13], 16) / SECOND
 
 

@@ -9,11 +9,8 @@ from .layouts import DIRQ, VSQS
 
 
 class VsqsEnd:
-    """A queue in the layout vsqs."""
-
     def __init__(self, path: str, *, sync: bool, capacity: int | None, visibility: float, put_only: bool) -> None:
-        """capacity: messages, None: what the directory says; visibility: seconds after which a message that was taken
-        comes back unless it was removed; put_only: see `open_end`."""
+        """capacity: messages, None: what the directory says; visibility: seconds; put_only: see `open_end`."""
         self._visibility = visibility
         # The library waits for room under the bound that it is given; over that of the directory it is an error.
         bounds = [bound for bound in (capacity, read_options(path, "files").capacity) if bound is not None]
@@ -27,7 +24,6 @@ class VsqsEnd:
         return True
 
     def take(self, seconds: float) -> Taken | None:
-        """See End. The library waits for reports of inotify, and for the ends of windows."""
         mid, payload = self._queue.receive(self._visibility, timeout=seconds)
         return None if mid is None or payload is None else Taken(mid, mid.zfill(18), payload)
 
@@ -51,8 +47,8 @@ def open_end(
     visibility: float = 10,
     put_only: bool = False,
 ) -> End:
-    """Opens a directory, which is made if it is missing. put_only: nothing is going to be taken, so the queue may be
-    one of a server's journal. OSError; StorageError."""
+    """Opens a directory, which is made if missing. put_only: nothing is taken, so a server may have the queue in its
+    journal. OSError; StorageError."""
     if layout == VSQS:
         return VsqsEnd(path, sync=sync, capacity=capacity, visibility=visibility, put_only=put_only)
     return DirqEnd(open_dirq(path, layout, body, sync=sync), path, body if layout == DIRQ else None)

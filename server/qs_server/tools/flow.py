@@ -1,24 +1,74 @@
-"""The part that `qs-dir pump` and `qs-dir sink` share."""
+"""The part that `qs-dir pump` and `qs-dir sink` share. Signals are noted, so that a message in hand is finished."""
 
+import os
+import select
+import signal
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from ..storage.engine import StorageError
 from .bodies import DEFAULT, Body
 from .end import End
-from .errors import UsageError, described
-from .interrupts import Interrupts
 from .layouts import DIRQ, VSQS, layout_of
-from .meter import Meter, counted, meter_for
+from .meter import Meter, counted
+from .output import UsageError, described
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TICK = 0.2
-"""Seconds of one wait, after which Ctrl-C is looked for. New messages are reported by inotify."""
+"""Seconds of one wait, after which Ctrl-C is looked for."""
+
+
+class Interrupts:
+    """Notes signals in a with block on the main thread. caught: the signal, 0 for none. A second one raises
+    KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.caught = 0
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: dict[int, Any] = {}
+        self._wakeup = -1
+
+    def __enter__(self) -> Self:
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell has its background jobs ignore Ctrl-C
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.caught:
+            raise KeyboardInterrupt
+        self.caught = number
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell tells the signal: 130 for Ctrl-C."""
+        return 128 + self.caught
+
+    def wait(self, seconds: float, descriptor: int | None = None) -> bool:
+        """Waits until the descriptor is readable (True), so many seconds have passed, or a signal has come."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        ready = [found for found, _ in poll.poll(max(seconds, 0) * 1000)]
+        return descriptor in ready and not self.caught
 
 
 def layout_for(arguments: Namespace, *, exists: bool) -> str:
-    """Returns the layout of the directory, vsqs if nothing tells it, and sets a missing --schema. UsageError when a
-    schema does not go with the layout."""
+    """Returns the layout, vsqs by default, and sets a missing --schema. UsageError for a schema with another layout."""
     layout = layout_of(arguments.directory, arguments.layout) if exists else arguments.layout
     if arguments.schema is not None and layout != DIRQ:
         raise UsageError(
@@ -33,10 +83,9 @@ def layout_for(arguments: Namespace, *, exists: bool) -> str:
 def flow(
     directory: str, done: tuple[str, str], open_end: Callable[[], End], *, live: bool = True
 ) -> Iterator[tuple[End, Meter, Interrupts]]:
-    """Opens an end, a meter and a watch for signals for the length of a with block. An error in the block is raised as
-    one that says how many messages went through before. done: as in `stored 5 messages` and `5 messages were stored
-    before`; live: see `meter_for`."""
-    meter = meter_for(done[0], live=live)
+    """Opens an end, a meter and a watch for signals. An error in the with block is raised with the count of messages
+    before it. done: as in `stored 5 messages` and `5 messages were stored before`; live: see Meter."""
+    meter = Meter(done[0], live=live)
     with Interrupts() as interrupts:
         end = open_end()
         try:

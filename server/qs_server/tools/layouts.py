@@ -1,4 +1,4 @@
-"""Tells from what a queue's directory holds which layout it has. Changes nothing."""
+"""Recognizes the layout of a queue's directory. Changes nothing."""
 
 import os
 
@@ -9,14 +9,14 @@ from ..storage.settings import FILE
 
 VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
 MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
-"""Seconds after which a purge takes what is being written, or locked, for left behind. The first and the last are
-dirq's; the second is how long our engines wait at a start."""
+"""Seconds after which a purge removes what is being written, or locked: dirq's, and in vsqs that of our engines'
+start."""
 _EMPTY_SIMPLE = "?"
 
 
 def layout_of(path: str, wanted: str | None = None) -> str | None:
-    """Returns the layout of an existing directory; if nothing tells it, `wanted`. StorageError when the directory has
-    another layout than the wanted one, or holds only other things; OSError."""
+    """Returns the layout of an existing directory, `wanted` for an empty one. StorageError for another layout than
+    the wanted one, or a directory of other things; OSError."""
     others = False
     found: str | None = None
     with os.scandir(path) as entries:
@@ -50,7 +50,6 @@ def _told_by(entry: "os.DirEntry[str]") -> str | None:
 
 
 def _layout_within(intermediate: str) -> str | None:
-    """Tells the layout from the first element, if there is one."""
     nothing = True
     with os.scandir(intermediate) as entries:
         for entry in entries:
@@ -71,12 +70,12 @@ def _hint(path: str) -> str:
 
 
 def intermediates(path: str) -> list[str]:
-    """Returns the names of the directories that hold elements, oldest first."""
+    """Returns the intermediate directories, oldest first."""
     return sorted(name for name, is_dir in names_in(path) if is_dir and is_directory(name))
 
 
 def names_in(path: str) -> list[tuple[str, bool]]:
-    """Returns each name in a directory, and whether it is a directory; nothing when the directory is gone."""
+    """Returns each name, and whether it is a directory; nothing if the directory is gone."""
     try:
         with os.scandir(path) as entries:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]

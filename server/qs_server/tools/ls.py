@@ -13,11 +13,11 @@ from .output import say
 
 _WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
 _NAME, _FIGURE = 23, 8
-"""Widths of columns. They do not depend on what is in them, because lines are written as they come."""
+"""Widths of columns, fixed as lines are written as they come."""
 
 
 def ls(arguments: Namespace) -> int:
-    """Lists the messages. Returns the exit code."""
+    """Returns the exit code."""
     layout = layout_of(arguments.directory, arguments.layout)
     for line in _lines(arguments, layout):
         say(line, flush=False)
@@ -50,7 +50,6 @@ def _seconds(seconds: float | None) -> str:
 
 
 def shown(state: str) -> str:
-    """Returns the words for a state."""
     return _WORDS.get(state, state)
 
 
@@ -70,8 +69,6 @@ def _record(element: Element) -> dict[str, object]:
 
 
 class _Figures:
-    """Counts what the summary says."""
-
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
         self._bytes = 0

@@ -1,4 +1,4 @@
-"""`qs-dir pump`: stores messages in a directory, one by one. A message is counted once it is stored."""
+"""`qs-dir pump`: stores messages in a directory, one by one."""
 
 import os
 import sys
@@ -8,20 +8,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from .end import End, OpenEnd
-from .errors import UsageError
-from .flow import TICK, flow, layout_for
-from .interrupts import Interrupts
+from .flow import TICK, Interrupts, flow, layout_for
 from .layouts import DIRQ, VSQS
 from .meter import Meter
+from .output import UsageError
 
 _PIECE = 1024 * 1024
-"""Bytes of input that are read at a time."""
+"""Bytes of input a read."""
 _CATCH_UP = 0.1
-"""Seconds of delay, by the input or the disk, that the following messages make up for when there is a --rate."""
+"""Seconds of delay that following messages make up for with --rate."""
 
 
 def pump(arguments: Namespace, open_end: OpenEnd) -> int:
-    """Stores messages. Returns the exit code."""
+    """Returns the exit code."""
     layout = layout_for(arguments, exists=os.path.lexists(arguments.directory))
     if arguments.capacity is not None and layout != VSQS:
         raise UsageError("--capacity is for the layout vsqs")
@@ -69,7 +68,7 @@ def _numbers(size: int | None) -> Iterator[bytes]:
 
 
 def _lines(interrupts: Interrupts, meter: Meter) -> Iterator[bytes]:
-    """Yields the lines of standard input without their ends, each as soon as it is there."""
+    """Yields the lines of standard input without their ends, as they come."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: redirect it")
     descriptor = sys.stdin.fileno()

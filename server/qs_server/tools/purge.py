@@ -7,7 +7,6 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from ..storage.activity import Activity
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
 from ..storage.engine import Durability, wall_clock
@@ -15,19 +14,18 @@ from ..storage.files.files_queue import open_files_queue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
-from ..storage.shared import Shared
+from ..storage.shared import Activity, Shared
 from ..storage.watch import Watch
 from .bodies import Body
 from .dirq_end import open_dirq
 from .element_listing import LOCKED, UNFINISHED, elements
-from .errors import UsageError
 from .layouts import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, VSQS, layout_of, names_in
 from .meter import counted
-from .output import say
+from .output import UsageError, say
 
 
 def purge(arguments: Namespace) -> int:
-    """Purges, and says what it has done. Returns the exit code."""
+    """Returns the exit code."""
     directory = arguments.directory
     layout = layout_of(directory, arguments.layout)
     if layout == VSQS:
@@ -89,7 +87,7 @@ def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
 
 
 def _remove_written(path: str, max_temp: float) -> int:
-    """Removes files that are being written and did not change for so many seconds. Returns how many."""
+    """Removes files being written that did not change for so many seconds. Returns how many."""
     removed = 0
     for name, is_dir in names_in(path) if max_temp else ():
         parsed = parse_message(os.fsencode(name))
@@ -121,7 +119,7 @@ def _purge_dirq(arguments: Namespace, layout: str) -> str:
 
 
 def _old(path: str, layout: str, max_temp: float, max_lock: float) -> set[tuple[str, str]]:
-    """Finds what the purge is to remove or unlock: state and name."""
+    """Returns the state and name of what the purge removes or unlocks."""
     limits = {**dict.fromkeys(UNFINISHED, max_temp), LOCKED: max_lock}
     return {
         (each.state, each.name)

@@ -1,7 +1,7 @@
-"""The command `qs-dir`: what a person at a shell does with a queue's directory, without a server.
+"""The command `qs-dir`: works on a queue's directory from a shell, without a server.
 
-Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer than it was to; 130 Ctrl-C, 143 SIGTERM; 141 whoever read
-the output went away.
+Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer than it was to; 130 Ctrl-C, 143 SIGTERM; 141 the reader
+of the output went away.
 """
 
 from argparse import Namespace
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from .arguments import command_line
-from .ending import run
 from .ends import open_end
 from .ls import ls
+from .output import run
 from .pump import pump
 from .purge import purge
 from .sink import sink
@@ -25,7 +25,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code. argv: the arguments, None for those of the process."""
+    """Returns the exit code. argv: None for the process's arguments."""
     arguments = command_line(argv)
     return run("qs-dir", lambda: _COMMANDS[arguments.command](arguments))
 

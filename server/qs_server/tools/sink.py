@@ -1,4 +1,4 @@
-"""`qs-dir sink`: takes messages out of a directory, one by one. A message is counted once it is removed."""
+"""`qs-dir sink`: takes messages out of a directory, one by one."""
 
 import sys
 import time
@@ -8,18 +8,16 @@ from functools import partial
 from ..storage.disk import Disk
 from ..storage.in_use import check_no_server
 from .end import End, OpenEnd, Taken
-from .errors import UsageError
-from .flow import TICK, flow, layout_for
-from .interrupts import Interrupts
+from .flow import TICK, Interrupts, flow, layout_for
 from .layouts import VSQS
 from .meter import Meter
-from .output import ToStdout
+from .output import UsageError, to_stdout
 
 _FEWER = 3
 
 
 def sink(arguments: Namespace, open_end: OpenEnd) -> int:
-    """Takes messages out. Returns the exit code."""
+    """Returns the exit code."""
     layout = layout_for(arguments, exists=True)
     if arguments.visibility is not None and layout != VSQS:
         raise UsageError("--visibility is for the layout vsqs: with dirq a lock stays until somebody takes it away")
@@ -38,7 +36,7 @@ def sink(arguments: Namespace, open_end: OpenEnd) -> int:
 
 
 def _sink_from(end: End, arguments: Namespace, interrupts: Interrupts, meter: Meter) -> int:
-    """Takes messages out until it is to end. Returns how many came after a newer one."""
+    """Returns how many messages came after a newer one."""
     disordered = 0
     newest = ""
     waiting_since = time.monotonic()
@@ -60,9 +58,9 @@ def _sink_from(end: End, arguments: Namespace, interrupts: Interrupts, meter: Me
 
 
 def _print(end: End, taken: Taken) -> None:
-    """Writes the payload, and a line end if it has none, past the buffer of standard output."""
+    """Writes the payload and a line end to the descriptor of standard output."""
     try:
-        with ToStdout():
+        with to_stdout():
             # Not by sys.stdout, which would try again at the end what could not be written.
             Disk().write(sys.stdout.fileno(), taken.payload if taken.payload.endswith(b"\n") else taken.payload + b"\n")
     except BaseException:

@@ -1,4 +1,4 @@
-"""Makes the directories of a queue, reads them while others remove them, and makes their names durable."""
+"""The steps that the library and the server share: directories that others may remove, locks, durable names."""
 
 import contextlib
 import errno
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..disk import Disk
-from .element_names import ATTEMPTS, LOCKED_DIRECTORY, OBSOLETE_DIRECTORY, element_name
+from .element_names import ATTEMPTS, LOCKED_DIRECTORY, LOCKED_SUFFIX, OBSOLETE_DIRECTORY, element_name, is_element
 
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
@@ -18,7 +18,7 @@ _masks = threading.Lock()
 
 @contextlib.contextmanager
 def masked(umask: int | None) -> Iterator[None]:
-    """Gives the process this umask for the length of the with block; None: changes nothing."""
+    """Sets the umask of the process in the with block; None: leaves it."""
     if umask is None:
         yield
         return
@@ -31,8 +31,7 @@ def masked(umask: int | None) -> Iterator[None]:
 
 
 def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> None:
-    """Makes a directory and those above it, as far as they are missing. OSError, also if something else has that
-    name."""
+    """Makes a directory and its missing parents. OSError, also if it is something else."""
     with masked(umask):
         disk.make_directories(os.path.abspath(path), sync=sync)
     if not os.path.isdir(path):
@@ -42,7 +41,7 @@ def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> N
 
 
 def names_in(path: str) -> list[str]:
-    """Returns the names in a directory, in no order; none when it is gone."""
+    """Returns the names in a directory, unsorted; none if it is gone."""
     try:
         return os.listdir(path)
     except FileNotFoundError:
@@ -50,7 +49,7 @@ def names_in(path: str) -> list[str]:
 
 
 def remove_if_empty(path: str, disk: Disk) -> bool:
-    """Removes a directory if it is empty. Returns whether it is gone now."""
+    """Removes an empty directory. Returns whether it is gone."""
     try:
         disk.rmdir(path)
     except FileNotFoundError:
@@ -62,9 +61,21 @@ def remove_if_empty(path: str, disk: Disk) -> bool:
     return True
 
 
+def count_elements(path: str, disk: Disk) -> int:
+    """Counts the elements in an intermediate directory of a Queue; 0 if it is gone."""
+    try:
+        links = disk.lstat(path).st_nlink
+    except FileNotFoundError:
+        return 0
+    if links >= 2:  # its own name, its `.`, and the `..` of each element
+        return links - 2
+    # Some file systems do not count, and ext4 stops at 65,000.
+    return sum(map(bool, map(is_element, names_in(path))))
+
+
 def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
-    """Renames an element of a Queue, DIRECTORY/ELEMENT, that is to be removed. Its path then. make: makes a directory
-    of the queue. FileNotFoundError when the element is gone; OSError."""
+    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue.
+    FileNotFoundError, OSError."""
     path = f"{top}/{element}"
     for attempt in range(ATTEMPTS):
         obsolete = f"{top}/{OBSOLETE_DIRECTORY}/{element_name(rndhex, attempt)}"
@@ -83,8 +94,8 @@ def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callabl
 
 
 def remove_element(path: str, disk: Disk) -> None:
-    """Removes the directory of an element of a Queue that is obsolete or temporary, with its files. Tries until it is
-    gone: a purge may be at it too, and somebody who was about to lock it may make the lock once more. OSError."""
+    """Removes an obsolete or temporary element of a Queue. Repeats it, as a purge may do the same, or another
+    program may still lock the element. OSError."""
     while True:
         for name in names_in(path):
             with contextlib.suppress(FileNotFoundError):
@@ -97,7 +108,7 @@ def remove_element(path: str, disk: Disk) -> None:
 
 
 def touch(path: str) -> None:
-    """Sets the time of the last change to now. OSError, which names the path: that of os.utime does not."""
+    """Sets the time of the last change to now. OSError with the path, which that of os.utime lacks."""
     try:
         os.utime(path)
     except OSError as error:
@@ -105,7 +116,7 @@ def touch(path: str) -> None:
 
 
 def is_older(path: str, limit: float, disk: Disk) -> bool:
-    """Tells whether a file was last changed before the limit, in seconds since the Epoch. False when it is gone."""
+    """limit: seconds since the Epoch. False if the file is gone."""
     try:
         return disk.lstat(path).st_mtime < limit
     except FileNotFoundError:
@@ -113,17 +124,14 @@ def is_older(path: str, limit: float, disk: Disk) -> bool:
 
 
 def is_taken(error: OSError) -> bool:
-    """Tells whether a rename failed because there is a directory of that name."""
+    """Tells whether a rename failed as the name is taken by a directory."""
     return error.errno in _NOT_EMPTY
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Keeps other purges of ours away from the locks in a directory in the with block. FileNotFoundError.
-
-    Two that had both seen the same old lock would otherwise both remove it: the second one removes the lock that
-    somebody has taken in between. Inside, look again.
-    """
+    """Keeps other purges of ours out of a directory. Look again in the with block: two that saw the same old lock
+    would both remove it, and the second one a new lock. FileNotFoundError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # not every file system has these locks
@@ -133,11 +141,42 @@ def alone(path: str) -> Iterator[None]:
         os.close(fd)
 
 
+def lock_file(path: str, disk: Disk) -> None:
+    """Locks an element of a QueueSimple. FileExistsError if it is locked, FileNotFoundError if it is gone; OSError."""
+    lock = path + LOCKED_SUFFIX
+    # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge would take
+    # the lock of an element that has waited for long for a stale one. Of a locked element it stays.
+    found = disk.lstat(path)
+    if found.st_nlink == 1 or not os.access(lock, os.F_OK):
+        touch(path)
+    disk.link(path, lock)
+    # The link can succeed though the element has been locked and removed by somebody else meanwhile, as the file may
+    # have another link still, `NAME.tmp`; and then there may even be another element of that name. While the file has
+    # the lock's link, no other one gets its inode's number.
+    try:
+        if disk.lstat(path).st_ino == found.st_ino:
+            return
+    except FileNotFoundError:
+        pass
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(lock)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def lock_directory(path: str, disk: Disk, umask: int | None = None) -> None:
+    """Locks an element of a Queue. FileExistsError if it is locked, FileNotFoundError if it is gone; OSError."""
+    lock = f"{path}/{LOCKED_DIRECTORY}"
+    with masked(umask):
+        disk.mkdir(lock)
+    # Somebody else may have locked it and renamed it for removal while the directory was being made in it.
+    disk.lstat(lock)
+
+
 class DurableDirectory:
     """Makes the names in intermediate directories durable, and the directories' own names.
 
-    It keeps the last directory open that is known to be durable itself. So the inode cannot be reused for another one
-    that a purge and a writer without syncs put in its place. A copy of this object knows of none.
+    It keeps the last directory open that is known to be durable, so that no other one gets its inode's number. A
+    copy knows of none.
     """
 
     def __init__(self) -> None:
@@ -154,9 +193,8 @@ class DurableDirectory:
             self._close(self._fd)
 
     def sync(self, top: str, directory: str, disk: Disk) -> None:
-        """Syncs the names in top/directory. OSError when it is not sure that they survive a power loss.
-
-        Nothing is done when the directory is gone: then everything in it had been removed before."""
+        """Syncs the names in top/directory. OSError if they may be lost. Does nothing if the directory is gone: then
+        all in it was removed before."""
         try:
             fd = disk.open(f"{top}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The layout of dirq's Queue: an element is a directory with a file for each piece of data; its lock is the directory
+"""The layout of dirq's Queue: an element is a directory with a file for each piece of data, its lock the directory
 `locked` in it."""
 
 import contextlib
@@ -19,17 +19,17 @@ from .element_names import (
     TEMPORARY_DIRECTORY,
     is_being_added,
     is_element,
+    mid_of,
+    name_of,
 )
-from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
+from .folders import count_elements, is_taken, lock_directory, make_obsolete, names_in, remove_element, remove_if_empty
 from .layout import Changes, IsOld, Layout, Listed, Staged
-from .locking import lock_directory
-from .mids import mid_of, name_of
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
-"""Elements in an intermediate directory, then a new one is begun: dirq's own default."""
+"""Elements of an intermediate directory, as in dirq."""
 _MAX_TEMPORARY = 300
-"""Seconds after which dirq's purge takes an element that is being added or removed for left behind."""
+"""Seconds until dirq's purge removes unfinished elements."""
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 
 
@@ -37,7 +37,7 @@ class QueueLayout(Layout):
     """Elements are directories."""
 
     def __init__(self, path: str, disk: Disk, body: Body, changes: Changes, *, sync: bool) -> None:
-        """body: the piece of data that is the payload."""
+        """body: the payload's piece."""
         super().__init__(path, disk, changes, sync=sync)
         self.body = body
         self._insertion = ""
@@ -102,7 +102,7 @@ class QueueLayout(Layout):
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return self._read_file(self._file(place))
+        return self._disk.read_file(self._file(place))
 
     def erase(self, place: str) -> None:
         folder, _, name = place.partition("/")
@@ -113,8 +113,8 @@ class QueueLayout(Layout):
             self.bury()
 
     def bury(self) -> None:
-        """Removes what was renamed to `obsolete`. Not before the directories that the elements were in are synced: or a
-        power loss could bring one back without its pieces."""
+        """Removes renamed elements, once the directories that they were in are synced: or a power loss could bring
+        one back without its pieces."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
             self._try_remove(path)
@@ -174,23 +174,15 @@ class QueueLayout(Layout):
         raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", f"{self.path}/{folder}")
 
     def _folder_to_insert(self) -> str:
-        """Returns the last intermediate directory, or makes a new one when that is full."""
+        """Returns the last intermediate directory, or a new one if it is full."""
         if not self._insertion:
             folders = self.folders()
             self._insertion = folders[-1] if folders else f"{0:08x}"
             self._make_folder(self._insertion)
-        while self._is_full(self._insertion):
+        while count_elements(f"{self.path}/{self._insertion}", self._disk) >= MAX_ELEMENTS:
             self._insertion = f"{int(self._insertion, 16) + 1:08x}"
             self._make_folder(self._insertion)
         return self._insertion
-
-    def _is_full(self, folder: str) -> bool:
-        try:
-            links = self._disk.lstat(f"{self.path}/{folder}").st_nlink
-        except FileNotFoundError:
-            return False
-        # Its own name, its `.`, and the `..` of each element. A file system that does not count says 1.
-        return links - 2 >= MAX_ELEMENTS if links >= 2 else len(names_in(f"{self.path}/{folder}")) >= MAX_ELEMENTS
 
     def discard(self, staged: Staged) -> None:
         self._try_remove(staged.temporary)

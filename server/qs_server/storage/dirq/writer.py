@@ -1,4 +1,4 @@
-"""Writes pushed messages into a queue's directory in a layout of dirq, and gives them their ids."""
+"""Writes pushed messages into a queue's directory in a layout of dirq, and gives them ids."""
 
 import errno
 import logging
@@ -7,25 +7,22 @@ import secrets
 from collections.abc import Collection
 
 from ..engine import Draft, QueueFullError
-from ..shared import Shared
+from .element_names import FAR, MAX_MID, following, mid_at
 from .element_state import Elements
 from .layout import Staged
 from .lease_metadata import Lease, stamp
-from .mids import FAR, MAX_MID, following, mid_at
 
 _logger = logging.getLogger(__name__)
 
 
 class ElementWriter:
-    """See Writer in publisher.py. A crash may leave half of a list: dirq knows no lists."""
+    """See Writer in publisher.py. A crash may leave half of a list: dirq has no lists."""
 
-    def __init__(self, qid: str, elements: Elements, shared: Shared) -> None:
-        self._qid = qid
+    def __init__(self, elements: Elements) -> None:
         self._elements = elements
         self._layout = elements.layout
         self._places = elements.places
-        self._clock = shared.clock
-        self._always = shared.always
+        self._clock = elements.shared.clock
         self._digit = secrets.randbelow(16)
 
     def stage(self, draft: Draft) -> Staged:
@@ -33,7 +30,7 @@ class ElementWriter:
             last = self._elements.last_mid
             mid = max(mid_at(self._clock(), self._digit), following(last))
             if mid >= min(FAR, MAX_MID):
-                raise QueueFullError(f"queue {self._qid!r} has seen the message {last}: no greater id is left")
+                raise QueueFullError(f"queue {self._elements.qid!r} has seen the message {last}: no greater id is left")
             self._elements.last_mid = mid
             if mid in self._places:
                 continue  # somebody whose clock is ahead has added it
@@ -59,7 +56,7 @@ class ElementWriter:
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         failures: dict[int, OSError] = {}
-        for request in requests if self._always else ():
+        for request in requests if self._elements.shared.always else ():
             try:
                 for staged in request:
                     self._layout.sync_staged(staged)

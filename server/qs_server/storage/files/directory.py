@@ -1,7 +1,7 @@
-"""The messages of a directory in the vsqs layout, and the index of them.
+"""The messages of a directory in the vsqs layout, and their index.
 
-File names are the truth. A message's file is named by its id; the extension is its state. When a file is not where the
-index has it, another process was faster: its report is on the way or here, and the caller looks again.
+File names are the truth: a message's id, and its state as the extension. If a file is not where the index has it,
+another process was faster: its report is on the way, and the caller looks again.
 """
 
 import errno
@@ -16,33 +16,33 @@ from ..engine import Durability, Options, Origin
 from ..index.message_index import Index
 from ..message_state import MessageState
 from ..names import FAR, MAX_MID, message_name
-from ..origins import origins_in
+from ..origins import OriginStore
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
-"""Errors that mean: no file, or none that we may read."""
+"""Errors of something that is no file, or must not be read."""
 
 
 class MessageDirectory:
-    """The files of one queue: its MessageStore."""
+    """See MessageStore."""
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """path: an existing directory. OSError."""
         self.path = path
+        self.qid = qid
+        self.shared = shared
         self.index = Index()
         self.last_mid = -1
         self.attributes = store_for(path, shared.disk, sync=shared.always)
-        self.letters = origins_in(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
+        self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
         self.origins: dict[int, Origin] = {}
-        """The origins of the dead letters that are loaded."""
+        """Of the loaded dead letters."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
-        """The number under which what happens in the directory is reported."""
-        self._qid = qid
+        """The number of reports about the directory."""
         self._options = options
-        self._shared = shared
         self._disk = shared.disk
         self._activity = shared.activity
         self._unit = 1000 if options.timestamps == "ms" else 1
@@ -51,25 +51,24 @@ class MessageDirectory:
     # -- what the engine is told
 
     def arrived(self) -> None:
-        self._activity.arrived.add(self._qid)
+        self._activity.arrived.add(self.qid)
 
     def announce(self, expiry: int) -> None:
-        """Announces that a message is hidden until then."""
-        self._activity.announce(self._qid, self.time(expiry))
+        self._activity.announce(self.qid, self.time(expiry))
         if self._options.retention is not None:
             self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
-        """Has the next commit sync names, and the attributes of a message."""
-        if self._shared.durability is not Durability.NONE:
-            self._activity.dirty.add(self._qid)
-            if mid is not None and self._shared.always:
+        """Has the next commit sync names, and a message's attributes."""
+        if self.shared.durability is not Durability.NONE:
+            self._activity.dirty.add(self.qid)
+            if mid is not None and self.shared.always:
                 self._unsynced.add(mid)
 
     # -- names
 
     def name_path(self, mid: int, expiry: int) -> str:
-        """Returns the path of a message in a state: ready when expiry is 0."""
+        """expiry: 0 when it is ready."""
         return f"{self.path}/{message_name(mid, expiry)}"
 
     def path_of(self, mid: int) -> str:
@@ -133,7 +132,7 @@ class MessageDirectory:
             self.origins[mid] = origin
 
     def _disown(self, mid: int, path: str) -> None:
-        """Forgets what has the name of a message and is none."""
+        """Forgets something with a message's name that is no file."""
         _logger.warning("%s is not a file, and no message", path)
         self.drop(mid)
 
@@ -185,14 +184,14 @@ class MessageDirectory:
             self._disk.close(fd)
 
     def _read_begin(self, fd: int, size: int) -> bytes:
-        """Reads one byte more than the size. Nothing when it cannot be read: it may be no regular file."""
+        """Reads one byte more than the size; nothing if that fails: it may be no regular file."""
         try:
             return self._disk.read(fd, size + 1)
         except OSError:
             return b""
 
     def _look_into(self, fd: int, path: str, mid: int, max_bytes: int | None, begin: bytes) -> bytes | None:
-        """Reads a file that was not looked at before, or is not what it was. begin: has been read already."""
+        """Reads a file that is new, or is not what it was. begin: was read already."""
         status = self._disk.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             self._disown(mid, path)
@@ -206,8 +205,8 @@ class MessageDirectory:
     # -- changes of ours
 
     def add(self, mid: int, expiry: int, size: int) -> None:
-        """Notes that a message of ours got its name."""
-        self._shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
+        """Adds a message of ours that got its name."""
+        self.shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
             self.announce(expiry)
@@ -215,7 +214,7 @@ class MessageDirectory:
             self.arrived()
 
     def receive(self, mid: int, size: int, origin: Origin | None) -> None:
-        """Notes that a message was moved here. origin: if it is a dead letter."""
+        """Adds a message that was moved here. origin: of a dead letter."""
         self.index.add(mid, 0, size)
         if origin is not None:
             self.origins[mid] = origin
@@ -275,37 +274,36 @@ class MessageDirectory:
         return removed
 
     def _rename(self, mid: int, old: int, new: int) -> bool:
-        """Moves a message from one state to another on disk. False when another process was faster."""
+        """Changes a message's state on disk. False if another process was faster."""
         try:
             self._disk.rename(self.name_path(mid, old), self.name_path(mid, new))
         except FileNotFoundError:
             self.lost(mid, old)
             return False
-        watch = self._shared.watch
+        watch = self.shared.watch
         watch.expect(self.watch, inotify.MOVED_FROM, message_name(mid, old))
         watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, new))
         return True
 
     def unlink(self, mid: int, expiry: int) -> bool:
-        """Removes a message from disk and index. False when another process was faster. OSError."""
+        """Removes a message from disk and index. False if another process was faster. OSError."""
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
             self.lost(mid, expiry)
             return False
-        self._shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
+        self.shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
         self.drop(mid)
         self.forget_attributes(mid)
         return True
 
     def drop(self, mid: int) -> None:
-        """Forgets a message that is not there any more."""
         self.index.remove(mid)
         if self.origins:
             self.origins.pop(mid, None)
 
     def forget_attributes(self, mid: int) -> None:
-        """Removes the attributes of a message that is gone. The next listing clears what cannot be removed now."""
+        """Removes attributes of a message that is gone; otherwise the next listing does."""
         try:
             self.attributes.forget(mid)
             self.letters.forget(mid)
@@ -313,8 +311,8 @@ class MessageDirectory:
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
     def lost(self, mid: int, expiry: int) -> None:
-        """Takes notice of a file that is not where the index has it."""
-        self._shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
+        """Handles a file that is not where the index has it."""
+        self.shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.drop(mid)
 

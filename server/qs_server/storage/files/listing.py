@@ -1,65 +1,59 @@
-"""Lists a queue's directory in the vsqs layout at the start, and then keeps its index by reports of what others do."""
+"""Lists a queue's directory in the vsqs layout at the start, and then updates the index by reports of changes."""
 
-import errno
+import contextlib
+import fcntl
 import logging
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
 from itertools import islice
 from operator import eq
 from typing import NamedTuple
 
 from ..disk import Disk
-from ..engine import SECOND
 from ..names import FAR, NEW, parse_message, ready_among
-from ..shared import Shared
 from .directory import MessageDirectory
-from .ignored_files import IgnoredFiles
-from .staging import finish_batches
+from .writer import BATCH, END, TEMPORARY, FileWriter
 
 _logger = logging.getLogger(__name__)
-_STALE_AFTER = 600
-"""Seconds after which a file that is being written, and not written to, was left behind by a crash."""
+MOST_IGNORED = 20
+"""Ignored files of a queue that the log names."""
 
 
 class FileListing:
-    """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
+    """See DirectoryWatch. Reports come from Watch."""
 
-    def __init__(self, qid: str, directory: MessageDirectory, shared: Shared, is_ours: Callable[[str], bool]) -> None:
-        """is_ours: tells whether a file that is being written is to be left alone."""
-        self._qid = qid
+    def __init__(self, directory: MessageDirectory, writer: FileWriter) -> None:
         self._directory = directory
         self._path = directory.path
-        self._shared = shared
-        self._disk = shared.disk
-        self._is_ours = is_ours
-        self._ignored = IgnoredFiles(directory.path)
+        self._clear_left_behind = writer.clear_left_behind
+        self._ignored: set[str] = set()
+        """Files that were logged."""
         # Before listing: what comes in between is seen twice, not never.
-        self._number = directory.watch = shared.watch.add(directory.path, self)
+        directory.watch = directory.shared.watch.add(directory.path, self)
 
     @property
     def watched(self) -> bool:
-        return self._number >= 0
+        return self._directory.watch >= 0
 
     def unwatch(self) -> None:
-        self._shared.watch.remove(self._number)
+        self._directory.shared.watch.remove(self._directory.watch)
 
     def rescan(self) -> None:
-        directory = self._directory
-        ready, hidden, others = _list_messages(self._path, self._disk)
-        if finish_batches(self._path, others, self._disk):
+        directory, disk = self._directory, self._directory.shared.disk
+        ready, hidden, others = _list_messages(self._path, disk)
+        if _finish_batches(self._path, others, disk):
             self.rescan()
             return
         written: set[int] = set()
         for name in others:
             parsed = parse_message(os.fsencode(name))
-            if parsed is not None and not self.clear_left_behind(name):
+            if parsed is not None and not self._clear_left_behind(name):
                 written.add(parsed[0])
             elif name.startswith(".") and name.endswith(".tmp"):
-                self.clear_left_behind(name)
+                self._clear_left_behind(name)
             elif parsed is None:
-                self._ignored.log(name)
+                self._log_ignored(name)
         index = directory.index
         index.reset(ready, hidden)
         directory.origins.clear()
@@ -72,27 +66,13 @@ class FileListing:
         if (due := index.expiries.first()) is not None:
             directory.announce(due)
 
-    def clear_left_behind(self, name: str, after: int = _STALE_AFTER) -> bool:
-        """Removes a file that was being written, after so many seconds without a write. Returns whether it is gone."""
-        path = f"{self._path}/{name}"
-        try:
-            idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
-            if idle > after and not self._is_ours(name):
-                self._disk.unlink(path)
-                _logger.info("%s was left behind by a crash; removed", path)
-                return True
-        except OSError as error:  # ENOENT: its writer has just finished it, or given up
-            if error.errno != errno.ENOENT:
-                _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
-        return False
-
     def vanished(self) -> None:
-        self._shared.vanished(self._qid)
+        self._directory.shared.vanished(self._directory.qid)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         parsed = parse_message(name)
         if parsed is None:
-            self._ignored.log(os.fsdecode(name))
+            self._log_ignored(os.fsdecode(name))
             return
         mid, expiry = parsed
         directory, index = self._directory, self._directory.index
@@ -120,9 +100,26 @@ class FileListing:
         else:
             directory.arrived()
 
+    def _log_ignored(self, name: str) -> None:
+        """Logs once that a file is no message, unless it is hidden (of servers and editors) or gone."""
+        path, logged = f"{self._path}/{name}", self._ignored
+        if name.startswith(".") or name in logged or len(logged) > MOST_IGNORED or not os.path.lexists(path):
+            return
+        logged.add(name)
+        if len(logged) > MOST_IGNORED:
+            _logger.warning(
+                "%s holds more than %d files that are no messages; no more are named", self._path, MOST_IGNORED
+            )
+        else:
+            _logger.warning(
+                "%s is no message, and is ignored: the name of one is a number (microseconds since the Epoch), as in "
+                "1760000000000000",
+                path,
+            )
+
 
 class _Listed(NamedTuple):
-    """The ready messages in order, the hidden ones with their extensions, and the names of all other files."""
+    """Ready messages in order, hidden ones with their extensions, names of all other files."""
 
     ready: "array[int]"
     hidden: dict[int, int]
@@ -130,7 +127,7 @@ class _Listed(NamedTuple):
 
 
 def _list_messages(path: str, disk: Disk) -> _Listed:
-    """Lists a directory, in little more time than it takes to read the names. OSError."""
+    """Takes little more time than reading the names. OSError."""
     found = array("Q")
     hidden: dict[int, int] = {}
     others: list[str] = []
@@ -154,3 +151,39 @@ def _list_messages(path: str, disk: Disk) -> _Listed:
         if at < len(ready) and ready[at] == mid:
             del hidden[mid]  # the same message twice: it is not hidden
     return _Listed(ready, hidden, others)
+
+
+def _finish_batches(directory: str, names: list[str], disk: Disk) -> bool:
+    """Completes the lists of crashed publishers. names: in the directory. Returns whether there were any. OSError."""
+    batches = [name for name in names if name.startswith(BATCH) and not name.endswith(TEMPORARY)]
+    return sum(_finish_batch(directory, name, disk) for name in batches) > 0
+
+
+def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
+    try:
+        fd = disk.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False  # its publisher is at it
+        _do_what_it_says(directory, disk.read(fd, disk.fstat(fd).st_size), disk)
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(f"{directory}/{name}")
+    finally:
+        disk.close(fd)
+    return True
+
+
+def _do_what_it_says(directory: str, note: bytes, disk: Disk) -> None:
+    lines = note.split(b"\n")
+    if lines[-1] != END.encode():
+        return
+    for line in lines[:-1]:
+        old, _, new = line.partition(b" ")
+        if parse_message(old) and parse_message(new):
+            with contextlib.suppress(FileNotFoundError):
+                disk.rename(f"{directory}/{old.decode()}", f"{directory}/{new.decode()}")

@@ -1,37 +1,33 @@
-"""Moves messages of the vsqs layout between directories, each by one rename, and knows which of them are dead letters.
+"""Moves messages of the vsqs layout between directories, each by one rename.
 
-The steps of a move: a `.new` file keeps the new id free; the attributes that hold only after the move are written, and
-synced; the message's file is renamed; the `.new` file is removed. So a message is always in one of the two directories,
-and whatever ends a move before the rename has changed nothing.
+A `.new` file reserves the new id; attributes that hold after the move are written and synced; the file is renamed;
+the `.new` file is removed. So a message is always in one of the directories, and a failure before the rename changes
+nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from .. import inotify
-from ..disk import READ, Disk
+from ..disk import READ
 from ..engine import Draft, NoSuchQueueError, Origin
 from ..message_state import MessageState
 from ..names import message_name
-from ..shared import Shared
 from .directory import MessageDirectory
-from .staging import Staged
-from .writer import FileWriter
+from .writer import FileWriter, Staged
 
 _AT_ONCE = 1000
 
 
 class FileMover:
-    """Moves the messages of one directory: see MessageMover."""
+    """See MessageMover."""
 
-    def __init__(self, qid: str, directory: MessageDirectory, writer: FileWriter, shared: Shared) -> None:
+    def __init__(self, directory: MessageDirectory, writer: FileWriter) -> None:
         """writer: of the same directory."""
-        self._qid = qid
         self._directory = directory
         self._writer = writer
-        self._disk: Disk = shared.disk
-        self._watch = shared.watch
-        self._always = shared.always
+        self._shared = directory.shared
+        self._disk = directory.shared.disk
 
     @property
     def origins(self) -> Mapping[int, Origin]:
@@ -68,7 +64,7 @@ class FileMover:
         return staged.mid
 
     def _reserve(self, avoid: Collection[int]) -> Staged:
-        """Keeps an id free. avoid: ids that the message had, for which its attributes hold. QueueFullError, OSError."""
+        """Reserves an id. avoid: former ids, for which the message's attributes hold. QueueFullError, OSError."""
         while (staged := self._writer.stage(Draft(b""))).mid in avoid:
             self._writer.discard([staged])
         return staged
@@ -85,20 +81,21 @@ class FileMover:
             if origin is not None:
                 into.letters.write(path, mid, new, origin)
                 changed = True
-            if changed and self._always:
+            if changed and self._shared.always:
                 self._disk.sync_file(path, READ)
             self._disk.rename(path, into.name_path(new, 0))
         except FileNotFoundError:
             if not into.in_place():
-                raise NoSuchQueueError(f"there is no queue {target._qid!r} any more") from None
+                raise NoSuchQueueError(f"there is no queue {into.qid!r} any more") from None
             source.lost(mid, state.hidden)
             return False
         return True
 
     def _note_move(self, mid: int, state: MessageState, target: "FileMover", new: int, origin: Origin | None) -> None:
         source, into = self._directory, target._directory
-        self._watch.expect(source.watch, inotify.MOVED_FROM, message_name(mid, state.hidden))
-        self._watch.expect(into.watch, inotify.MOVED_TO, message_name(new, 0))
+        watch = self._shared.watch
+        watch.expect(source.watch, inotify.MOVED_FROM, message_name(mid, state.hidden))
+        watch.expect(into.watch, inotify.MOVED_TO, message_name(new, 0))
         size = source.index.size(mid)
         source.drop(mid)
         source.touch()

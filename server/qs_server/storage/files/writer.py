@@ -1,59 +1,80 @@
-"""Writes pushed messages into a queue's directory in the vsqs layout, and gives them their ids."""
+"""Writes pushed messages into a queue's directory in the vsqs layout, and gives them ids.
+
+`MID.new` is created exclusively, written, synced, and renamed to `MID`, or `MID.EXPIRY` if it is delayed. A list is
+all or nothing: a batch file names its messages before the first rename, and a start finishes what it says. Its
+publisher holds a lock on it, so that nobody finishes it too early.
+"""
 
 import contextlib
+import errno
+import fcntl
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import chain
 
-from ..engine import Draft, NoSuchQueueError, QueueFullError
-from ..names import MAX_MID
-from ..shared import Shared
+from ..disk import READ
+from ..engine import SECOND, Draft, NoSuchQueueError, QueueFullError
+from ..names import MAX_MID, message_name
 from .attributes import Attributes
 from .directory import MessageDirectory
-from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
-_HALF_COPY = 1
-"""Seconds after which nobody is at work on a copy of a message whose file is not written to."""
+BATCH = ".batch-"
+TEMPORARY = ".tmp"
+END = "end"
+"""The last line of a complete batch file."""
+_NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+_STALE = 600
+"""Seconds without a write after which a crash has left a file."""
+_STALE_COPY = 1
+"""The same for the copy of a message."""
+
+
+@dataclass(slots=True)
+class Staged:
+    """A message that is not visible. expiry: when it will be, 0: at once; fd: of `MID.new`, -1: closed."""
+
+    mid: int
+    expiry: int
+    size: int
+    fd: int
 
 
 class FileWriter:
     """See Writer in publisher.py."""
 
-    def __init__(
-        self,
-        qid: str,
-        directory: MessageDirectory,
-        staging: Staging,
-        shared: Shared,
-        clear_left_behind: Callable[..., bool],
-    ) -> None:
-        """clear_left_behind: see FileListing."""
-        self._qid = qid
+    def __init__(self, directory: MessageDirectory, *, clears: bool) -> None:
+        """clears: whether `clear_left_behind` removes anything."""
         self._directory = directory
-        self._staging = staging
-        self._clear_left_behind = clear_left_behind
-        self._vanished = shared.vanished
-        self._clock = shared.clock
-        self._refresh = shared.watch.refresh
+        self._shared = directory.shared
+        self._disk = directory.shared.disk
+        self._sync = directory.shared.always
+        self._clears = clears
+        self._staged: set[int] = set()
+        self._batches: dict[int, int] = {}
+        """Descriptors of the batch files, by first id."""
+
+    # -- writing
 
     def stage(self, draft: Draft) -> Staged:
         directory = self._directory
         while True:
-            now = self._clock()
+            now = self._shared.clock()
             mid = max(directory.number(now), directory.last_mid + 1)
             if mid > MAX_MID:
                 raise QueueFullError(
-                    f"queue {self._qid!r} has seen the message {directory.last_mid}: no greater id is left"
+                    f"queue {directory.qid!r} has seen the message {directory.last_mid}: no greater id is left"
                 )
             expiry = directory.number(now + draft.delay) if draft.delay else 0
             try:
-                staged = self._staging.write(mid, expiry, draft.payload)
+                staged = self._write(mid, expiry, draft.payload)
             except FileExistsError:
                 directory.last_mid = mid
                 continue
             # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
-            self._refresh()
+            self._shared.watch.refresh()
             if directory.index.expiry(mid) is None:
                 break
             self.discard([staged])
@@ -63,7 +84,7 @@ class FileWriter:
         return staged
 
     def _write_delay(self, staged: Staged) -> None:
-        path = self._staging.new_path(staged.mid)
+        path = self._new_path(staged.mid)
         try:
             self._directory.attributes.write(path, staged.mid, Attributes(delayed=staged.expiry), or_fail=True)
         except BaseException:
@@ -72,35 +93,109 @@ class FileWriter:
 
     def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
         try:
-            if os.path.lexists(self._staging.new_path(mid)):
+            if os.path.lexists(self._new_path(mid)):
                 self._clear_half_copy(mid, payload)
-            return self._staging.write(mid, 0, payload, file)
+            return self._write(mid, 0, payload, file)
         except FileNotFoundError:
             if self._directory.in_place():
                 raise
-            self._vanished(self._qid)
-            raise NoSuchQueueError(f"there is no queue {self._qid!r} any more") from None
+            self._shared.vanished(self._directory.qid)
+            raise NoSuchQueueError(f"there is no queue {self._directory.qid!r} any more") from None
 
     def _clear_half_copy(self, mid: int, payload: bytes) -> None:
-        """Removes what a crash in the middle of the same copy has left: the beginning of the payload, to which nobody
-        has written for a second. Else copying would wait until it is old enough to be anybody's."""
+        """Removes what a crash left of the same copy: a beginning of the payload, not written to for a second. Else
+        the next copy would have to wait for `_STALE`."""
         with contextlib.suppress(FileNotFoundError):
-            same = payload.startswith(self._staging.read(mid))
-            if same:
-                self._clear_left_behind(f"{mid}.new", _HALF_COPY)
-            else:
-                self._clear_left_behind(f"{mid}.new")
+            same = payload.startswith(self._disk.read_file(self._new_path(mid)))
+            self.clear_left_behind(f"{mid}.new", _STALE_COPY if same else _STALE)
+
+    def _new_path(self, mid: int) -> str:
+        return f"{self._directory.path}/{mid}.new"
+
+    def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
+        """file: one with that payload, for the kernel to copy if it still exists. FileExistsError for an id that
+        another publisher is writing; OSError."""
+        fd = self._disk.open(self._new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
+        staged = Staged(mid, expiry, len(payload), fd)
+        try:
+            if file is None or not self._copy(file, fd):
+                self._disk.write(fd, payload)
+            if not self._sync:
+                self._close(staged)
+        except BaseException:
+            self.discard([staged])
+            raise
+        self._staged.add(mid)
+        return staged
+
+    def _copy(self, file: str, fd: int) -> bool:
+        try:
+            source = self._disk.open(file, READ)
+        except FileNotFoundError:
+            return False
+        try:
+            self._disk.copy(source, fd)
+        finally:
+            self._disk.close(source)
+        return True
+
+    # -- making visible
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
-        return self._staging.sync(requests)
+        if self._sync and sum(map(len, requests)) > 1:
+            for staged in chain.from_iterable(requests):
+                if staged.fd >= 0:
+                    with contextlib.suppress(OSError):  # the sync will say so
+                        self._disk.begin_writing(staged.fd)
+        failures: dict[int, OSError] = {}
+        for request in requests:
+            try:
+                self._sync_request(request)
+            except OSError as error:
+                failures[request[0].mid] = error
+        return failures
+
+    def _sync_request(self, request: list[Staged]) -> None:
+        if self._sync:
+            for staged in request:
+                if staged.fd >= 0:
+                    self._disk.fsync(staged.fd)
+                    self._close(staged)
+        if len(request) > 1:
+            self._note(request)
+
+    def _note(self, request: list[Staged]) -> None:
+        path = self._batch_path(request)
+        fd = self._disk.open(path + TEMPORARY, _NEW_FILE | os.O_TRUNC, 0o666)
+        self._batches[request[0].mid] = fd
+        with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lines = [f"{staged.mid}.new {message_name(staged.mid, staged.expiry)}" for staged in request]
+        self._disk.write(fd, "\n".join([*lines, END]).encode())
+        if self._sync:
+            self._disk.fsync(fd)
+        self._disk.rename(path + TEMPORARY, path)
+
+    def _batch_path(self, request: list[Staged]) -> str:
+        return f"{self._directory.path}/{BATCH}{request[0].mid}"
 
     def show(self, staged: Staged) -> None:
-        self._staging.show(staged)
+        self._disk.rename(self._new_path(staged.mid), self._directory.name_path(staged.mid, staged.expiry))
+        self._staged.discard(staged.mid)
         self._directory.add(staged.mid, staged.expiry, staged.size)
 
     def finish(self, request: list[Staged]) -> None:
-        self._staging.finish(request)
+        if request[0].mid in self._batches:
+            self._disk.unlink(self._batch_path(request))
+            self._unlock(request)
         self._directory.touch()
+
+    def _unlock(self, request: list[Staged]) -> None:
+        fd = self._batches.pop(request[0].mid, None)
+        if fd is not None:
+            self._disk.close(fd)
+
+    # -- taking back
 
     def take_back(self, staged: Staged) -> None:
         try:
@@ -109,7 +204,42 @@ class FileWriter:
             _logger.error("message %s of a list that failed stays in %s: %s", staged.mid, self._directory.path, error)
 
     def discard(self, request: list[Staged]) -> None:
-        self._staging.discard(request)
+        paths = [self._new_path(staged.mid) for staged in request]
+        if request and request[0].mid in self._batches:
+            # First: without it, a crash leaves nothing that a start would make visible.
+            paths[:0] = [self._batch_path(request), self._batch_path(request) + TEMPORARY]
+        for path in paths:
+            try:
+                self._disk.unlink(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _logger.warning("%s stays behind: %s", path, error)
         for staged in request:
+            self._staged.discard(staged.mid)
+            with contextlib.suppress(OSError):
+                self._close(staged)
             if staged.expiry:
                 self._directory.forget_attributes(staged.mid)
+        if request:
+            self._unlock(request)
+
+    def _close(self, staged: Staged) -> None:
+        if staged.fd >= 0:
+            fd, staged.fd = staged.fd, -1
+            self._disk.close(fd)
+
+    def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
+        """Removes a file without a write for so many seconds. Returns whether it is gone."""
+        path = f"{self._directory.path}/{name}"
+        is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self._staged
+        try:
+            idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
+            if idle > after and self._clears and not is_ours:
+                self._disk.unlink(path)
+                _logger.info("%s was left behind by a crash; removed", path)
+                return True
+        except OSError as error:  # ENOENT: its writer has just finished it, or given up
+            if error.errno != errno.ENOENT:
+                _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
+        return False

@@ -56,6 +56,11 @@ def missing_from(present: Container[int], last: int, oldest: int, runs: Sequence
     return next((number for number in numbers if not is_absent(runs, number)), None)
 
 
+def frame_at(runs: Iterable[Run], number: int) -> int | None:
+    """Returns the number of the first frame of the run that begins with a segment, None: none does."""
+    return next((run.frame for run in runs if run.first == number), None)
+
+
 def is_absent(runs: Sequence[Run], number: int) -> bool:
     """Tells whether a segment is in one of the runs."""
     return any(run.first <= number <= run.last for run in runs)

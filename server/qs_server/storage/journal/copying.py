@@ -47,7 +47,7 @@ class Copying:
         """Copies what is needed of a segment. Yields where a slice may end. DamagedError, BadRecordError,
         struct.error: it cannot be read. OSError: there is no room for the copies."""
         scan = open_segment(self._store.log.directory, number)
-        for frame in scan.heads(BLOCK, scan.header.first, None):
+        for frame in scan.heads(BLOCK, scan.header.first, self._store.log.segments.frame_after(number)):
             for found in self._needed(scan, frame):
                 for table, group in groupby(found, itemgetter(0)):
                     self._copy(scan, table, list(group))

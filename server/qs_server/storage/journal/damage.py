@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..disk import Disk
-from .absent_record import Absent, Run, is_absent
+from .absent_record import Absent, Run, frame_at, is_absent
 from .checkpoint import NAME, BadCheckpointError, CheckpointReader
 from .claim_records import Published
 from .frames import BLOCK, DamagedError, Header, read_header
@@ -138,7 +138,7 @@ def examine(directory: str, disk: Disk) -> Examined:
     oldest = max((part.oldest for part in parts if not part.foreign), default=0)
     absent = _absent(parts)
     parts = [part._replace(obsolete=part.number < oldest or is_absent(absent, part.number)) for part in parts]
-    counting = _without_copies([part for part in parts if part.counts])
+    counting = _without_copies([part for part in parts if part.counts], absent)
     missing = list(_missing(directory, counting, oldest, begun, absent))
     others = [part for part in parts if not part.counts]
     parts = sorted([*_with_lives(counting), *others], key=lambda part: (part.number, part.path))
@@ -232,7 +232,7 @@ def _with_lives(parts: list[Part]) -> list[Part]:
     return done
 
 
-def _without_copies(parts: list[Part]) -> list[Part]:
+def _without_copies(parts: list[Part], absent: tuple[Run, ...]) -> list[Part]:
     """Keeps each frame once, and drops frames behind the last whole one that an earlier start has cut off."""
     done: list[Part] = []
     for part in parts:
@@ -242,6 +242,8 @@ def _without_copies(parts: list[Part]) -> list[Part]:
         done.append(part)
     for at, part in enumerate(done):
         firsts = [later.first for later in done[at + 1 :] if later.number > part.number and later.first is not None]
+        if (gone := frame_at(absent, part.number + 1)) is not None:
+            firsts.append(gone)
         if firsts:
             limit = min(firsts)
             whole = part.holes[0].start if part.holes else part.size

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from ..activity import Activity
 from ..disk import Disk
 from ..engine import Clock, Durability
 from ..files.attributes import Attributes, Stored
 from ..names import WITHHELD
-from ..shared import Shared
+from ..shared import Activity, Shared
 from ..watch import Watch
 from .keeper import LogKeeper
 from .queue import LogQueue

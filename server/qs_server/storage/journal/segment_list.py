@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from . import records
-from .absent_record import Absent, Run, needed_from, with_segment
+from .absent_record import Absent, Run, frame_at, needed_from, with_segment
 from .frames import Header
 from .links import Links
 from .places import segment_name
@@ -19,6 +19,8 @@ class SegmentList:
         """Bytes of each segment that is there, oldest first."""
         self.headers: dict[int, Header] = {}
         """Headers of the same segments."""
+        self.size = self.largest = 0
+        """Bytes of all segments, and of the largest one."""
         self.absent: tuple[Run, ...] = ()
         """Segments that are gone although older ones are there."""
         self.links = Links()
@@ -33,10 +35,14 @@ class SegmentList:
         for header in headers:
             self.add(header)
         self._obsolete, self.absent = list(obsolete), absent
+        self.links.keep(self.sizes)
 
     def add(self, header: Header) -> None:
         """Adds the newest segment."""
         self.sizes[header.number], self.headers[header.number] = header.size, header
+        self.size += header.size
+        self.largest = max(self.largest, header.size)
+        self.changes += 1
 
     def salt_of(self, number: int) -> bytes:
         """Returns the salt of a segment."""
@@ -46,15 +52,11 @@ class SegmentList:
         """Returns the path of a segment."""
         return f"{self._directory}/{segment_name(number)}"
 
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return sum(self.sizes.values())
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest segment, 0: there is none."""
-        return max(self.sizes.values(), default=0)
+    def frame_after(self, number: int) -> int | None:
+        """Returns the number of the first frame behind a segment, None: it is the last one. What a start has cut off
+        from the end of the segment has this number or a greater one."""
+        following = self.headers.get(number + 1)
+        return frame_at(self.absent, number + 1) if following is None else following.first
 
     @property
     def oldest(self) -> int | None:
@@ -88,7 +90,11 @@ class SegmentList:
     def remove(self, number: int) -> None:
         """Makes the file of a segment obsolete, of which `record_without` has said so."""
         self.absent = self.absent_without(number)
-        del self.sizes[number], self.headers[number]
+        size = self.sizes.pop(number)
+        self.size -= size
+        if size == self.largest:
+            self.largest = max(self.sizes.values(), default=0)
+        del self.headers[number]
         self.links.forget(number)
         self._obsolete.append(self.path_of(number))
         self.changes += 1

@@ -11,11 +11,10 @@ class Counters:
         self._counts = {"pushed": 0, "delivered": 0, "deleted": 0}
 
     def add(self, what: str, count: int = 1) -> None:
-        """Counts messages. what: pushed, delivered or deleted."""
         with self._lock:
             self._counts[what] += count
 
     def counts(self) -> dict[str, int]:
-        """Returns the counts by their names, which are those of fields of Stats."""
+        """Returns the counts by the names of fields of Stats."""
         with self._lock:
             return dict(self._counts)

@@ -1,8 +1,5 @@
-"""The queues of a storage whose messages another server keeps, as this server knows them.
-
-Each queue has a directory in the root, which holds the queue's options and nothing else. So `ls` shows the queue, and
-no other storage takes its name.
-"""
+"""The queues of one remote storage. Each has a directory in the root with its options only: `ls` shows the queue,
+and no other storage takes its name."""
 
 import secrets
 import shutil
@@ -20,8 +17,8 @@ from ..settings import read_options, write_options
 
 
 def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Options]:
-    """Returns the queues in a root that have one of these storages, with their options. StorageError when a
-    `.queue.toml` is wrong, OSError."""
+    """Returns the queues in a root of these storages, with their options. StorageError for a wrong `.queue.toml`,
+    OSError."""
     found = {}
     for name in disk.directories_in(root):
         if not name.startswith(".") and (qid := qid_of(name)) is not None:
@@ -32,29 +29,25 @@ def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Opt
 
 
 class RemoteQueue(Protocol):
-    """A queue as the registry needs it; see Queue for the rest."""
-
     options: Options
-    """Those that this server keeps. A change of the object takes effect at once."""
+    """Kept by this server. A change of the object takes effect at once."""
 
     def make(self) -> None:
-        """Makes the queue at the other server, or takes up the one that is there. UnsupportedError for options that it
-        cannot honour."""
+        """Makes the queue at the other server, or takes up an existing one. UnsupportedError for bad options."""
 
     def unmake(self, *, force: bool) -> None:
-        """Removes the queue at the other server. One that is not there is no error. QueueNotEmptyError without
-        force."""
+        """Removes the queue at the other server, if it is there. QueueNotEmptyError without force."""
 
 
 Q = TypeVar("Q", bound=RemoteQueue)
 
 
 class QueueRegistry(Generic[Q]):
-    """Keeps the queues of one storage. Several threads may use it."""
+    """Several threads may use it."""
 
     def __init__(self, root: str, storage: str, disk: Disk | None, open_queue: Callable[[str, Options], Q]) -> None:
-        """root: an existing directory, that of all the server's queues; open_queue: gives the queue of a name, and asks
-        the other server nothing. StorageError when a `.queue.toml` is wrong."""
+        """root: of all queues; open_queue: returns a queue without asking the other server. StorageError for a wrong
+        `.queue.toml`."""
         self._root = root
         self._storage = storage
         self._disk = disk or Disk()
@@ -63,14 +56,14 @@ class QueueRegistry(Generic[Q]):
         self._opening = threading.Lock()
         self._changing = threading.Lock()
         self._options = queues_in(root, [storage], self._disk)
-        """By queue. Replaced as a whole, so that others can go through it without a lock."""
+        """Replaced as a whole, so that threads can read it without a lock."""
 
     def queues(self) -> Collection[str]:
-        """Returns the names of all queues; the collection never changes."""
+        """Returns a collection that never changes."""
         return self._options.keys()
 
     def queue(self, qid: str) -> Q:
-        """Returns a queue: one object for all threads. NoSuchQueueError."""
+        """Returns a queue, one object for all threads. NoSuchQueueError."""
         options = self._options.get(qid)
         if options is None:
             raise NoSuchQueueError(f"there is no queue {qid!r}")
@@ -81,7 +74,7 @@ class QueueRegistry(Generic[Q]):
             return queue
 
     def create(self, qid: str, options: Options, make: Callable[[Q], None] | None = None) -> None:
-        """See RemoteEngine. make: is called instead of the queue's own `make`. OSError."""
+        """See RemoteEngine. make: called instead of the queue's own `make`. OSError."""
         options = replace(options, storage=self._storage)
         with self._changing:
             if qid in self._options:
@@ -95,7 +88,7 @@ class QueueRegistry(Generic[Q]):
             self._options = {**self._options, qid: options}
 
     def configure(self, qid: str, options: Options) -> None:
-        """Replaces the options that this server keeps of a queue, durably and at once. NoSuchQueueError, OSError."""
+        """Replaces the options that this server keeps, durably. NoSuchQueueError, OSError."""
         with self._changing:
             queue = self.queue(qid)
             write_options(f"{self._root}/{directory_of(qid)}", options, self._disk)
@@ -103,7 +96,7 @@ class QueueRegistry(Generic[Q]):
                 setattr(queue.options, field.name, getattr(options, field.name))
 
     def remove(self, qid: str, *, force: bool) -> Q:
-        """See RemoteEngine. Returns the queue that was. OSError."""
+        """See RemoteEngine. Returns the removed queue. OSError."""
         with self._changing:
             queue = self.queue(qid)
             queue.unmake(force=force)

@@ -1,8 +1,9 @@
 """`queue-journal.py backup`: copies a journal as it was at one moment, with the queues' directories and options.
 
-The moment is the end of the last frame that can be read. A full segment does not change while it has a second name, so
-a hard link is a copy; of the last segment the whole frames are copied. A segment that compaction removes meanwhile is
-called obsolete by a record in a frame that is read later. If a segment goes before it is linked, the copy begins again.
+The moment is the end of the last readable frame. A full segment does not change while it has a second name, so a
+hard link is a copy; the last segment is copied up to the last whole frame. A segment that compaction removes
+meanwhile is called obsolete in a frame that is read later. If a segment goes before it is linked, the copy begins
+again.
 """
 
 import errno
@@ -26,20 +27,20 @@ from ...storage.journal.recovery import numbers_in
 from ...storage.journal.scanning import Scan
 from ...storage.names import JOURNAL, PRIVATE, parse_message, qid_of
 from ...storage.settings import FILE, read_options
-from ..meter import Meter, counted, meter_for
+from ..meter import Meter, counted
 from ..output import say
 
 _TRIES = 100
-"""The number of times that the copy begins again because a server has just removed or begun a segment."""
+"""Copies that a server may interrupt by removing or beginning a segment."""
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 
 
 class _ChangedError(Exception):
-    """The segments are no journal together: the server has just changed them, or they are damaged."""
+    """The segments do not belong together: a server changed them, or they are damaged."""
 
 
 class _Copied(NamedTuple):
-    """The result of a copy. segments, size: how many, and their bytes; linked: how many are links; frame: the last."""
+    """size: bytes; linked: how many segments are links; frame: the last."""
 
     segments: int
     size: int
@@ -48,7 +49,7 @@ class _Copied(NamedTuple):
 
 
 def backup(arguments: Namespace) -> int:
-    """Makes the backup, whole or not at all. Returns the exit code. StorageError, OSError."""
+    """Makes the backup, or nothing. Returns the exit code. StorageError, OSError."""
     root, target = arguments.root, arguments.to.rstrip("/") or "/"
     if os.path.lexists(target):
         raise StorageError(f"{target} is there already: name a directory that is not")
@@ -78,7 +79,7 @@ def backup(arguments: Namespace) -> int:
 
 def _copy_log(source: str, target: str) -> _Copied:
     os.mkdir(target, 0o700)
-    meter = meter_for("copied", what="segment")
+    meter = Meter("copied", what="segment")
     linked: dict[int, bool] = {}
     try:
         for _ in range(_TRIES):
@@ -103,8 +104,8 @@ def _copy_log(source: str, target: str) -> _Copied:
 
 
 def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) -> int:
-    """Copies what is there now. linked: the segments in the backup, and whether they are links. Returns the number of
-    the last frame. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
+    """Copies what is there now. linked: the segments in the backup, and whether they are links. Returns the last
+    frame's number. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
     _copy_checkpoint(source, target)  # first: it must not be newer than the frames
     numbers = numbers_in(source, Disk())
     if not numbers:
@@ -120,7 +121,7 @@ def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) 
     name = segment_name(numbers[-1])
     scan, needed = _copy_frames(f"{source}/{name}", f"{target}/{name}")
     oldest = max(scan.header.oldest, needed.oldest)
-    if (missing := missing_from(numbers, numbers[-1], oldest, needed.absent)) is not None:
+    if (missing := missing_from(set(numbers), numbers[-1], oldest, needed.absent)) is not None:
         raise _ChangedError(f"segment {missing} is missing")
     linked[numbers[-1]] = False
     return scan.next - 1
@@ -134,7 +135,7 @@ def _copy_checkpoint(source: str, target: str) -> None:
 
 
 def _link(source: str, target: str) -> bool:
-    """Makes a hard link, or a copy where that cannot be. Returns whether it is a link."""
+    """Makes a hard link, else a copy. Returns whether it is a link."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -149,14 +150,13 @@ def _link(source: str, target: str) -> bool:
 
 
 def _must_be_named(descriptor: int, path: str) -> None:
-    """Raises FileNotFoundError when an open file has lost its name, as an obsolete segment does before it is reused."""
+    """FileNotFoundError for an open file without its name, as an obsolete segment before it is reused."""
     if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
-    """Copies the whole frames of the last segment, which a server may be writing. Returns what was read, and which
-    segments it says are needed."""
+    """Copies the whole frames of the last segment. Returns what was read, and which segments are needed."""
     with open(source, "rb") as file:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
@@ -187,9 +187,8 @@ def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
 
 
 def _copy_queues(root: str, target: str) -> list[str]:
-    """Copies the queues' directories with their options, and the files that wait to be taken in. Call it after
-    `_copy_log`: the log knows a file that is in both by its private name. Returns the queues whose messages are not
-    in the journal."""
+    """Copies directories with their options, and files to be taken in. Call it after `_copy_log`: the log knows a
+    file that is in both by its private name. Returns the queues outside of the journal."""
     others: list[str] = []
     for name in sorted(Disk().directories_in(root)):
         qid = qid_of(name)

@@ -1,4 +1,4 @@
-"""`queue-journal.py check`: says what a journal holds, and what in it is torn or damaged. Changes nothing."""
+"""`queue-journal.py check`: describes a journal, and what in it is torn or damaged. Changes nothing."""
 
 from argparse import Namespace
 from collections import Counter
@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from ...storage.disk import Disk
 from ...storage.journal.damage import Examined, FoundCheckpoint, Part, examine
 from ...storage.journal.lock import is_in_use
-from ...storage.journal.salvage import Piece
+from ...storage.journal.salvage import Hole, Piece
 from ...storage.names import JOURNAL
 from ..meter import counted
 from ..output import say
-from .describing import describe_hole
 
 _TRIES = 5
-"""The number of times that a journal is read again that a server has changed meanwhile."""
+"""Reads of a journal that a server changes meanwhile."""
 
 
 def check(arguments: Namespace) -> int:
-    """Checks the journal of a root. Returns the exit code. StorageError, OSError."""
+    """Returns the exit code. StorageError, OSError."""
     directory = f"{arguments.root}/{JOURNAL}"
     found, running = _examine(directory)
     say("".join(f"{line}\n" for line in _describe(directory, found, verbose=arguments.verbose, running=running)))
@@ -26,7 +25,7 @@ def check(arguments: Namespace) -> int:
 
 
 def _examine(directory: str) -> tuple[Examined, bool]:
-    """Reads the journal, again if something seems wrong while a server runs. Returns also whether one is running."""
+    """Reads the journal, again if it seems damaged while a server runs. Returns also whether one runs."""
     for _ in range(_TRIES):
         running = is_in_use(directory)
         try:
@@ -86,3 +85,16 @@ def _describe_piece(piece: Piece) -> str:
     synced = "" if piece.synced is None else f", durable then: all up to {piece.synced}"
     state = "" if piece.whole else ", not whole"
     return f"  frame {piece.sequence} at byte {piece.start}: {listed}{synced}{state}"
+
+
+def describe_hole(hole: Hole) -> str:
+    """Describes a hole: place, frames, reason, readable records."""
+    kept = sum(len(piece.bodies) for piece in hole.pieces)
+    records = f"; {counted(kept, 'record')} in there can be read" if kept else ""
+    if hole.next is None:
+        frames = f"from frame {hole.first} on: "
+    elif hole.next == hole.first + 1:
+        frames = "" if f"frame {hole.first}" in hole.why else f"frame {hole.first}: "
+    else:
+        frames = f"frames {hole.first} to {hole.next - 1}: "
+    return f"bytes {hole.start} to {hole.end}, {frames}{hole.why}{records}"

@@ -1,9 +1,9 @@
 """`queue-journal.py convert`: moves a queue's messages from the journal to files, or back.
 
-To the journal: `.queue.toml` is changed, and the files are taken in like any that somebody puts there; after a crash,
-the next start takes in the rest. To files: the messages are written to `.converting` in the queue's directory, together
-with the new `.queue.toml`. That file moves first: from then on the files count, and they move after it. At last the log
-forgets the queue. No server starts in between, as the journal has messages of a queue of files.
+To the journal: `.queue.toml` is changed and the files are taken in; after a crash, the next start takes in the rest.
+To files: the messages are written to `.converting` in the queue's directory, with the new `.queue.toml`, which moves
+first: from then on the files count. They move after it, and then the log forgets the queue. No server starts in
+between, as the journal has messages of a queue of files.
 """
 
 import os
@@ -19,7 +19,7 @@ from ...storage.engine import Clock, Durability, StorageError, wall_clock
 from ...storage.journal.offline import OfflineJournal
 from ...storage.names import NEW, directory_of, parse_message
 from ...storage.settings import FILE, read_options, write_options
-from ..meter import counted, meter_for
+from ..meter import Meter, counted
 from ..output import say
 from .files import MessageFiles
 
@@ -28,7 +28,7 @@ _KINDS = ("journal", "files")
 
 
 def convert(arguments: Namespace) -> int:
-    """Changes the storage of a queue. Returns the exit code. StorageError, OSError."""
+    """Returns the exit code. StorageError, OSError."""
     path = f"{arguments.root}/{directory_of(arguments.queue)}"
     if not os.path.isdir(path):
         raise StorageError(f"there is no queue {arguments.queue!r} in {arguments.root}")
@@ -43,22 +43,20 @@ def convert(arguments: Namespace) -> int:
 
 
 class Conversion:
-    """The conversion of one queue."""
-
     def __init__(self, root: str, qid: str, disk: Disk, clock: Clock) -> None:
-        """root: no server uses it meanwhile."""
+        """root: used by no server."""
         self._root = root
         self._qid = qid
         self._path = f"{root}/{directory_of(qid)}"
         self._converting = f"{self._path}/{_CONVERTING}"
         self._disk = disk
         self._clock = clock
-        self.meter = meter_for("moved")
+        self.meter = Meter("moved")
         self.count = 0
-        """Messages of the queue after the conversion."""
+        """Messages of the queue afterwards."""
 
     def run(self, storage: str) -> None:
-        """Converts the queue, or finishes a conversion. storage: `journal` or `files`. StorageError, OSError."""
+        """Converts the queue, or finishes a conversion. StorageError, OSError."""
         now = read_options(self._path, "journal").storage
         if now not in _KINDS:
             raise StorageError(f"queue {self._qid!r} has the storage {now}: only journal and files can be changed")
@@ -85,7 +83,7 @@ class Conversion:
         return JournalEngine(self._root, clock=self._clock, durability=Durability.ALWAYS, disk=self._disk)
 
     def _take_in(self) -> int:
-        """Has the journal take in all files of the queue. Returns how many messages it has then."""
+        """Returns how many messages the journal has then."""
         engine = self._engine()
         for count in engine.take_in_files(self._qid):
             self.meter.add(0, count)
@@ -120,7 +118,7 @@ class Conversion:
         self._finish()
 
     def _clear(self) -> None:
-        """Removes what was begun and does not count yet."""
+        """Removes an unfinished conversion that does not count yet."""
         for path in (self._converting, f"{self._converting}-new"):
             if os.path.lexists(path):
                 shutil.rmtree(path)
@@ -152,7 +150,7 @@ class Conversion:
                 yield name, found
 
     def _finish(self) -> None:
-        """Finishes a conversion from the step at which `.queue.toml` says that the queue is one of files."""
+        """Finishes a conversion after `.queue.toml` has moved."""
         for name in self._disk.files_in(self._converting):
             self._disk.rename(f"{self._converting}/{name}", f"{self._path}/{name}")
             with suppress(FileNotFoundError):  # a power loss can leave both names: then `rename` does nothing

@@ -10,13 +10,13 @@ from ...storage.journal.offline import OfflineJournal
 from ...storage.journal.queue import LogQueue
 from ...storage.names import directory_of
 from ...storage.settings import FILE, read_options, write_options
-from ..meter import counted, meter_for
+from ..meter import Meter, counted
 from ..output import say
 from .files import MessageFiles
 
 
 def export(arguments: Namespace) -> int:
-    """Writes the messages of some queues, or all. Returns the exit code. StorageError, OSError."""
+    """Returns the exit code. StorageError, OSError."""
     disk = Disk()
     with OfflineJournal(arguments.root, disk, wall_clock) as journal:
         wanted = arguments.queues or sorted(journal.queues)
@@ -38,7 +38,7 @@ def _export_queue(journal: OfflineJournal, queue: LogQueue, arguments: Namespace
     if not os.path.lexists(f"{directory}/{FILE}"):
         options = read_options(f"{arguments.root}/{name}", "journal")
         write_options(directory, replace(options, storage="files"), disk)
-    meter = meter_for("exported")
+    meter = Meter("exported")
     try:
         count = MessageFiles(directory, disk).write(journal.messages(queue), meter)
     finally:

@@ -1,4 +1,4 @@
-"""Writes messages to files in the layout of vsqs, with their counts and windows. Overwrites nothing."""
+"""Writes messages to files of the layout vsqs, with their counts and windows. Overwrites nothing."""
 
 import os
 from collections.abc import Iterable
@@ -10,14 +10,12 @@ from ...storage.names import NEW, message_name, parse_message
 from ..meter import Meter
 
 _AT_ONCE = 200
-"""Files that are open together, so that the disk does their syncs together."""
+"""Files that are synced together."""
 
 
 class MessageFiles:
-    """The files of one existing directory."""
-
     def __init__(self, directory: str, disk: Disk) -> None:
-        """OSError."""
+        """directory: exists. OSError."""
         self._directory = directory
         self._disk = disk
         self._attributes = store_for(directory, disk, sync=True)
@@ -28,9 +26,8 @@ class MessageFiles:
                 self._there[found[0]] = name
 
     def write(self, messages: Iterable[Stored], meter: Meter) -> int:
-        """Writes files, durable when this returns, but for those that are there with the same content. Returns how many
-        it wrote. StorageError for a file that is there with another content; OSError. After an interruption, give it
-        the same messages again."""
+        """Writes files durably, unless they are there with the same content. Returns how many. StorageError for
+        other content; OSError. After an interruption, call it again with the same messages."""
         count = 0
         written: list[tuple[int, Stored]] = []
         try:

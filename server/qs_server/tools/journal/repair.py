@@ -13,11 +13,11 @@ from ...storage.journal.salvage import Hole
 from ...storage.names import JOURNAL
 from ..meter import counted
 from ..output import say
-from .describing import describe_hole
+from .check import describe_hole
 
 
 def repair(arguments: Namespace) -> int:
-    """Repairs the journal of a root. Returns the exit code. StorageError, OSError."""
+    """Returns the exit code. StorageError, OSError."""
     directory = f"{arguments.root}/{JOURNAL}"
     if not numbers_in(directory, Disk()) and examine(directory, Disk()).refusal is None:
         raise StorageError(f"there is nothing in {directory}")

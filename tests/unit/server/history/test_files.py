@@ -8,9 +8,9 @@ import pytest
 from support.engines import ManualClock
 from support.history_bench import Bench, Folder, lines_of
 
-from qs_server.history.files import HistoryDisk
 from qs_server.history.record import History, open_history
 from qs_server.main.options import HistoryOptions
+from qs_server.storage.disk import Disk
 from qs_serving.listening import StartError
 
 
@@ -112,7 +112,7 @@ def test_the_thread_finishes_what_is_due(tmp_path: Path) -> None:
 
 def test_the_thread_waits_for_the_age(tmp_path: Path) -> None:
     """A file that is not full is finished by its age, on the real clock."""
-    folder = Folder(str(tmp_path), HistoryDisk())
+    folder = Folder(str(tmp_path), Disk())
     history = History(folder, size=1 << 20, age=0.05, clock=ManualClock())
     history.start()
     history.note("pushed", "q", 1, 0, 0)

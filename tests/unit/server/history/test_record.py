@@ -7,8 +7,9 @@ import pytest
 from support.engines import EPOCH
 from support.history_bench import PEER, Bench, lines_of
 
-from qs_server.history.files import HistoryDisk, HistoryFolder
+from qs_server.history.files import HistoryFolder
 from qs_server.history.record import _quoted
+from qs_server.storage.disk import Disk
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_a_file_that_cannot_be_finished(bench: Bench, caplog: pytest.LogCaptureF
     bench.push(2)
     bench.history.close()
     assert bench.mids == [[2]]
-    HistoryFolder(str(bench.folder), HistoryDisk()).recover()
+    HistoryFolder(str(bench.folder), Disk()).recover()
     assert bench.mids == [[1], [2]]
 
 

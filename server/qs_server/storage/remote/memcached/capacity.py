@@ -1,4 +1,4 @@
-"""Counts the messages of a queue with a capacity: a number of its own in memcached, as no page knows them all."""
+"""Keeps a queue within its capacity: counts its messages in an item of memcached, as no page knows them all."""
 
 import contextlib
 import time
@@ -9,20 +9,16 @@ from .page_reader import PageReader
 from .servers import Servers
 
 _RECOUNT = 5.0
-"""Seconds. The number is too large after a process was killed between two steps, or memcached gave messages up. So a
-full queue is counted, which reads all its pages, but not for each push that it refuses."""
+"""Seconds between two full counts. The item's number is too large after a crash, or when memcached evicts messages."""
 
 
 class Capacity:
-    """Keeps one queue within its capacity; without one, does nothing. Methods are called inside PageReader.locked.
-
-    Room is reserved before a message is stored, and given back after it is removed, so no queue ever holds more.
-    """
+    """Reserves room before a message is stored, and gives it back after it is removed. Call inside
+    PageReader.locked."""
 
     def __init__(
         self, reader: PageReader, servers: Servers, capacity: int | None, generation: Callable[[], bytes]
     ) -> None:
-        """generation: returns the queue's, and makes the queue if it is not there."""
         self._reader = reader
         self._servers = servers
         self._capacity = capacity
@@ -31,7 +27,7 @@ class Capacity:
 
     @contextlib.contextmanager
     def reserve(self, count: int) -> Iterator[None]:
-        """Reserves room for messages that are stored inside. QueueFullError."""
+        """Reserves room for messages that are stored in the with block. QueueFullError."""
         if self._capacity is None:
             yield
             return
@@ -73,6 +69,5 @@ class Capacity:
         return held
 
     def give_back(self, count: int) -> None:
-        """Gives back the room of messages that were removed, or not stored."""
         if self._capacity is not None and (generation := self._reader.generation()) is not None:
             self._servers.count(self._reader.keys.count(generation), -count)

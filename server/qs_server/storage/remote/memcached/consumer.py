@@ -1,8 +1,5 @@
-"""Receives and removes messages of one queue in memcached.
-
-A receive looks what is visible in all the queues that are asked for, takes some of that by a swap, and then fetches the
-payloads.
-"""
+"""Receives and removes messages of one queue in memcached: looks what is visible, takes it by a swap, reads
+payloads."""
 
 import time
 from collections.abc import Sequence
@@ -15,17 +12,18 @@ from ...engine import Clock, Message, NoSuchMessageError, Receipt, RemoteError, 
 from ..counters import Counters
 from .capacity import Capacity
 from .layout import Page, no_such_message
-from .notifier import POLL_INTERVAL
 from .page_index import NEVER
 from .page_reader import PageReader, Snapshot
 from .page_writer import PageWriter
 from .payloads import Payloads
 from .rows import Entry
 
+POLL_INTERVAL = 0.5
+"""Seconds between two looks for pushes of other processes, each one round trip a queue. Pushes of this process wake
+at once."""
+
 
 class Visible(NamedTuple):
-    """A visible message, and its page."""
-
     mid: int
     size: int
     number: int
@@ -33,7 +31,7 @@ class Visible(NamedTuple):
 
 @dataclass(slots=True)
 class Consumer:
-    """Receives and removes messages. Several threads may use it. Methods raise RemoteError."""
+    """Several threads may use it. Methods raise RemoteError."""
 
     reader: PageReader
     writer: PageWriter
@@ -44,13 +42,13 @@ class Consumer:
     visibility: int
     """Microseconds: the queue's own window."""
     _looked: float = 0.0
-    """When somebody looked last, as of time.monotonic."""
+    """As of time.monotonic."""
 
     # -- looking
 
     def look(self, count: int, max_bytes: int) -> tuple[Snapshot | None, list[Visible]]:
-        """Returns the oldest visible messages, for `take`: as many as any receive of so many could have. The caller is
-        inside PageReader.locked until it has taken them."""
+        """Returns the oldest visible messages, at least as many as a receive of that size takes. Hold
+        PageReader.locked until `take`."""
         found: list[Visible] = []
         self._looked = time.monotonic()
         snapshot = self.reader.look(next(self.reader.index.candidates(self.clock()), None))
@@ -67,7 +65,6 @@ class Consumer:
         return snapshot, found
 
     def _look_at(self, snapshot: Snapshot, number: int, now: int, count: int) -> list[Visible]:
-        """Returns the first messages that are visible in a page."""
         page = self.reader.page(snapshot, number)
         if page is None:
             self.reader.index.note_due(number, NEVER)
@@ -84,11 +81,10 @@ class Consumer:
         return found
 
     def next_due(self) -> int:
-        """Returns when the next message becomes visible, as far as is known; NEVER."""
         return self.reader.index.next_due()
 
     def start_poll(self) -> bool:
-        """Returns True to one of the threads that wait, when it is time to look again."""
+        """Tells one of the waiting threads that it is time to look again."""
         now = time.monotonic()
         if now < self._looked + POLL_INTERVAL and self.next_due() > self.clock():
             return False
@@ -98,7 +94,7 @@ class Consumer:
     # -- receiving
 
     def take(self, snapshot: Snapshot, chosen: Sequence[Visible], visibility: int | None) -> list[tuple[Entry, int]]:
-        """Receives those messages that are still visible. Returns each as it is now, with its page."""
+        """Receives the messages that are still visible. Returns each with its page."""
         taken: list[tuple[Entry, int]] = []
         for number in dict.fromkeys(each.number for each in chosen):
             mids = [each.mid for each in chosen if each.number == number]
@@ -112,7 +108,7 @@ class Consumer:
         return taken
 
     def hide(self, page: Page, mids: Sequence[int], visibility: int | None) -> list[Entry]:
-        """Receives those messages of a page that are visible."""
+        """Receives the visible messages among `mids`."""
         until = self.clock() + (self.visibility if visibility is None else visibility)
         taken = []
         for mid in mids:
@@ -125,7 +121,7 @@ class Consumer:
         return taken
 
     def deliver(self, taken: Sequence[tuple[Entry, int]]) -> list[Message]:
-        """Returns what was taken, with payloads. Removes messages that have none any more."""
+        """Returns the messages with their payloads. Removes those whose payload memcached has evicted."""
         try:
             payloads = self.payloads.find([entry for entry, _ in taken])
         except RemoteError:
@@ -141,7 +137,7 @@ class Consumer:
         return messages
 
     def payload(self, entry: Entry, number: int) -> bytes:
-        """Returns the payload of a message in a page. NoSuchMessageError if it is lost."""
+        """NoSuchMessageError if memcached has evicted the payload."""
         payload = self.payloads.find([entry]).get(entry.token)
         if payload is None:
             self._remove_lost(entry, number)
@@ -149,7 +145,7 @@ class Consumer:
         return payload
 
     def _put_back(self, entries: Sequence[Entry]) -> None:
-        """Makes messages visible that nobody will get; if that fails too, they are when their windows end."""
+        """Makes messages visible again after a failure; otherwise they are visible when their windows end."""
 
         def edit(page: Page, index: int) -> None:
             entry = page.entries[index]
@@ -164,8 +160,7 @@ class Consumer:
     # -- removing
 
     def _remove_lost(self, entry: Entry, number: int) -> None:
-        """Removes a message that has no payload any more: memcached has given that up, unless somebody has deleted the
-        message."""
+        """Removes a message whose payload is gone: evicted by memcached, or deleted with the message."""
 
         def edit(page: Page) -> bool:
             index = page.entries.find(entry.mid)
@@ -184,7 +179,6 @@ class Consumer:
         self.writer.trim()
 
     def delete(self, receipt: Receipt) -> None:
-        """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
         with self.reader.locked():
             [entry], _ = self.writer.change_message(receipt, lambda page, at: page.remove([page.entries[at].mid]))
             self._note_removed(1)
@@ -192,7 +186,6 @@ class Consumer:
         self.counters.add("deleted")
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes the oldest messages with ids up to `upto`, at most count; returns how many."""
         removed = number = 0
         done = False
 
@@ -216,12 +209,10 @@ class Consumer:
 
 
 def status_of(entry: Entry) -> str:
-    """Returns ready, delayed or in-flight."""
     if not entry.visible_at:
         return "ready"
     return "delayed" if entry.delayed else "in-flight"
 
 
 def message_of(qid: str, entry: Entry, status: str, payload: bytes | None) -> Message:
-    """Returns a message as an engine hands it out."""
     return Message(qid, entry.mid, status, entry.receives, entry.mid, entry.visible_at or None, payload)

@@ -18,17 +18,15 @@ from ...engine import NoSuchMessageError, Receipt, RemoteError, StaleReceiptErro
 from .rows import ROW, Entry, Rows
 
 PAGE = 200
-"""Messages after which another page is begun: some 7 KiB, which each change of one of them writes."""
+"""Messages a page, some 7 KiB: each change of a message writes its page."""
 _SLOTS = (0, PAGE, 1_200, 5_000, 20_000)
-"""The messages that a page has room for. A list is in one page, so that one swap makes all of it visible. The largest
-page is 740,000 bytes; memcached takes items up to 1 MiB."""
+"""Sizes of pages, in messages. A list goes into one page; 20,000 are 740,000 bytes, and an item has at most 1 MiB."""
 MOST = _SLOTS[-1]
 LOG = 32
 """Page numbers in a head's log."""
 
 OPEN, SEALED, RETIRED = range(3)
-"""States of a page. OPEN: the last page, which pushes go to; SEALED: takes no pushes; RETIRED: empty, and not a page
-of the queue any more."""
+"""OPEN: the last page, which takes pushes; SEALED: takes none; RETIRED: empty, and no longer part of the queue."""
 
 _HEAD = struct.Struct(f">2s6sQQQ{LOG}Q")
 _PAGE = struct.Struct(">2sBqq8sII")
@@ -38,8 +36,6 @@ _OTHER_DATA = "memcached holds something else under a key of the queue: choose a
 
 
 class Keys:
-    """The keys of one queue."""
-
     def __init__(self, prefix: str) -> None:
         """prefix: `NAMESPACE:QUEUE`, at most 161 bytes."""
         self._prefix = prefix
@@ -55,14 +51,13 @@ class Keys:
         return f"{self._prefix}:{generation.hex()}:k{digest.hex()}"
 
     def chunk(self, token: bytes, chunk: int) -> str:
-        """Returns the key of a chunk of a payload, counted from 0."""
         return f"{self._prefix}:m{token.hex()}" + (f".{chunk}" if chunk else "")
 
 
 @dataclass(slots=True)
 class Head:
-    """Which pages a queue has: from first to last. log: pages in which a message became visible sooner than other
-    processes know, in a ring; changes: how many were ever written, the next one goes to changes % LOG."""
+    """The pages of a queue, first to last. log: ring of pages in which messages became visible early; changes: its
+    writes."""
 
     generation: bytes
     first: int = 0
@@ -75,7 +70,6 @@ class Head:
 
     @staticmethod
     def decode(data: bytes) -> "Head":
-        """Reads the head of a queue. RemoteError for any other bytes."""
         if len(data) != _HEAD.size or not data.startswith(_HEAD_MAGIC):
             raise RemoteError(_OTHER_DATA)
         _, generation, first, last, changes, *log = _HEAD.unpack(data)
@@ -84,9 +78,8 @@ class Head:
 
 @dataclass(slots=True)
 class Page:
-    """Messages with ids greater than low. last: the greatest id that was ever in the page, or low; stamp: names the
-    write, so that a writer who lost the answer recognises its own; slots: how many messages its size is made for;
-    changed: whether it has to be written."""
+    """Messages with ids over low. last: the greatest id ever here, or low; stamp: identifies the write, for a writer
+    that lost the answer; slots: messages that its size is made for; changed: must be written."""
 
     low: int
     last: int
@@ -106,15 +99,13 @@ class Page:
 
     @staticmethod
     def decode(data: bytes) -> "Page":
-        """Reads a page. RemoteError for any other bytes."""
         if len(data) < _PAGE.size or not data.startswith(_PAGE_MAGIC):
             raise RemoteError(_OTHER_DATA)
         _, state, low, last, stamp, slots, count = _PAGE.unpack_from(data)
         return Page(low, last, state, stamp, slots, Rows.decode(memoryview(data)[_PAGE.size :], count))
 
     def find(self, qid: str, receipt: Receipt) -> int:
-        """Returns the index of a message that is as the holder of the receipt saw it. NoSuchMessageError,
-        StaleReceiptError."""
+        """Returns the index of the message that the receipt names. NoSuchMessageError, StaleReceiptError."""
         index = self.entries.find(receipt.mid)
         if index is None:
             raise no_such_message(qid, receipt.mid)
@@ -127,18 +118,16 @@ class Page:
         return index
 
     def put(self, index: int, entry: Entry) -> None:
-        """Replaces a message's state."""
         self.entries[index] = entry
         self.changed = True
 
     def insert(self, entry: Entry) -> None:
-        """Adds a message at the place of its id."""
         self.entries.insert(entry)
         self.last = max(self.last, entry.mid)
         self.changed = True
 
     def remove(self, mids: Iterable[int]) -> list[Entry]:
-        """Removes messages, and returns those that were there."""
+        """Removes messages. Returns those that were there."""
         indexes = [index for mid in mids if (index := self.entries.find(mid)) is not None]
         removed = [self.entries[index] for index in indexes]
         for index in sorted(indexes, reverse=True):
@@ -147,7 +136,7 @@ class Page:
         return removed
 
     def expire(self, now: int) -> int:
-        """Makes visible what is due, and returns how many windows ended. That alone is no reason to write the page."""
+        """Ends windows and delays that are due, without a write. Returns how many windows ended."""
         rows, ended = self.entries, 0
         for index, visible_at in enumerate(rows.visible_at):
             if 0 < visible_at <= now:
@@ -157,5 +146,4 @@ class Page:
 
 
 def no_such_message(qid: str, mid: int) -> NoSuchMessageError:
-    """Returns the error for a message that is not there."""
     return NoSuchMessageError(f"queue {qid!r} holds no message {mid}")

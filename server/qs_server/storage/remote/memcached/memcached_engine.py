@@ -1,8 +1,5 @@
-"""The `memcached` engine: every operation is a few round trips to memcached servers, which several qs servers may use.
-
-It is as volatile as they are: its messages are gone when they end, and some of them when they run out of memory and
-have not been started with -M.
-"""
+"""The `memcached` engine: queues in memcached servers, which several qs servers may use. It is as volatile as they
+are."""
 
 import re
 import threading
@@ -14,7 +11,6 @@ from hashlib import blake2b
 from heapq import merge
 from typing import ClassVar
 
-from ...disk import Disk
 from ...engine import (
     SECOND,
     Clock,
@@ -30,10 +26,9 @@ from ...engine import (
 )
 from ...names import directory_of
 from ..registry import QueueRegistry
-from .consumer import Visible
+from .consumer import POLL_INTERVAL, Visible
 from .layout import Keys
 from .memcached_queue import MemcachedQueue
-from .notifier import POLL_INTERVAL, Notifier
 from .rows import Entry
 from .servers import Servers
 
@@ -44,8 +39,30 @@ _LONGEST_NAME = 120
 _Taken = list[tuple[MemcachedQueue, list[tuple[Entry, int]]]]
 
 
+class Notifier:
+    """Counts this process's changes of each queue, and wakes the threads that wait for one."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._changes: dict[str, int] = {}
+
+    def notify(self, qid: str) -> None:
+        with self._condition:
+            self._changes[qid] = self._changes.get(qid, 0) + 1
+            self._condition.notify_all()
+
+    def changes(self, qids: Sequence[str]) -> list[int]:
+        with self._condition:
+            return [self._changes.get(qid, 0) for qid in qids]
+
+    def wait(self, qids: Sequence[str], seen: list[int], seconds: float) -> bool:
+        """Waits for a change after `seen`, which `changes` returned. False after so many seconds without one."""
+        with self._condition:
+            return self._condition.wait_for(lambda: [self._changes.get(qid, 0) for qid in qids] != seen, seconds)
+
+
 class MemcachedEngine:
-    """Queues in memcached; see RemoteEngine."""
+    """See RemoteEngine."""
 
     name: ClassVar[str] = "memcached"
     cannot: ClassVar[frozenset[Feature]] = frozenset(
@@ -69,18 +86,17 @@ class MemcachedEngine:
         *,
         clock: Clock,
         servers: Sequence[tuple[str, int]] = DEFAULT_SERVERS,
-        disk: Disk | None = None,
         namespace: str = "qs",
     ) -> None:
-        """Connects to nothing yet. servers: host and port of each memcached; all qs servers that share queues name the
-        same ones, in any order. namespace: what all keys begin with, 1 to 40 of A-Za-z0-9_.-. RemoteError when the
-        client library is not installed, UnsupportedError for a namespace that cannot be."""
+        """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace:
+        begins all keys, 1 to 40 of A-Za-z0-9_.-. RemoteError without the client library, UnsupportedError for a bad
+        namespace."""
         if not _NAMESPACE.fullmatch(namespace):
             raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")
         self._servers = Servers(servers, namespace)
         self._namespace = namespace
         self._clock = clock
-        self._registry = QueueRegistry(root, self.name, disk, self._open)
+        self._registry = QueueRegistry(root, self.name, None, self._open)
         self._notifier = Notifier()
 
     def describe(self) -> str:
@@ -142,7 +158,7 @@ class MemcachedEngine:
                 return []
 
     def _pause(self, qids: Sequence[str], until: float) -> float:
-        """Returns for how many seconds there is nothing to do."""
+        """Returns the seconds until the next look."""
         due = min(self.queue(qid).consumer.next_due() for qid in qids)
         return max(min(until - time.monotonic(), POLL_INTERVAL, (due - self._clock()) / SECOND), 0.0)
 
@@ -167,8 +183,7 @@ class MemcachedEngine:
 
     @staticmethod
     def _take(queues: Sequence[MemcachedQueue], count: int, visibility: int | None, max_bytes: int) -> _Taken:
-        """Hides the oldest visible messages and returns them. Looks again when other processes were faster with all of
-        them."""
+        """Hides the oldest visible messages and returns them. Looks again if other processes took all of them."""
         with ExitStack() as stack:
             for queue in queues:  # in the order of their names, so that no two threads wait for each other
                 stack.enter_context(queue.reader.locked())
@@ -209,7 +224,7 @@ class MemcachedEngine:
 
 
 def _name_in_keys(qid: str) -> str:
-    """Returns the name by which keys of memcached mean the queue. BadQueueNameError."""
+    """Returns a queue's name in keys, hashed if it is long. BadQueueNameError."""
     name = directory_of(qid)
     if len(name) > _LONGEST_NAME:  # "=" is in no directory's name
         name = "=" + blake2b(qid.encode(), digest_size=16).hexdigest()
@@ -217,7 +232,7 @@ def _name_in_keys(qid: str) -> str:
 
 
 def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) -> list[list[Visible]]:
-    """Returns, by queue, the oldest of the visible messages: at most count, and as many as fit, but for the first."""
+    """Returns, by queue, the oldest visible messages: at most count, and as many as fit, but at least one."""
     chosen: list[list[Visible]] = [[] for _ in visible]
     merged = merge(*([(each.mid, each.size, index, each) for each in part] for index, part in enumerate(visible)))
     for nth, (_, size, index, each) in enumerate(merged):
@@ -229,7 +244,7 @@ def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) ->
 
 
 def _check_same(target: MemcachedQueue, message: Message) -> None:
-    """Raises OtherMessageError if the queue has another message under the same id."""
+    """OtherMessageError if the queue has another message of that id."""
     try:
         other = target.read(Receipt(message.mid))
     except NoSuchMessageError:
@@ -239,7 +254,7 @@ def _check_same(target: MemcachedQueue, message: Message) -> None:
 
 
 def _take_back(target: MemcachedQueue, mid: int) -> None:
-    """Deletes a copy, as another one has failed. It may have been received meanwhile, or memcached be gone."""
+    """Deletes a copy after another one failed. It may be gone."""
     try:
         target.delete(Receipt(mid))
     except (NoSuchMessageError, NoSuchQueueError, RemoteError):

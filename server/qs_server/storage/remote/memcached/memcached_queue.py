@@ -1,14 +1,13 @@
-"""One queue in memcached: puts its parts together, and looks at its messages."""
+"""One queue in memcached: connects its parts, and looks at messages."""
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 from ...dead_letter_options import refuse_dead_letters, refuse_uncounted
 from ...engine import (
     Clock,
-    Draft,
     Message,
     Options,
     QueueNotEmptyError,
@@ -35,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MemcachedQueue:
-    """A queue; see Queue. Several threads may use it. Methods also raise RemoteError."""
+    """See Queue. Several threads may use it. Methods also raise RemoteError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -45,7 +44,7 @@ class MemcachedQueue:
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, keys: Keys, servers: Servers, clock: Clock, changed: Callable[[], None]
     ) -> None:
-        """changed: called when a message may be visible, or becomes visible sooner than was known."""
+        """changed: called when a message is visible, or will be sooner than was known."""
         self.qid = qid
         self.options = options
         self.reader = PageReader(qid, keys, servers)
@@ -61,15 +60,7 @@ class MemcachedQueue:
         self.consumer = Consumer(
             self.reader, self.writer, self.payloads, capacity, self._counters, clock, options.visibility
         )
-
-    def push(self, drafts: Sequence[Draft]) -> list[int]:
-        return self.producer.push(drafts)
-
-    def delete(self, receipt: Receipt) -> None:
-        self.consumer.delete(receipt)
-
-    def purge(self, upto: int, count: int) -> int:
-        return self.consumer.purge(upto, count)
+        self.push, self.delete, self.purge = self.producer.push, self.consumer.delete, self.consumer.purge
 
     # -- one message
 
@@ -112,7 +103,7 @@ class MemcachedQueue:
         return self._reschedule(receipt, extended)
 
     def _reschedule(self, receipt: Receipt, change: Callable[[Entry], Entry]) -> int:
-        """Changes when a message becomes visible, and returns that: 0 for now."""
+        """Changes when a message becomes visible. Returns the time, 0 for now."""
 
         def edit(page: Page, index: int) -> tuple[int, bool]:
             old = page.entries[index]

@@ -1,7 +1,7 @@
-"""Remembers about a queue's pages which ids they have, and when their messages become visible, so that few are read.
+"""Remembers the ids of a queue's pages and when their messages become visible, so that few pages are read.
 
-Another process may make a message of a sealed page visible sooner than is known here. It writes the page's number to
-the head's log. If it is killed between the two steps, the message is received when its window would have ended.
+Another process that makes a message of a sealed page visible early logs the page in the head. If it is killed
+before, the message is received when its window would have ended.
 """
 
 from bisect import bisect_left
@@ -13,19 +13,16 @@ NEVER = 1 << 63
 
 
 class PageIndex:
-    """Remembers the pages of one generation of a queue. One thread at a time may use it."""
+    """The pages of one generation of a queue. For one thread at a time."""
 
     def __init__(self, first: int = 0, changes: int = 0) -> None:
-        """first, changes: of the queue's head."""
         self._changes = changes
         self._sealed = range(first, first)
         self._due: dict[int, int] = {}  # when a message of a sealed page becomes visible; not there: maybe now
         self._lows: list[tuple[int, int]] = []  # pages, and what their ids are greater than; both ascending
         self.tail_due = NEVER
-        """When a message of the last page becomes visible, as of the last look at it."""
 
     def note_head(self, first: int, last: int, changes: int, log: Sequence[int]) -> None:
-        """Updates the index from a head that was read."""
         if changes - self._changes > len(log):
             self._due.clear()
         for change in range(max(self._changes, changes - len(log)), changes):
@@ -39,28 +36,25 @@ class PageIndex:
     # -- which pages may have a visible message
 
     def note_due(self, number: int, due: int) -> None:
-        """Notes when the first message of a sealed page becomes visible."""
         if number in self._sealed:
             self._due[number] = due
 
     def candidates(self, now: int) -> Iterator[int]:
-        """Yields the sealed pages in which a message may be visible, ascending."""
+        """Yields the sealed pages that may have a visible message, ascending."""
         return (number for number in self._sealed if self._due.get(number, 0) <= now)
 
     def next_due(self) -> int:
-        """Returns when the next message becomes visible, as far as is known; NEVER."""
         return min(self.tail_due, *self._due.values(), NEVER)
 
     # -- in which page an id is
 
     def note_low(self, number: int, low: int) -> None:
-        """Notes that the ids of a page are greater than low."""
         at = bisect_left(self._lows, (number,))
         if at == len(self._lows) or self._lows[at][0] != number:
             self._lows.insert(at, (number, low))
 
     def range_of(self, mid: int, last: int) -> tuple[int, int]:
-        """Returns the first and the last page in which an id may be. last: the queue's last page."""
+        """Returns the first and the last page that may hold an id. last: the queue's last page."""
         at = bisect_left(self._lows, mid, key=itemgetter(1))
         lowest = self._lows[at - 1][0] if at else self._sealed.start
         highest = self._lows[at][0] - 1 if at < len(self._lows) else last

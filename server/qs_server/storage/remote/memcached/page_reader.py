@@ -13,7 +13,6 @@ from .servers import CALL_TIMEOUT, Servers
 
 _logger = logging.getLogger(__name__)
 _SCAN = 16
-"""Pages that a scan reads at one time."""
 
 _BEGUN_ANEW = (
     "queue %r has begun anew, empty: memcached at %s was restarted or flushed, gave the queue up for want of memory, "
@@ -27,8 +26,8 @@ _GIVEN_UP = (
 
 @dataclass(slots=True)
 class Snapshot:
-    """A queue as it was read: its head, and some pages, each with the token for compare-and-swap. None: there is no
-    such page."""
+    """A queue as it was read: its head, and pages with their tokens for compare-and-swap. None: the page does not
+    exist."""
 
     head: Head
     token: bytes
@@ -36,16 +35,14 @@ class Snapshot:
 
 
 class PageReader:
-    """Reads pages, and remembers in `index` what it has seen. All but `scan` is called inside `locked`. Methods raise
-    RemoteError."""
+    """Reads pages and updates `index`. Call all but `scan` inside `locked`. Methods raise RemoteError."""
 
     def __init__(self, qid: str, keys: Keys, servers: Servers) -> None:
         self.qid = qid
         self.keys = keys
         self.index = PageIndex()
         self.last_mid = -1
-        """The greatest id that was seen here: a queue that is made anew after a restart of memcached goes on from
-        it."""
+        """The greatest id seen here. A queue that is made anew after a restart of memcached goes on from it."""
         self._servers = servers
         self._lock = threading.RLock()
         self._generation = b""
@@ -54,8 +51,7 @@ class PageReader:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lets one thread of this process in at a time, so that they wait here and not by failing swaps. RemoteError
-        when it takes longer than an answer of memcached may."""
+        """Lets one thread in at a time, instead of failing swaps. RemoteError after CALL_TIMEOUT."""
         if not self._lock.acquire(timeout=CALL_TIMEOUT):
             raise RemoteError(
                 f"memcached at {self._servers.describe()} does not answer: others wait for queue {self.qid!r} already"
@@ -66,8 +62,8 @@ class PageReader:
             self._lock.release()
 
     def look(self, guess: int | None = None) -> Snapshot | None:
-        """Reads the head, and mostly in the same round trip the page with a number, or the last one. None: there is
-        nothing of the queue in memcached."""
+        """Reads the head and, mostly in the same round trip, a page (None: the last). None if memcached has no such
+        queue."""
         number, generation = self._last if guess is None else guess, self._generation
         keys = [self.keys.head]
         if generation:
@@ -90,12 +86,11 @@ class PageReader:
         return snapshot
 
     def look_for(self, mid: int) -> Snapshot | None:
-        """Reads the head, and the page of an id if it is known which page that is."""
         low, high = self.index.range_of(mid, self._last)
         return self.look(low if low == high else None)
 
     def generation(self) -> bytes | None:
-        """Returns the random number that the queue got when it was made in memcached; None if it is not there."""
+        """Returns the queue's random number, None if memcached has no such queue."""
         snapshot = self.look()
         return None if snapshot is None else snapshot.head.generation
 
@@ -107,11 +102,11 @@ class PageReader:
         self.index.tail_due = NEVER
 
     def note_removed(self) -> None:
-        """Notes that this process has removed the queue: its next look does not report a loss."""
+        """Notes that this process removed the queue: the next look logs no loss."""
         self._generation = b""
 
     def page(self, snapshot: Snapshot, number: int) -> Page | None:
-        """Returns a page of the queue, and reads it unless the snapshot has it. None: there is no such page."""
+        """Returns a page, from the snapshot or memcached; None if it does not exist."""
         if number not in snapshot.pages:
             key = self.keys.page(snapshot.head.generation, number)
             self._enter(snapshot, number, self._servers.gets([key]).get(key))
@@ -132,13 +127,13 @@ class PageReader:
         self.last_mid = max(self.last_mid, page.last)
 
     def note_loss(self) -> None:
-        """Notes that memcached has given up a page or a payload. The first loss is logged."""
+        """Logs the first eviction of a page or a payload."""
         if not self._loss_logged:
             _logger.warning(_GIVEN_UP, self.qid, self._servers.describe())
         self._loss_logged = True
 
     def scan(self, after: int) -> Iterator[Page]:
-        """Yields the pages that may have ids greater than `after`, ascending, each as it is when it is read."""
+        """Yields the pages that may have ids greater than `after`, ascending."""
         with self.locked():
             snapshot = self.look()
             if snapshot is None:
@@ -156,7 +151,7 @@ class PageReader:
             size = min(size * 2, _SCAN)
 
     def locate(self, snapshot: Snapshot, mid: int) -> int:
-        """Returns the number of the page in which an id is, if it is anywhere."""
+        """Returns the number of the only page that may hold an id."""
         low, high = self.index.range_of(mid, snapshot.head.last)
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,7 +1,7 @@
-"""Changes the head and the pages of one queue by compare-and-swap.
+"""Changes the head and the pages of one queue by compare-and-swap, with any number of other processes.
 
-Any number of processes do this at once. Whoever finds a step that another one has begun and not finished (a sealed page
-without a next one, an empty first page) does the rest of it.
+A process that finds a step that another one left unfinished (a sealed page without a next one, an empty first page)
+finishes it.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from .servers import NoRoomError, Servers, UnsureError
 
 _T = TypeVar("_T")
 TRIES = 60
-"""Swaps that may fail because somebody else was faster; each time, one of those who try succeeds."""
+"""Swaps that may fail in a row; each time, another process succeeds."""
 _PAUSE = 0.0005
 _LONGEST_PAUSE = 0.03
-"""Seconds between swaps, at random up to this, so that many processes do not meet again and again."""
+"""Seconds between swaps, at random up to this."""
 _GRAVE = 60
-"""Seconds for which a retired page's key stays, so that a process which had stopped does not make the page anew."""
+"""Seconds for which a retired page's key stays, so that a process that was stopped does not make the page again."""
 _TRIM = 100
-"""Empty pages that are given up at one time."""
+"""Empty pages that one `trim` removes."""
 
 
 class PageWriter:
-    """Changes pages. Methods are called inside PageReader.locked, and raise RemoteError and NoRoomError."""
+    """Call methods inside PageReader.locked. They raise RemoteError and NoRoomError."""
 
     def __init__(self, reader: PageReader, servers: Servers, clock: Clock) -> None:
         self.expired = 0
-        """Windows that have ended in pages which were written here."""
+        """Windows that ended in pages written here."""
         self._reader = reader
         self._servers = servers
         self._clock = clock
@@ -45,9 +45,9 @@ class PageWriter:
     def change(
         self, snapshot: Snapshot, number: int, edit: Callable[[Page], _T], *, use_reserve: bool = True
     ) -> _T | None:
-        """Lets `edit` change a page, and swaps it. When somebody else was faster, does so again with the newer page.
-        Returns what `edit` returned; None: there is no such page any more. use_reserve: does not fail for want of
-        room, because the change makes room sooner or later."""
+        """Lets `edit` change a page and swaps it, again with the newer page if another process was faster.
+        use_reserve: the change makes room later, so it must not fail for want of room. Returns the result of `edit`,
+        None if the page is gone."""
         written: dict[bytes, _T] = {}
         for count in range(TRIES):
             if count:
@@ -71,8 +71,8 @@ class PageWriter:
         raise self.busy()
 
     def change_message(self, receipt: Receipt, edit: Callable[[Page, int], _T]) -> tuple[_T, int]:
-        """Lets `edit` change the message with an index in its page. Returns what `edit` returned, and the page's
-        number. NoSuchMessageError, StaleReceiptError."""
+        """Lets `edit` change a message, given its page and index. Returns its result and the page's number.
+        NoSuchMessageError, StaleReceiptError."""
         reader = self._reader
         with reader.locked():
             if (snapshot := reader.look_for(receipt.mid)) is not None:
@@ -83,7 +83,6 @@ class PageWriter:
         raise no_such_message(reader.qid, receipt.mid)
 
     def busy(self) -> RemoteError:
-        """Returns the error for when others are always faster."""
         return RemoteError(f"queue {self._reader.qid!r}: too many change it at once; try again")
 
     def _swap(
@@ -96,7 +95,7 @@ class PageWriter:
         stamps: dict[bytes, _T] | None = None,
         expire: int = 0,
     ) -> bool:
-        """stamps: of all that was written to the page here, by which a swap is recognised whose answer was lost."""
+        """stamps: of all writes to the page here, to recognise a swap whose answer was lost."""
         found = snapshot.pages.pop(number)
         token = found[1] if found is not None else b"0"
         key, slots, data = self._reader.keys.page(snapshot.head.generation, number), page.slots, page.encode()
@@ -121,7 +120,6 @@ class PageWriter:
         raise RemoteError(f"{error}; whether it has been done is not known: look before you repeat it") from None
 
     def note_due(self, snapshot: Snapshot, number: int, page: Page) -> None:
-        """Notes when a message of a page becomes visible, after the page was written or looked at."""
         due = min(page.entries.visible_at, default=NEVER)
         if number == snapshot.head.last:
             self._reader.index.tail_due = due
@@ -133,7 +131,7 @@ class PageWriter:
     # -- the head, and which pages there are
 
     def make(self) -> Snapshot:
-        """Reads the head, and makes one if there is none."""
+        """Returns the queue; makes it if memcached does not have it."""
         for count in range(TRIES):
             if (snapshot := self._reader.look()) is not None:
                 return snapshot
@@ -146,19 +144,19 @@ class PageWriter:
         raise self.busy()
 
     def generation(self) -> bytes:
-        """Returns the queue's generation. Makes the queue if it is not there."""
+        """Returns the queue's generation; makes the queue if memcached does not have it."""
         with self._reader.locked():
             return self.make().head.generation
 
     def _swap_head(self, snapshot: Snapshot) -> bool:
-        """Writes a changed head. False: somebody else was faster, or nobody knows; look again."""
+        """False: another process was faster, or the answer was lost; look again."""
         try:
             return self._servers.cas_in_reserve(self._reader.keys.head, snapshot.head.encode(), snapshot.token)
         except UnsureError:
             return False
 
     def tail(self) -> tuple[Snapshot, Page]:
-        """Returns the last page, open; makes one if there is none."""
+        """Returns the last page, which is open; adds one if needed."""
         for count in range(TRIES):
             if count > 2:
                 _pause(count)
@@ -180,7 +178,6 @@ class PageWriter:
         self._servers.keep_reserve(key, value)  # it gets as small again when it is sealed and used up
 
     def _grow(self, snapshot: Snapshot, sealed: Page) -> None:
-        """Adds a page after the last one, which is sealed."""
         head = snapshot.head
         self._add_page(head, head.last + 1, sealed.last)
         head.last += 1
@@ -191,7 +188,7 @@ class PageWriter:
                 self.delete_page(now.head, head.last)
 
     def log_change(self, number: int) -> None:
-        """Tells other processes that a message in a page is visible sooner than they may know."""
+        """Logs in the head that a message in a page is visible sooner than other processes know."""
         for count in range(TRIES):
             if count:
                 _pause(count)
@@ -205,7 +202,7 @@ class PageWriter:
         raise self.busy()
 
     def trim(self) -> None:
-        """Gives up the first pages as far as they are empty or gone, if the first one was seen to be empty."""
+        """Removes empty pages at the beginning, if the first one was seen to be empty."""
         if self._trim_due:
             self._trim_due = False
             with contextlib.suppress(NoRoomError):  # then later: whoever removed the last message is done
@@ -233,8 +230,8 @@ class PageWriter:
     # -- removing the queue
 
     def seal(self, snapshot: Snapshot) -> bool:
-        """Seals the last page of an empty queue: whoever pushes from now on changes the head, so that it cannot be
-        dropped. False: something has been pushed; look again."""
+        """Seals the last page of an empty queue, so that a push has to change the head. False: there was a push;
+        look again."""
         page = self._reader.page(snapshot, snapshot.head.last)
         if page is None or page.entries:
             return page is None
@@ -249,10 +246,8 @@ class PageWriter:
         return done
 
     def delete_page(self, head: Head, number: int) -> None:
-        """Removes a page that nobody can find any more."""
         self._servers.delete([self._reader.keys.page(head.generation, number)])
 
 
 def _pause(count: int) -> None:
-    """Waits before another attempt. count: how many there were."""
     time.sleep(random.uniform(0, min(_PAUSE * 2**count, _LONGEST_PAUSE)))  # noqa: S311

@@ -1,5 +1,4 @@
-"""The payloads of one queue: items of their own, in chunks where one item is too small. A payload is stored before its
-message, and removed after it."""
+"""The payloads of one queue, in chunks. A payload is stored before its message and removed after it."""
 
 import contextlib
 import os
@@ -13,18 +12,18 @@ from .servers import NoRoomError, Servers
 CHUNK = 500_000
 """Bytes. memcached's items are 1 MiB at most, and those above 512 KiB cost it more."""
 _AT_ONCE = 8 * 1024 * 1024
-"""Bytes, about, that are sent to memcached before its answers are read."""
+"""Bytes sent to memcached, about, before its answers are read."""
 
 
 class Payloads:
-    """Stores, finds and removes payloads. Methods raise RemoteError, `store` also NoRoomError."""
+    """Methods raise RemoteError, `store` also NoRoomError."""
 
     def __init__(self, keys: Keys, servers: Servers) -> None:
         self._keys = keys
         self._servers = servers
 
     def store(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Stores payloads that belong to no message yet, all or none, and returns their tokens."""
+        """Stores payloads, all or none. Returns their tokens."""
         push = os.urandom(8)
         tokens = [push + index.to_bytes(4, "big") for index in range(len(payloads))]
         stored: list[str] = []
@@ -50,7 +49,7 @@ class Payloads:
         return [self._keys.chunk(token, chunk) for chunk in range(-(-size // CHUNK))]
 
     def find(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-        """Returns the payloads that are there as a whole, by token."""
+        """Returns the complete payloads by token."""
         names = {entry.token: (entry.size, self._chunks(entry.token, entry.size)) for entry in entries}
         items = self._servers.get([key for _, keys in names.values() for key in keys])
         found = {}
@@ -61,11 +60,11 @@ class Payloads:
         return found
 
     def remove(self, entries: Iterable[Entry]) -> None:
-        """Removes the payloads of messages that are gone. Raises nothing: what stays only takes room."""
+        """Raises nothing: what stays only takes room."""
         self._delete([key for entry in entries for key in self._chunks(entry.token, entry.size)])
 
     def remove_stored(self, tokens: Iterable[bytes], payloads: Iterable[bytes]) -> None:
-        """Removes payloads that were stored, and that no message has. Raises nothing."""
+        """Removes stored payloads that no message has. Raises nothing."""
         pairs = zip(tokens, payloads, strict=True)
         self._delete([key for token, payload in pairs for key in self._chunks(token, len(payload))])
 

@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Producer:
-    """Pushes and copies. Several threads may use it; they do not wait for each other while payloads are on their way.
-    Methods raise RemoteError and QueueFullError. changed: called when there is a new message."""
+    """Pushes and copies. Several threads may use it, without waiting for each other's payloads. Methods raise
+    RemoteError and QueueFullError. changed: called after each push."""
 
     reader: PageReader
     writer: PageWriter
@@ -34,7 +34,7 @@ class Producer:
     changed: Callable[[], None]
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Stores messages, all or none; returns their ids. UnsupportedError for more than a page can have."""
+        """See Queue. UnsupportedError for more messages than a page can have."""
         if len(drafts) > MOST:
             raise UnsupportedError(f"a list of {len(drafts)} messages is too long for memcached: {MOST} is the most")
         if not drafts:
@@ -59,7 +59,6 @@ class Producer:
         return mids
 
     def _store(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
-        """Stores messages whose payloads are stored."""
         if not drafts:
             return []
         with self.reader.locked(), self.capacity.reserve(len(drafts)):
@@ -84,7 +83,7 @@ class Producer:
         return list(range(first, first + len(drafts)))
 
     def _append(self, snapshot: Snapshot, count: int, add: Callable[[Page], _T | None]) -> _T | None:
-        """Lets `add` put messages into the last page. None: the queue has changed, or gets another page; look again."""
+        """Lets `add` put messages into the last page. None: the queue changed; look again."""
 
         def edit(page: Page) -> _T | None:
             if page.state != OPEN:
@@ -97,7 +96,7 @@ class Producer:
         return self.writer.change(snapshot, snapshot.head.last, edit, use_reserve=False)
 
     def insert(self, mid: int, payload: bytes) -> bool:
-        """Stores a message under an id that it has elsewhere. False when the queue holds that id."""
+        """Stores a copy under its id. False if the queue holds that id."""
         if self._holds(mid):  # then it needs no room
             return False
         [token] = self.payloads.store([payload])

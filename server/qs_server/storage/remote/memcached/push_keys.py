@@ -1,7 +1,7 @@
-"""The keys of pushes: which message a key stands for, so that a push that is repeated stores nothing.
+"""The keys of pushes, by which a repeated push stores nothing.
 
-A key is claimed with memcached's add before its message is stored, and tells the id afterwards. Whoever finds a claim
-without an id looks whether the message has come all the same: the process that claimed it may have been killed.
+A key is claimed with memcached's add before its message is stored, and holds the id afterwards. Another process that
+finds a claim without an id searches for the message: the claim's process may have been killed.
 """
 
 import time
@@ -16,9 +16,9 @@ WINDOW = 300 * SECOND
 _EXPIRE = WINDOW // SECOND + 1
 """Seconds. memcached rounds the end of an item down to its own seconds; the time in the item is what counts."""
 _CLAIM_TIMEOUT = 2 * CALL_TIMEOUT
-"""Seconds for which a claim of another process is waited for: one that is alive does not take longer."""
+"""Seconds to wait for another process's claim, which takes no longer while it lives."""
 _CLAIM_POLL = 0.05
-"""Seconds between two looks at such a claim: memcached does not tell when it is done."""
+"""Seconds between two looks at such a claim."""
 
 
 class PushKeys:
@@ -36,8 +36,8 @@ class PushKeys:
         self._mids: dict[int, int] = {}  # drafts that are stored -> their ids
 
     def claim(self, generation: Callable[[], bytes], keys: Sequence[str | None]) -> list[int]:
-        """Claims the keys that are not in use. generation: returns the queue's. Returns the indexes of the drafts that
-        have to be stored."""
+        """Claims the keys that are free. generation: returns the queue's. Returns the indexes of the drafts to
+        store."""
         texts = {index: text for index, text in enumerate(keys) if text is not None}
         current = generation() if texts else b""
         try:
@@ -56,7 +56,7 @@ class PushKeys:
         return [index for index in range(len(keys)) if index not in self._mids and index not in self._same]
 
     def _claim_one(self, key: str, token: bytes) -> int | None:
-        """Claims a key, or returns the message that it stands for."""
+        """Claims a key, or returns its message."""
         ours = _encode(-1, self._clock(), token)
         until = time.monotonic() + _CLAIM_TIMEOUT
         while not self._servers.add(key, ours, _EXPIRE):
@@ -78,8 +78,8 @@ class PushKeys:
         return None
 
     def _find(self, key: str, at: int, token: bytes) -> int:
-        """Returns the message with a token, whose push began at that time; -1: there is none. Ids are never less than
-        the time of their push."""
+        """Returns the message of a token whose push began at that time, -1 if there is none. Ids are never below
+        that time."""
         for page in self._reader.scan(at - 1):
             for entry in page.entries:
                 if entry.token == token:
@@ -88,7 +88,7 @@ class PushKeys:
         return -1
 
     def settle(self, stored: dict[int, int]) -> list[int]:
-        """Writes the ids of the drafts that were stored to their keys. Returns the ids of all drafts."""
+        """Writes the ids of the stored drafts to their keys. Returns the ids of all drafts."""
         mids = stored | self._mids
         mids |= {index: mids[first] for index, first in self._same.items()}
         values = {key: _encode(mids[index], self._began, self._tokens[index]) for key, index in self._claimed.items()}
@@ -96,7 +96,7 @@ class PushKeys:
         return [mids[index] for index in range(len(self._tokens))]
 
     def release(self) -> None:
-        """Gives up the claims: nothing has been stored."""
+        """Gives up the claims after nothing was stored."""
         self._servers.delete(self._claimed)
 
 

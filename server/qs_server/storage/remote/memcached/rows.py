@@ -12,8 +12,7 @@ ROW = 8 + 8 + 4 + 4 + 1 + _TOKEN
 
 
 class Entry(NamedTuple):
-    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the
-    payload's items."""
+    """visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the payload's items."""
 
     mid: int
     visible_at: int
@@ -24,7 +23,7 @@ class Entry(NamedTuple):
 
 
 class Rows:
-    """The messages of a page by id, in a column for each field of Entry."""
+    """A column for each field of Entry, by id."""
 
     __slots__ = ("_columns", "delayed", "mids", "receives", "sizes", "visible_at")
 
@@ -33,13 +32,11 @@ class Rows:
         self.mids, self.visible_at, self.receives, self.sizes, self.delayed, _ = self._columns
 
     def encode(self) -> bytes:
-        """Returns one column after the other, numbers in little-endian order."""
         *numbers, delayed, tokens = self._columns
         return b"".join([*(_little_endian(column).tobytes() for column in numbers), delayed, *tokens])
 
     @staticmethod
     def decode(data: memoryview, count: int) -> "Rows":
-        """Reads so many messages from the beginning of what `encode` returned."""
         columns: list[Any] = []
         for typecode in "QQII":
             column = array(typecode)
@@ -70,12 +67,10 @@ class Rows:
             del column[index]
 
     def find(self, mid: int) -> int | None:
-        """Returns the index of a message, None if it is not here."""
         index = bisect_left(self.mids, mid)
         return index if index < len(self.mids) and self.mids[index] == mid else None
 
     def insert(self, entry: Entry) -> None:
-        """Adds a message at the place of its id."""
         index = bisect_left(self.mids, entry.mid)
         for column, value in zip(self._columns, entry, strict=True):
             column.insert(index, value)

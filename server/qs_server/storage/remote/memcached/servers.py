@@ -1,7 +1,7 @@
-"""The memcached servers: connections, which key is at which server, and what their errors mean.
+"""Connections to the memcached servers, which key is at which server, and the texts of their errors.
 
-A key is at one server, found by rendezvous hashing over all of them (pymemcache's), and stays there when that server is
-down: its callers get an error. If it were looked for elsewhere, two writers could each swap a page of their own.
+pymemcache's rendezvous hashing gives each key one server, also while that is down: if its keys moved to another one,
+two writers could each swap a page of their own.
 """
 
 import importlib
@@ -15,16 +15,16 @@ CONNECT_TIMEOUT = 2.0
 CALL_TIMEOUT = 5.0
 """Seconds for a connection to be made, and for each answer."""
 _IDLE = 64
-"""Connections of one server that are kept for the next call."""
+"""Connections a server that are kept for the next call."""
 _BATCH = 200
-"""Keys that are asked for at one time."""
+"""Keys a call."""
 _ROOM_TRIES = 20
 _ROOM_WAIT = 0.01
 """Seconds between tries to use the reserve: another server may be using it."""
 
 
 class UnsureError(RemoteError):
-    """A call that changes something has been sent, and no answer came: it may have been done, or be done yet."""
+    """No answer came to a change: it may have been done, or may still be."""
 
 
 class NoRoomError(QueueFullError):
@@ -41,10 +41,9 @@ def _load(module: str) -> Any:
 
 
 class Server:
-    """One memcached. Several threads may use it; each call has a connection for itself."""
+    """Several threads may use it; each call has its own connection."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Connects to nothing yet. RemoteError when the client library is not installed."""
         self._library = _load("pymemcache")
         self.address = (host, port)
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -52,9 +51,8 @@ class Server:
         self._free: list[Any] = []  # list.pop and list.append need no lock
 
     def call(self, method: str, *args: Any, again: bool, **named: Any) -> Any:
-        """Calls a method of pymemcache's Client. again: doing it twice does no harm, so it is tried again when the
-        connection turns out to be closed, as all are after a restart. RemoteError, NoRoomError; UnsureError unless
-        again."""
+        """Calls a method of pymemcache's Client. again: it may be done twice, and is tried again if the connection
+        was closed. RemoteError, NoRoomError; UnsureError unless again."""
         tries = 2 if again else 1
         while True:
             tries -= 1
@@ -116,7 +114,6 @@ class Server:
                 return
 
     def close(self) -> None:
-        """Closes the connections; those in use are closed when their calls end."""
         self._closed = True
         self._close_free()
 
@@ -125,8 +122,7 @@ class Servers:
     """All servers, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
-        """namespace: what the keys of reserves begin with. RemoteError without any address, and when the client library
-        is not installed."""
+        """namespace: begins the keys of reserves. RemoteError without addresses or the client library."""
         if not addresses:
             raise RemoteError("no memcached server is named: give at least one as HOST:PORT")
         self._servers = {server.name: server for server in (Server(host, port) for host, port in addresses)}
@@ -134,7 +130,6 @@ class Servers:
         self._ring = _load("pymemcache.client.rendezvous").RendezvousHash(sorted(self._servers))
 
     def describe(self) -> str:
-        """Returns the addresses."""
         return ", ".join(self._servers)
 
     def _at(self, key: str) -> Server:
@@ -143,7 +138,7 @@ class Servers:
         return self._servers[self._ring.get_node(key)]
 
     def _parts(self, keys: Iterable[str]) -> list[tuple[Server, list[str]]]:
-        """Returns the keys by server, in their order, at most _BATCH at a time."""
+        """Returns the keys by server, in order, at most _BATCH a part."""
         by_server: dict[str, list[str]] = {}
         for key in keys:
             by_server.setdefault(self._at(key).name, []).append(key)
@@ -156,11 +151,10 @@ class Servers:
     # -- reading
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Returns the items that there are of the keys."""
         return self._get("get_many", keys)
 
     def gets(self, keys: Iterable[str]) -> dict[str, tuple[bytes, bytes]]:
-        """Returns the same, each with its token for `cas`. The first key is read before the others."""
+        """Returns each item with its token for `cas`. The first key is read first."""
         return self._get("gets_many", keys)
 
     def _get(self, method: str, keys: Iterable[str]) -> dict[str, Any]:
@@ -172,22 +166,22 @@ class Servers:
     # -- storing
 
     def set_many(self, items: Mapping[str, bytes], expire: int = 0) -> None:
-        """Stores items that nobody else stores. expire: seconds, 0 for no end."""
+        """expire: seconds, 0 for never."""
         for server, part in self._parts(items):
             server.call("set_many", {key: items[key] for key in part}, expire, again=True)
 
     def add(self, key: str, value: bytes, expire: int = 0) -> bool:
-        """Stores an item unless there is one. Also False when it was stored and the answer was lost."""
+        """Stores an item unless there is one. Also False if it was stored and the answer was lost."""
         return bool(self._at(key).call("add", key, value, expire, again=True))
 
     def cas(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """Stores an item in place of the one that was read with the token; False when that is not there any more.
-        expire: seconds, 0 for no end, -1: the item is deleted. UnsureError."""
+        """Replaces the item that was read with the token; False if it changed. expire: seconds, 0 never, -1 deletes.
+        UnsureError."""
         return bool(self._at(key).call("cas", key, value, token, expire, again=False))
 
     def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """Does the same without failing for want of room, if it can: memcached needs room for the new item before it
-        frees the old one, so an item of each size is kept as a reserve that can be given up for a moment."""
+        """Calls `cas`, without failing for want of room if possible: memcached needs room for the new item before it
+        frees the old one, so an item of each size is kept that can be given up for a moment."""
         for attempt in range(_ROOM_TRIES):
             try:
                 if attempt:
@@ -202,7 +196,7 @@ class Servers:
         return self.cas(key, value, token, expire)
 
     def keep_reserve(self, key: str, value: bytes) -> None:
-        """Makes a reserve for such a value at the server of the key, if there is none, and room for one."""
+        """Adds a reserve for such a value at the key's server, if there is none and room for one."""
         name, size = self._reserve(key, value)
         try:
             self._at(key).call("add", name, bytes(size), again=True)
@@ -210,23 +204,21 @@ class Servers:
             return
 
     def _reserve(self, key: str, value: bytes) -> tuple[str, int]:
-        """Returns the key of a reserve and the size of its value: both together are as long as the item's."""
+        """Returns the key and the value's size of a reserve that is as long as the item."""
         total = len(key) + len(value)
         name = f"{self._namespace}:reserve:{total}"
         return name, max(total - len(name), 0)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes items. A key without an item is no error."""
         for server, part in self._parts(keys):
             server.call("delete_many", part, again=True)
 
     def count(self, key: str, by: int) -> int | None:
-        """Adds to a number, which does not go below 0, and returns it. None: there is none."""
+        """Adds to a number, at least 0, and returns it. None if there is none."""
         method = "incr" if by >= 0 else "decr"
         result = self._at(key).call(method, key, abs(by), again=False)
         return None if result is None else int(result)
 
     def close(self) -> None:
-        """Closes the connections."""
         for server in self._servers.values():
             server.close()

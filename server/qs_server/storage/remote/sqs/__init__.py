@@ -1,6 +1,6 @@
 """The `sqs` engine: queues that an SQS endpoint keeps, Amazon's or any other server that speaks its protocol."""
 
-from .call_policy import CallPolicy
+from .client import CallPolicy
 from .sqs_engine import SqsEngine
 
 __all__ = ["CallPolicy", "SqsEngine"]

@@ -1,32 +1,50 @@
-"""Calls of SQS with boto3: repeated while that may help, with errors that say what to do.
-
-boto3 is imported when the first call is made: it is an extra, and takes a second to import. So a server starts whether
-SQS can be reached or not.
-"""
+"""Calls SQS with boto3, and repeats calls that may succeed later. boto3, an extra that takes a second to import, is
+imported at the first call: a server starts whether SQS can be reached or not."""
 
 import importlib
 import random
 import re
 import threading
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...engine import RemoteError, StorageError
-from .call_policy import CallPolicy
 
 _CONNECTIONS = 100
-"""Connections that are kept open: a long poll has one for itself."""
+"""Connections kept open: each long poll has its own."""
 _ANY_REGION = "us-east-1"
-"""For an endpoint that was named: requests have to be signed for some region."""
+"""For a named endpoint: requests are signed for some region."""
 _BUSY = frozenset(
     {"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "ServiceUnavailable", "InternalError"}
 )
 _REFUSED = re.compile("AccessDenied|AccessKey|AuthFailure|Expired|OptInRequired|Signature|Token|UnrecognizedClient")
-"""Parts of SQS's codes for credentials that it does not accept."""
+"""Parts of SQS's codes for credentials that it refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """Seconds. With the defaults a call fails after some 3 s of pauses, or after a minute without an answer."""
+
+    attempts: int = 5
+    """Calls, the first one included; at least 1."""
+    pause: float = 0.25
+    """Before the second attempt, doubled before each further one. Each is shortened at random, by half at most."""
+    longest_pause: float = 5.0
+    connect_timeout: float = 3.0
+    read_timeout: float = 10.0
+    """For an answer, in addition to the wait for a message."""
+    longest_poll: int = 20
+    """Whole seconds that SQS waits for a message; it allows 20."""
+    leave: float = 1.0
+    """Seconds that `close` waits for long polls without a receiver."""
+    settle: float = 5.0
+    """The same for queues with a message that was made visible less than that ago: SQS may have given it to such a
+    poll."""
 
 
 class CallError(RemoteError):
-    """A call of SQS has failed. codes: SQS's words for the error; empty when SQS did not answer."""
+    """codes: SQS's words for the error; empty when SQS did not answer."""
 
     def __init__(self, text: str, codes: frozenset[str] = frozenset()) -> None:
         super().__init__(text)
@@ -34,27 +52,24 @@ class CallError(RemoteError):
 
 
 class SqsClient:
-    """Makes calls. Several threads may use it."""
+    """Several threads may use it."""
 
     def __init__(self, endpoint: str | None, region: str | None, policy: CallPolicy) -> None:
-        """endpoint: a URL, None for Amazon's in the region; region: None for the environment's. StorageError when the
-        endpoint is no URL."""
+        """endpoint: a URL, None for Amazon's; region: None for the environment's. StorageError for a bad endpoint."""
         if endpoint is not None and not _is_url(endpoint):
             raise StorageError(f"the endpoint of SQS is a URL like http://127.0.0.1:9324; this is {endpoint!r}")
         self.endpoint = endpoint or "Amazon"
-        """The endpoint's name in errors."""
         self._url = endpoint
         self._region = region
         self.policy = policy
         self._closing = threading.Event()
         self._connecting = threading.Lock()
         self._boto: Any = None
-        """botocore's errors, once it is imported."""
         self._clients: list[Any] = []
         """For calls that are answered at once, and for long polls."""
 
     def connect(self) -> list[Any]:
-        """Makes boto3's clients, which sends nothing, unless they are made. RemoteError."""
+        """Makes boto3's clients once, which sends nothing. RemoteError."""
         with self._connecting:  # which also keeps boto3's session to one thread
             if not self._clients:
                 try:
@@ -96,8 +111,7 @@ class SqsClient:
         return clients
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Does one operation, named as in boto3, and returns its answer. Repeats it while another attempt may succeed,
-        up to `CallPolicy.attempts` times. CallError; RemoteError when boto3 is missing."""
+        """Does an operation of boto3, and repeats it while that may help. CallError; RemoteError without boto3."""
         short, long = self._clients or self.connect()
         client = long if parameters.get("WaitTimeSeconds") else short
         attempt, pause = 1, self.policy.pause
@@ -113,7 +127,7 @@ class SqsClient:
             attempt, pause = attempt + 1, min(2 * pause, self.policy.longest_pause)
 
     def _may_pass(self, error: Any) -> bool:
-        """Returns True if the same call may succeed a little later."""
+        """Tells whether the call may succeed later."""
         if not isinstance(error, self._boto.ClientError):
             return isinstance(error, self._boto.HTTPClientError | self._boto.ConnectionError)
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -146,11 +160,10 @@ class SqsClient:
         return CallError(f"{where} cannot be asked to do {operation}: {error}")
 
     def close(self) -> None:
-        """Ends the pauses between attempts. A call that fails from now on is not repeated."""
+        """Ends the pauses between attempts, and repeats no call from now on."""
         self._closing.set()
 
     def disconnect(self) -> None:
-        """Closes the connections that no call uses."""
         for client in self._clients:
             client.close()
 

@@ -1,8 +1,5 @@
-"""The options of a queue that SQS keeps and acts on: its dead-letter queue, after how many receives, and its
-retention.
-
-Any program with the rights can change them at SQS. So this server keeps no copy of them, and asks.
-"""
+"""The options of a queue that SQS keeps: dead-letter queue, receives, retention. Other programs can change them at
+SQS, so this server keeps no copy and asks."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +11,7 @@ from ...retention import refuse_retention
 from .queue_names import qid_of
 
 ARN = "QueueArn"
-"""SQS's name for a queue in other queues' attributes: `arn:aws:sqs:REGION:ACCOUNT:NAME`."""
+"""An ARN: `arn:aws:sqs:REGION:ACCOUNT:NAME`."""
 LONGEST_WINDOW = 43_200
 """Seconds that a message may be invisible: 12 hours (ReceiveMessage, VisibilityTimeout)."""
 LEAST_RETENTION = 60
@@ -23,11 +20,11 @@ LONGEST_RETENTION = 1_209_600
 USUAL_RETENTION = 345_600
 """Seconds for which SQS keeps a message unless it is told another time: 4 days."""
 NAMES = (ARN, "RedrivePolicy", "MessageRetentionPeriod")
-"""The attributes that `read` needs."""
+"""Attributes that `read` needs."""
 
 
 def check_options(options: Options) -> None:
-    """Raises UnsupportedError for options of a queue that SQS cannot honour."""
+    """UnsupportedError for options that SQS cannot honour."""
     if options.capacity is not None:
         raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
     if options.timestamps != "us":
@@ -44,14 +41,14 @@ def check_options(options: Options) -> None:
 
 
 def _retention(options: Options) -> int:
-    """Returns the seconds for which SQS is to keep messages. UnsupportedError."""
+    """Returns seconds. UnsupportedError."""
     if options.retention is None:
         return USUAL_RETENTION
     return whole_seconds(options.retention, LONGEST_RETENTION, "a retention")
 
 
 def whole_seconds(micros: int, most: int, what: str) -> int:
-    """Returns whole seconds, rounded up. UnsupportedError when there are more than SQS allows."""
+    """Rounds up. UnsupportedError for more seconds than SQS allows."""
     whole = -(-micros // SECOND)
     if whole > most:
         raise UnsupportedError(f"SQS allows {what} of at most {most} seconds; {whole} were asked for")
@@ -59,13 +56,13 @@ def whole_seconds(micros: int, most: int, what: str) -> int:
 
 
 def without(options: Options) -> Options:
-    """Returns the options that this server keeps, without those that SQS keeps."""
+    """Removes the options that SQS keeps."""
     return replace(options, dead_letter="", max_receives=None, retention=None)
 
 
 def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
-    """Returns the options of a queue with what SQS says in its attributes. A dead-letter queue that no queue of the
-    prefix can be is left out. LookupError, ValueError when they are not those of SQS."""
+    """Adds SQS's attributes to the options, without a dead-letter queue outside of the prefix. LookupError,
+    ValueError if they are not SQS's."""
     retention = attributes.get("MessageRetentionPeriod")  # not every endpoint has it
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     place, _, name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")
@@ -79,8 +76,8 @@ def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Option
 
 
 def changed(old: Options, new: Options, target: str) -> dict[str, str]:
-    """Returns the attributes that make SQS's options the new ones; those that are the same are left out, so that what
-    others have set stays. target: the ARN of the new dead-letter queue."""
+    """Returns the attributes that differ; the others stay as another program has set them. target: ARN of the new
+    dead-letter queue."""
     attributes = {}
     if new.visibility != old.visibility:
         attributes["VisibilityTimeout"] = str(whole_seconds(new.visibility, LONGEST_WINDOW, "a visibility window"))
@@ -93,5 +90,5 @@ def changed(old: Options, new: Options, target: str) -> dict[str, str]:
 
 
 def source_of(arn: str, prefix: str) -> str | None:
-    """Returns the queue of an ARN; None if no queue of the prefix can be it."""
+    """Returns the queue of an ARN; None if it is not of the prefix."""
     return qid_of(arn.rpartition(":")[2], prefix)

@@ -1,8 +1,8 @@
 """Waits for messages with long polls: SQS answers when there is one, or after 20 seconds.
 
-A poll that was begun cannot be called off: SQS may give a message to it at any moment until its end. So each has a
-thread of its own, and whoever waits may leave before its end. The next receiver of the same queue, window and count
-takes the poll over; when there is nobody by the time a message comes, the message is given back at once.
+A poll cannot be cancelled: SQS may give it a message until its end. So each has its own thread, and the receiver may
+leave earlier. The next receiver of the same queue, window and count takes the poll over; without one, a message is
+given back at once.
 """
 
 import math
@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ...engine import RemoteError, StorageError
-from .call_policy import CallPolicy
+from .client import CallPolicy
 from .messages import Received
 
 _STOP_INTERVAL = 0.5
-"""Seconds between two looks at whether to stop: an Event cannot be waited for together with a Condition."""
+"""Seconds between two looks at `stop`: an Event and a Condition cannot be waited for together."""
 
 
 class _Poll:
     def __init__(self, wanted: tuple[str, int, int]) -> None:
-        """wanted: queue, window in seconds, count: by which polls are the same."""
+        """wanted: queue, window in seconds, count."""
         self.wanted = wanted
         self.done = False
         self.left = False
@@ -29,7 +29,7 @@ class _Poll:
 
 
 class LongPolls:
-    """The polls of all queues. Several threads may use it."""
+    """Several threads may use it."""
 
     def __init__(
         self,
@@ -37,25 +37,25 @@ class LongPolls:
         give_back: Callable[[Sequence[Received]], None],
         policy: CallPolicy,
     ) -> None:
-        """receive: of a queue, with a window, a count, and seconds to wait."""
+        """receive: takes queue, window, count and seconds to wait."""
         self._receive = receive
         self._give_back = give_back
         self._policy = policy
         self._changed = threading.Condition()  # and the lock for what follows
         self._left: list[_Poll] = []
         self._shown: dict[str, float] = {}
-        """When a message of a queue was made visible last, as of time.monotonic."""
+        """When a message of a queue was made visible, as of time.monotonic."""
 
     def note_visible(self, qid: str) -> None:
-        """Notes that a message is about to be made visible. SQS may give it to any poll of the queue."""
+        """Notes that a message is about to be made visible: SQS may give it to any poll of the queue."""
         with self._changed:
             self._shown[qid] = time.monotonic()
 
     def wait(
         self, windows: Mapping[str, int], count: int, deadline: float, stop: threading.Event | None
     ) -> list[Received]:
-        """Returns the messages of the first queue that has any, and what others have by then: at most count of each
-        queue; none by the deadline (monotonic), or when told to stop. windows: seconds, by queue."""
+        """Returns at most count messages of each queue that has some by the time the first one has; none at the
+        deadline (monotonic) or when stopped. windows: seconds, by queue."""
         polls = [self._begin((qid, window, count), deadline) for qid, window in windows.items()]
         stopped = False
         try:
@@ -76,7 +76,7 @@ class LongPolls:
         return found
 
     def _renew(self, polls: list[_Poll], deadline: float) -> bool:
-        """Begins again those polls that have ended with nothing. False: there was none."""
+        """Restarts the polls that ended empty. False if there were none."""
         ended = [number for number, poll in enumerate(polls) if poll.done]
         for number in ended:
             polls[number] = self._begin(polls[number].wanted, deadline)
@@ -115,7 +115,7 @@ class LongPolls:
                 self._changed.notify_all()
 
     def _leave(self, polls: list[_Poll]) -> list[Received]:
-        """Returns what has come. Polls that are not over go on."""
+        """Returns what has come. Unfinished polls go on."""
         found: list[Received] = []
         with self._changed:
             for poll in polls:
@@ -127,14 +127,14 @@ class LongPolls:
         return found
 
     def close(self) -> None:
-        """Waits a moment for the polls that were left, and longer for those that may be getting a message."""
+        """Waits a moment for polls without a receiver, longer for those that may be getting a message."""
         begun = time.monotonic()
         with self._changed:
             while (left := self._wait_until(begun) - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _wait_until(self, begun: float) -> float:
-        """Returns when all the polls that were left have had their time. begun: when `close` began."""
+        """begun: when `close` began."""
         settle, leave = self._policy.settle, begun + self._policy.leave
         shown = [self._shown.get(poll.wanted[0], begun - settle) for poll in self._left]
         return max((max(leave, min(begun, at) + settle) for at in shown), default=begun)

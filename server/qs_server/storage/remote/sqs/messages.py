@@ -1,12 +1,11 @@
-"""Messages as SQS carries them: text in the body, and attributes for the id and the encoding.
+"""Messages as SQS carries them: text in the body, attributes for the id and the encoding.
 
-A payload that is UTF-8 and has only characters that SQS allows (SendMessage: tab, line feed, carriage return, U+0020 to
-U+D7FF, U+E000 to U+FFFD, U+10000 on) is the body as it is, so that other programs read it. Anything else is Base64,
-and the attribute `qs-encoding` says so. A body cannot be empty: that of an empty payload is `-`.
+A payload of UTF-8 with only the characters that SQS allows (SendMessage: tab, line feed, carriage return, U+0020 to
+U+D7FF, U+E000 to U+FFFD, U+10000 on) is the body itself, for other programs to read. Others are Base64, and the
+attribute `qs-encoding` says so. The body of an empty payload is `-`.
 
-SQS's ids are no numbers; ours travel along as an attribute. A message that another program sent has none: its id is
-made of the time at which it was sent, which SQS gives in milliseconds, and of a hash of SQS's id within that
-millisecond, so it is the same each time it is received.
+Our id is an attribute. The id of another program's message is the time at which it was sent, in SQS's milliseconds,
+plus a hash of SQS's id: the same each time it is received.
 """
 
 import base64
@@ -19,30 +18,29 @@ from typing import Any, NamedTuple
 from ...engine import QueueFullError
 
 MOST_BYTES = 256 * 1024
-"""Bytes of a message with its attributes, and of the messages of one call. Amazon's allows more by now; other endpoints
-do not."""
+"""Bytes a message with its attributes, and a call. Amazon allows more; other endpoints do not."""
 MOST_ENTRIES = 10
-"""Messages of one call."""
+"""Messages a call."""
 MID = "qs-mid"
 """The attribute with our id of the message."""
 ENCODING = "qs-encoding"
-"""The attribute that says how the payload became the body: `base64`, or `empty`. Without it: as it is."""
+"""How the payload became the body: `base64` or `empty`; missing: as it is."""
 SOURCE = "DeadLetterQueueSourceArn"
-"""SQS's attribute of a dead letter: the queue from which it came."""
+"""SQS's attribute of a dead letter: its former queue."""
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class Entry(NamedTuple):
-    """A message to send, as SendMessageBatch wants it. size: bytes that count for SQS."""
+    """A message for SendMessageBatch. size: bytes that count for SQS."""
 
     parameters: dict[str, Any]
     size: int
 
 
 class Received(NamedTuple):
-    """A message that SQS gave. message: SQS's id; handle: names this receive of it; until: the end of its window;
-    source: the ARN of the queue from which SQS moved it to this dead-letter queue, empty if it did not."""
+    """message: SQS's id; handle: of this receive; until: the end of its window; source: ARN of a dead letter's
+    former queue, or empty."""
 
     qid: str
     message: str
@@ -56,7 +54,7 @@ class Received(NamedTuple):
 
 
 def encode(payload: bytes, mid: int, delay: int) -> Entry:
-    """Returns a message to send. delay: seconds. QueueFullError when it is larger than SQS carries."""
+    """delay: seconds. QueueFullError for a message larger than SQS carries."""
     body, encoding = _encode(payload)
     attributes = {MID: {"DataType": "Number", "StringValue": str(mid)}}
     if encoding is not None:
@@ -86,7 +84,7 @@ def _encode(payload: bytes) -> tuple[str, str | None]:
 
 
 def decode(qid: str, message: dict[str, Any], until: int) -> Received:
-    """Reads a message of an answer. LookupError, ValueError when it is not one of SQS."""
+    """LookupError, ValueError for an answer that is not SQS's."""
     system, own = message.get("Attributes", {}), message.get("MessageAttributes", {})
     sent = int(system.get("SentTimestamp", 0))
     message_id = message["MessageId"]
@@ -105,7 +103,7 @@ def decode(qid: str, message: dict[str, Any], until: int) -> Received:
 
 
 def _decode(body: str, encoding: str | None) -> bytes:
-    """Returns the body itself if it is not encoded as it says: another program has sent it."""
+    """Returns the body itself if it is not encoded as it says."""
     if encoding == "empty":
         return b""
     if encoding == "base64":
@@ -117,7 +115,7 @@ def _decode(body: str, encoding: str | None) -> bytes:
 
 
 def batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yields the entries in their order, in lists that one call can carry."""
+    """Yields the entries in order, in lists for one call each."""
     batch: list[Entry] = []
     size = 0
     for each in entries:

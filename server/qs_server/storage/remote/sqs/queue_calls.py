@@ -1,4 +1,4 @@
-"""Makes calls about one queue at SQS: knows its name and URL there, and says so when the queue is gone."""
+"""Makes calls about one queue at SQS, by its name and URL there."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -24,8 +24,8 @@ class QueueCalls:
         self._url: str | None = None
 
     def make(self, window: int, attributes: Mapping[str, str]) -> None:
-        """Makes the queue, or takes up the one that is there. window: seconds, only of a new one; attributes: others,
-        in SQS's words."""
+        """Makes the queue, or takes up an existing one. window: seconds, for a new one; attributes: others, in SQS's
+        words."""
         wanted = {"VisibilityTimeout": str(window), **attributes}
         try:
             self._url = self._url_in(self.client.call("create_queue", QueueName=self._name, Attributes=wanted))
@@ -45,18 +45,18 @@ class QueueCalls:
             self.set_attributes(attributes)
 
     def attributes(self, names: Collection[str]) -> dict[str, str]:
-        """Returns attributes of the queue; those that are not set are missing."""
+        """Attributes that are not set are missing."""
         answer = self.call("get_queue_attributes", AttributeNames=[*names])
         found: dict[str, str] = answer.get("Attributes", {})
         return found
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """Changes attributes of the queue, if there are any to change. An empty value removes one."""
+        """An empty value removes an attribute."""
         if attributes:
             self.call("set_queue_attributes", Attributes=dict(attributes))
 
     def remove(self) -> None:
-        """Removes the queue. One that is not there is no error."""
+        """A missing queue is no error."""
         try:
             self.client.call("delete_queue", QueueUrl=self._url or self._find())
         except CallError as error:
@@ -64,7 +64,7 @@ class QueueCalls:
                 raise
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Does one operation, named as in boto3, and returns its answer. CallError."""
+        """Does an operation of boto3. CallError."""
         try:
             return self.client.call(operation, QueueUrl=self._url or self._find(), **parameters)
         except CallError as error:
@@ -88,6 +88,6 @@ class QueueCalls:
         return url
 
     def not_sqs(self, why: object) -> RemoteError:
-        """Returns the error for an answer that is not one of SQS."""
+        """Returns the error for an answer that is not SQS's."""
         where = self.client.endpoint
         return RemoteError(f"what is at {where} does not answer as SQS does ({why}): check the endpoint")

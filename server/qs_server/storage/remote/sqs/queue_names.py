@@ -1,8 +1,7 @@
 """Names of queues at SQS: 1 to 80 of A-Z, a-z, 0-9, hyphen and underscore (CreateQueue, QueueName).
 
-A name of ours that is made of those is taken as it is. Every byte of anything else, in UTF-8, is `_xHH`, with two
-hexadecimal digits in capitals: `a/b` is `a_x2Fb`. So that no two names become the same, the underscore of a name in
-which such a group stands already is `_x5F`: `a_x2Fb` is `a_x5Fx2Fb`. Reading the groups back gives the name.
+Every other byte, in UTF-8, is `_xHH`, in capitals: `a/b` is `a_x2Fb`. The underscore of such a group in a name is
+`_x5F`: `a_x2Fb` is `a_x5Fx2Fb`. So no two names become the same.
 """
 
 import re
@@ -10,7 +9,6 @@ import re
 from ...engine import BadQueueNameError, StorageError
 
 MOST = 80
-"""Characters of a name at SQS."""
 _PREFIX = re.compile("[A-Za-z0-9_-]{0,79}")
 _QID = re.compile("[^\x00-\x1f\x7f-\x9f]+")
 _GROUP = re.compile(rb"_x([0-9A-F]{2})")
@@ -18,7 +16,7 @@ _ESCAPED = re.compile("_(?=x[0-9A-F]{2})|[^A-Za-z0-9_-]")
 
 
 def check_prefix(prefix: str) -> None:
-    """Raises StorageError unless names at SQS can begin like that."""
+    """StorageError unless names at SQS can begin like that."""
     if not _PREFIX.fullmatch(prefix):
         raise StorageError(
             f"the prefix of names at SQS is at most {MOST - 1} of A-Z, a-z, 0-9, '-' and '_'; this one is {prefix!r}"
@@ -26,7 +24,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def name_at_sqs(qid: str, prefix: str) -> str:
-    """Returns a queue's name at SQS. BadQueueNameError when it would be too long."""
+    """BadQueueNameError for a name that would be too long."""
     name = prefix + _ESCAPED.sub(_escape, qid)
     if len(name) > MOST:
         raise BadQueueNameError(
@@ -37,7 +35,7 @@ def name_at_sqs(qid: str, prefix: str) -> str:
 
 
 def qid_of(name: str, prefix: str) -> str | None:
-    """Returns the queue of a name at SQS; None for a name that no queue of this prefix has."""
+    """None for a name that no queue of this prefix has."""
     if not name.startswith(prefix):
         return None
     raw = _GROUP.sub(lambda match: bytes.fromhex(match[1].decode()), name[len(prefix) :].encode())

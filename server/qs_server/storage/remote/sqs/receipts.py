@@ -1,5 +1,5 @@
-"""Keeps the receipt handles of what was received through this server and is in flight: SQS does nothing to a message
-without its handle, which it tells only to the receiver."""
+"""Keeps the receipt handles of messages in flight: SQS tells a handle to the receiver only, and does nothing without
+it."""
 
 import threading
 from collections import Counter
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
 
 MOST = 120_000
-"""Messages that are kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
+"""Messages kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
 _KEPT = 50 * SECOND
-"""The time for which an ended window is remembered. After it, its message is as unknown as any other."""
+"""How long an ended window is remembered."""
 _SWEEP_INTERVAL = 10 * SECOND
 
 
 @dataclass(slots=True)
 class Held:
-    """A message in flight. message: SQS's id; handle: what SQS wants to see; until: the end of the window."""
+    """handle: of SQS; until: the end of the window."""
 
     message: str
     handle: str
@@ -25,7 +25,7 @@ class Held:
 
 
 class Receipts:
-    """The messages in flight, by queue and id. Several threads may use it."""
+    """Messages in flight, by queue and id. Several threads may use it."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class Receipts:
         self._lock = threading.Lock()
 
     def room(self) -> int:
-        """Returns how many more messages may be received. RemoteError when none."""
+        """Returns how many more messages may be received. RemoteError for none."""
         with self._lock:
             self._sweep()
             room = self._most - len(self._held)
@@ -59,9 +59,8 @@ class Receipts:
             self._expired[qid] += 1
 
     def add(self, qid: str, mid: int, held: Held) -> int:
-        """Adds a message that was received, and returns its id here: mid, or the next one that no other message in
-        flight has. One that was in flight here before keeps its id, and its count of receives grows, which SQS does
-        not promise."""
+        """Adds a received message. Returns its id here: mid, or the next one that is free in the queue. A message
+        that is in flight already keeps its id, and its receives grow, which SQS does not promise."""
         with self._lock:
             known = self._mids.get((qid, held.message))
             if known is not None:
@@ -76,8 +75,7 @@ class Receipts:
             return mid
 
     def find(self, qid: str, receipt: Receipt) -> Held:
-        """Returns a message in flight. NoSuchMessageError; StaleReceiptError, also when the window has ended, and
-        somebody else may have the message."""
+        """NoSuchMessageError; StaleReceiptError, also when the window has ended."""
         held = self._held.get((qid, receipt.mid))
         if held is None:
             raise NoSuchMessageError(
@@ -91,7 +89,7 @@ class Receipts:
         return held
 
     def drop(self, qid: str, mid: int, held: Held) -> bool:
-        """Removes a message that is not in flight any more. False when it was removed already, or received again."""
+        """False if it was removed already, or received again."""
         with self._lock:
             if self._held.get((qid, mid)) is not held:
                 return False
@@ -99,11 +97,10 @@ class Receipts:
             return True
 
     def expired(self, qid: str) -> int:
-        """Returns how many windows were seen to end by their time; some are seen a minute late."""
+        """Returns how many windows have ended, some counted a minute late."""
         return self._expired[qid]
 
     def forget(self, qid: str) -> None:
-        """Removes all messages of a queue."""
         with self._lock:
             for queue, mid in [key for key in self._held if key[0] == qid]:
                 self._remove(queue, mid)

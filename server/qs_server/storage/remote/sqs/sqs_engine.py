@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from ...dead_letter_options import check_dead_letter, storage_in
@@ -21,9 +21,8 @@ from ...engine import (
     UnsupportedError,
 )
 from ..registry import QueueRegistry
-from .call_policy import CallPolicy
-from .client import SqsClient
-from .kept_options import ARN, changed, check_options, read, source_of, without
+from .client import CallPolicy, SqsClient
+from .kept_options import ARN, NAMES, changed, check_options, read, source_of, without
 from .long_polls import LongPolls
 from .messages import MOST_ENTRIES, Received
 from .queue_calls import QueueCalls
@@ -32,15 +31,8 @@ from .receipts import Held, Receipts
 from .sqs_queue import SqsQueue
 
 
-@dataclass
-class _Linked:
-    """A queue of a chain of dead-letter queues."""
-
-    options: Options
-
-
 class SqsEngine:
-    """Queues at an SQS endpoint; see RemoteEngine."""
+    """See RemoteEngine."""
 
     name: ClassVar[str] = "sqs"
     cannot: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
@@ -63,8 +55,8 @@ class SqsEngine:
         prefix: str = "",
         policy: CallPolicy | None = None,
     ) -> None:
-        """Asks SQS nothing before the first call. clock: has to go with the time, as SQS's does. endpoint: a URL, None
-        for Amazon's; region: None for that of the environment. prefix: of all names at SQS. StorageError."""
+        """Asks SQS nothing yet. clock: runs with SQS's; endpoint: None for Amazon's; region: None for the
+        environment's; prefix: of all names at SQS. StorageError."""
         check_prefix(prefix)
         self._root = root
         self._prefix = prefix
@@ -96,15 +88,15 @@ class SqsEngine:
         options = replace(options, storage=self.name)
         check_options(options)
         asked = {} if qid in self.queues() else self._to_change(qid, without(options), options)
-        self._registry.create(qid, without(options), lambda queue: queue.make_with(asked))
+        self._registry.create(qid, without(options), lambda queue: queue.make(asked))
 
     def options(self, qid: str) -> Options:
-        """Asks SQS for those that SQS keeps: other programs may have changed them. RemoteError."""
+        """Asks SQS: other programs may have changed them. RemoteError."""
         queue = self.queue(qid)
         try:
-            return read(queue.options, queue.attributes(), self._prefix)
+            return read(queue.options, queue.calls.attributes(NAMES), self._prefix)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
-            raise queue.not_sqs(error) from None
+            raise queue.calls.not_sqs(error) from None
 
     def configure(self, qid: str, options: Options) -> None:
         check_options(options)
@@ -113,8 +105,8 @@ class SqsEngine:
         self._registry.configure(qid, without(options))
 
     def _to_change(self, qid: str, old: Options, new: Options) -> dict[str, str]:
-        """Returns the attributes to change at SQS. Makes the dead-letter queue if there is none: SQS wants it to be
-        there. UnsupportedError, DeadLetterCycleError."""
+        """Returns the attributes to change. Makes the dead-letter queue, which SQS requires. UnsupportedError,
+        DeadLetterCycleError."""
         if not new.dead_letter or (new.dead_letter, new.max_receives) == (old.dead_letter, old.max_receives):
             return changed(old, new, "")
         storage = storage_in(self._root, new.dead_letter, "of the server's own")
@@ -122,14 +114,14 @@ class SqsEngine:
         if storage is None:
             with contextlib.suppress(QueueExistsError):
                 self.create(new.dead_letter, Options())
-        return changed(old, new, self.queue(new.dead_letter).attributes()[ARN])
+        return changed(old, new, self.queue(new.dead_letter).calls.attributes([ARN])[ARN])
 
-    def _chain(self, qid: str) -> dict[str, "_Linked"]:
-        """Returns a queue and the dead-letter queues that follow it, with the options that SQS says they have."""
-        chain: dict[str, _Linked] = {}
+    def _chain(self, qid: str) -> dict[str, Options]:
+        """Returns a queue and the dead-letter queues after it, with their options."""
+        chain: dict[str, Options] = {}
         while qid in self.queues() and qid not in chain:
-            chain[qid] = _Linked(self.options(qid))
-            qid = chain[qid].options.dead_letter
+            chain[qid] = self.options(qid)
+            qid = chain[qid].dead_letter
         return chain
 
     def remove(self, qid: str, *, force: bool) -> None:
@@ -147,7 +139,7 @@ class SqsEngine:
         wait: float = 0,
         stop: threading.Event | None = None,
     ) -> list[Message]:
-        """Receives messages in no promised order; they are returned by id."""
+        """Receives in no promised order; returns by id."""
         deadline = time.monotonic() + wait
         windows = {queue: queue.window(visibility) for queue in map(self.queue, dict.fromkeys(qids))}
         if count <= 0:
@@ -165,7 +157,7 @@ class SqsEngine:
         return sorted((self._hand_out(by_name[each.qid], each) for each in wanted), key=lambda message: message.mid)
 
     def _first(self, received: list[Received], count: int, max_bytes: int) -> list[Received]:
-        """Returns the first messages, as many as are wanted and fit. The others are given back."""
+        """Returns the first messages that fit. Gives the others back."""
         received.sort(key=lambda each: each.mid)
         fitting, room = 0, max_bytes
         for each in received[:count]:
@@ -209,8 +201,8 @@ class SqsEngine:
 def _collect(
     windows: dict[SqsQueue, int], count: int, max_bytes: int, first: Iterable[Received] = ()
 ) -> list[Received]:
-    """Receives ten by ten from each queue in turn, until none has any, or it is enough. first: was received before, and
-    is part of it. When SQS fails on the way, returns what there is by then; RemoteError if nothing."""
+    """Receives ten by ten from each queue in turn. first: was received before, and counts. When SQS fails on the
+    way, returns what there is; RemoteError if nothing."""
     found = {(each.qid, each.message): each for each in first}
     room = max_bytes - sum(len(each.payload) for each in found.values())
     turns = list(windows)

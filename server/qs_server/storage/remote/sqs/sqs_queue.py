@@ -1,4 +1,4 @@
-"""One queue at SQS: our operations made into SQS's, and its answers into ours."""
+"""One queue at SQS: translates our operations into SQS's, and its answers into ours."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ from ...engine import (
 )
 from ..counters import Counters
 from .client import CallError
-from .kept_options import LONGEST_WINDOW, NAMES, whole_seconds
+from .kept_options import LONGEST_WINDOW, whole_seconds
 from .messages import ENCODING, MID, MOST_ENTRIES, SOURCE, Entry, Received, batches, decode, encode
 from .queue_calls import QueueCalls
 from .receipts import Receipts
@@ -34,8 +34,7 @@ _logger = logging.getLogger(__name__)
 LONGEST_DELAY = 900
 """Seconds that a new message may be delayed (SendMessage, DelaySeconds)."""
 _SAME_PURGE = 5.0
-"""Seconds within which a purge that SQS refuses for coming too soon is part of the one before: a purge is asked for in
-slices, until nothing is left."""
+"""Seconds within which SQS's refusal to purge again is part of the same purge, which is asked for in slices."""
 _STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
 _PURGING = frozenset({"PurgeQueueInProgress"})
 _BAD_VALUE = frozenset({"InvalidParameterValue", "InvalidAttributeValue"})
@@ -47,7 +46,7 @@ _COUNTS = {
 
 
 class SqsQueue:
-    """A queue; see Queue. Several threads may use it. Methods also raise RemoteError."""
+    """See Queue. Several threads may use it. Methods also raise RemoteError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -63,64 +62,52 @@ class SqsQueue:
         given: int,
         note_visible: Callable[[str], None],
     ) -> None:
-        """given: the greatest id that a queue of this name has given before, -1: none; no id is given twice.
-        note_visible: is told the queue before one of its messages is made visible."""
+        """given: the greatest id that a queue of this name has given, -1: none; note_visible: called before a
+        message is made visible."""
         self.qid = qid
         self.options = options
         self.counters = Counters()
         self.given = given
         self.last_mid = -1
-        """The greatest id that was given or seen here since the start."""
-        self._calls = calls
+        self.calls = calls
         self._receipts = receipts
         self._clock = clock
         self._note_visible = note_visible
         self._numbering = threading.Lock()
         self._purged = -_SAME_PURGE
-        """When the queue was purged last, as of time.monotonic."""
+        """As of time.monotonic."""
 
     # -- the queue itself
 
-    def make(self) -> None:
-        self.make_with({})
-
-    def make_with(self, attributes: Mapping[str, str]) -> None:
-        """Makes the queue, with attributes beside its window; see QueueCalls.make."""
-        self._calls.make(self.window(None), attributes)
-
-    def attributes(self) -> dict[str, str]:
-        """Returns the attributes that say which options SQS keeps."""
-        return self._calls.attributes(NAMES)
+    def make(self, attributes: Mapping[str, str] | None = None) -> None:
+        """attributes: beside its window; see QueueCalls.make."""
+        self.calls.make(self.window(None), attributes or {})
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """Changes attributes at SQS. UnsupportedError for what SQS does not allow."""
+        """UnsupportedError for what SQS does not allow."""
         try:
-            self._calls.set_attributes(attributes)
+            self.calls.set_attributes(attributes)
         except CallError as error:
             if error.codes & _BAD_VALUE:
                 raise UnsupportedError(str(error)) from None
             raise
 
-    def not_sqs(self, why: object) -> RemoteError:
-        """Returns the error for an answer that is not one of SQS."""
-        return self._calls.not_sqs(why)
-
     def unmake(self, *, force: bool) -> None:
         if not force and (held := sum(self._count().values())):
             raise QueueNotEmptyError(f"queue {self.qid!r} holds about {held} messages at SQS")
-        self._calls.remove()
+        self.calls.remove()
         self._receipts.forget(self.qid)
 
     def _count(self) -> dict[str, int]:
-        """Returns about how many messages there are, by state."""
-        found = self._calls.attributes(_COUNTS.values())
+        """Returns approximate counts by state."""
+        found = self.calls.attributes(_COUNTS.values())
         try:
             return {state: int(found[name]) for state, name in _COUNTS.items()}
         except (LookupError, ValueError) as error:
-            raise self._calls.not_sqs(error) from None
+            raise self.calls.not_sqs(error) from None
 
     def window(self, visibility: int | None) -> int:
-        """Returns the seconds for which a received message is hidden. UnsupportedError."""
+        """Returns seconds. UnsupportedError."""
         return whole_seconds(
             self.options.visibility if visibility is None else visibility, LONGEST_WINDOW, "a visibility window"
         )
@@ -128,8 +115,8 @@ class SqsQueue:
     # -- pushing
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Stores messages, but not all or none: what SQS has taken of more than one call, or before an error, stays. A
-        message is stored twice when the answer to a call is lost. UnsupportedError for a key or a long delay."""
+        """Not all or none: what SQS took before an error stays. A message is stored twice when an answer is lost.
+        UnsupportedError for a key or a long delay."""
         if not drafts:
             return []
         if any(draft.key is not None for draft in drafts):
@@ -147,8 +134,8 @@ class SqsQueue:
         return mids
 
     def _give_mids(self, count: int) -> list[int]:
-        """Returns increasing ids, greater than all that were given before, but not than all that were seen: another
-        program may have sent any number."""
+        """Returns increasing ids, greater than all given before, though not than all seen: another program may have
+        sent any."""
         with self._numbering:
             first = max(self._clock(), self.given + 1)
             self.given = first + count - 1
@@ -156,13 +143,13 @@ class SqsQueue:
         return list(range(first, first + count))
 
     def _send(self, batch: Sequence[Entry]) -> None:
-        """Sends what one call can carry, and again what SQS did not take of it."""
+        """Sends a batch, and again what SQS did not take."""
         left = {str(number): {"Id": str(number), **entry.parameters} for number, entry in enumerate(batch)}
-        policy, why = self._calls.client.policy, "it did not say why"
+        policy, why = self.calls.client.policy, "it did not say why"
         for attempt in range(policy.attempts):
             if attempt:
                 time.sleep(min(policy.pause * 2 ** (attempt - 1), policy.longest_pause))
-            answer = self._calls.call("send_message_batch", Entries=[*left.values()])
+            answer = self.calls.call("send_message_batch", Entries=[*left.values()])
             for taken in answer.get("Successful", ()):
                 left.pop(taken.get("Id"), None)
             if not left:
@@ -172,15 +159,14 @@ class SqsQueue:
                 why = f"{failed[0].get('Code')}: {failed[0].get('Message', '')}"[:500]
             if any(entry.get("SenderFault") for entry in failed):
                 break
-        raise RemoteError(f"SQS at {self._calls.client.endpoint} did not take {len(left)} messages ({why})")
+        raise RemoteError(f"SQS at {self.calls.client.endpoint} did not take {len(left)} messages ({why})")
 
     # -- receiving, as SqsEngine does
 
     def receive(self, window: int, count: int, wait: int) -> list[Received]:
-        """Receives at most count, at most 10, messages in no promised order; they are invisible for `window` seconds.
-        When there is none, SQS waits for one for `wait` seconds."""
+        """Receives at most 10 messages in no promised order. window, wait: seconds."""
         asked = self._clock()
-        answer = self._calls.call(
+        answer = self.calls.call(
             "receive_message",
             MaxNumberOfMessages=min(count, MOST_ENTRIES),
             VisibilityTimeout=window,
@@ -189,22 +175,21 @@ class SqsQueue:
             MessageAttributeNames=[MID, ENCODING],
         )
         # The window began at some moment of the last attempt: the earliest is safe, unless SQS has waited.
-        now, policy = self._clock(), self._calls.client.policy
+        now, policy = self._clock(), self.calls.client.policy
         attempt = int((policy.connect_timeout + policy.read_timeout) * SECOND)
         until = (now if wait else max(asked, now - attempt)) + window * SECOND
         try:
             return [decode(self.qid, message, until) for message in answer.get("Messages", ())]
         except (LookupError, ValueError) as error:
-            raise self._calls.not_sqs(error) from None
+            raise self.calls.not_sqs(error) from None
 
     def note_received(self, mid: int) -> None:
-        """Notes the id of a message that is handed out."""
         self.counters.add("delivered")
         with self._numbering:
             self.last_mid = max(mid, self.last_mid)
 
     def give_back(self, messages: Sequence[Received]) -> None:
-        """Makes visible what nobody is to get. What that fails for is visible when its window is over."""
+        """Makes messages visible that nobody gets. After a failure they are visible when their windows end."""
         for start in range(0, len(messages), MOST_ENTRIES):
             entries = [
                 {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
@@ -212,7 +197,7 @@ class SqsQueue:
             ]
             self._note_visible(self.qid)
             try:
-                self._calls.call("change_message_visibility_batch", Entries=entries)
+                self.calls.call("change_message_visibility_batch", Entries=entries)
             except StorageError as error:
                 _logger.warning(
                     "%d messages of queue %r are not given back before their time: %s", len(entries), self.qid, error
@@ -227,7 +212,7 @@ class SqsQueue:
         self.counters.add("deleted")
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """Makes a message visible, in whole seconds. UnsupportedError for a long delay."""
+        """UnsupportedError for a long delay, in whole seconds."""
         refuse_uncounted("sqs", count=count)
         held = self._receipts.find(self.qid, receipt)
         hidden = whole_seconds(delay, LONGEST_WINDOW, "a delay of what was received")
@@ -239,7 +224,7 @@ class SqsQueue:
         return now + hidden * SECOND if hidden else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """Moves the end of a window, to 12 hours after the receive at most. UnsupportedError."""
+        """Until 12 hours after the receive at most. UnsupportedError."""
         held = self._receipts.find(self.qid, receipt)
         window = self.window(visibility)
         until = self._clock() + window * SECOND
@@ -248,9 +233,9 @@ class SqsQueue:
         return until
 
     def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
-        """Makes a call for a received message. StaleReceiptError, UnsupportedError."""
+        """StaleReceiptError, UnsupportedError."""
         try:
-            self._calls.call(operation, ReceiptHandle=handle, **parameters)
+            self.calls.call(operation, ReceiptHandle=handle, **parameters)
         except CallError as error:
             # An old handle is a bad value to Amazon's; so is a time that goes too far.
             if error.codes & _STALE or (error.codes & _BAD_VALUE and "ReceiptHandle" in str(error)):
@@ -260,11 +245,11 @@ class SqsQueue:
             raise
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes all messages, whatever upto and count are: SQS cannot do less. Returns about how many there were.
-        RemoteError when SQS did it within the last minute."""
+        """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another
+        purge."""
         held = sum(self._count().values())
         try:
-            self._calls.call("purge_queue")
+            self.calls.call("purge_queue")
         except CallError as error:
             if not error.codes & _PURGING:
                 raise
@@ -305,8 +290,7 @@ class SqsQueue:
         return False
 
     def stats(self) -> Stats:
-        """Counts messages as SQS does, which is about right a minute later. new: those that are not in flight, because
-        SQS does not say which were never retrieved. bytes and oldest: not known."""
+        """Approximate: right about a minute later. new: those not in flight; bytes, oldest: unknown at SQS."""
         states, own = self._count(), self.counters.counts()
         stats = Stats(**states, **own, expired=self._receipts.expired(self.qid), storage=self.options.storage)
         stats.new = stats.ready + stats.delayed
