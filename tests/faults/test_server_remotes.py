@@ -179,7 +179,8 @@ def test_memcached_hangs(elsewhere: Elsewhere, wire: Wire, other: Wire, local: s
 
 
 def test_sqs_hangs(elsewhere: Elsewhere, wire: Wire, other: Wire, local: str, in_memcached: str, at_sqs: str) -> None:
-    """The same of SQS, and of requests for memcached. What was asked after it on its connection has its turn then."""
+    """While a request waits for SQS, requests for memcached are answered; later ones on its connection have their turn
+    then."""
     held = Held("SendMessageBatch", "SendMessage")
     with before(elsewhere, held):
         wire.send(push(at_sqs, "slow"), push(local, "next"), PING)

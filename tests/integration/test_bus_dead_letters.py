@@ -54,7 +54,7 @@ def q(qid: str, dead: str, producer: Wire) -> str:
 
 
 def buried(producer: Wire, dead: str) -> str:
-    """The next dead letter, as a receive shows it."""
+    """Returns the next dead letter, as a receive shows it."""
     line = producer.ask(receive(dead, wait=LONG))
     assert mids(line), line
     return line

@@ -161,7 +161,7 @@ def test_parent_and_child_at_the_same_time(kind: str, shared_server: ServerProce
 
 @pytest.mark.parametrize("kind", ["sync", "trio", "asyncio"])
 def test_parent_and_child_over_tls(kind: str, tls_server: ServerProcess) -> None:
-    """The same over TLS: the child says nothing in the session of the parent, not even that it ends."""
+    """Parent and child use one client over TLS: the child sends nothing in the parent's session, not even its end."""
     ca = authority().cert
     with QueueClient("localhost", tls_server.port, tls=ca) as client:
         client.new_queue("parent", exist_ok=True)

@@ -109,7 +109,7 @@ def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_flags_of_the_process(tmp_path: Path) -> None:
-    """The same for the process: nothing is created."""
+    """A wrong flag of the process ends it in the same way, and nothing is created."""
     exit_code, out, error = start_that_fails("--root", str(tmp_path / "root"), "--port", "nine")
     assert (exit_code, out) == (2, "")
     assert "Traceback" not in error

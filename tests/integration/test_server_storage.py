@@ -93,7 +93,7 @@ def test_a_full_disk(small_disk: Path, durability: str) -> None:
     ("small_disk", "durability"), [("512k", "always"), ("1m", "none"), ("4m", "always")], indirect=["small_disk"]
 )
 def test_a_full_disk_and_the_journal(small_disk: Path, durability: str) -> None:
-    """The same with a journal: what is acknowledged makes room once segments are compacted."""
+    """On a full disk, a journal refuses pushes; acknowledged messages make room once segments are compacted."""
     root = small_disk / "root"
     flags = ("--durability", durability)
     with serving(root, *flags) as server, Wire(server) as wire:

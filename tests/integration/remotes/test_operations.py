@@ -200,7 +200,7 @@ def test_queues_of_two_storages(wire: Wire, name: str, local: str) -> None:
 
 
 def test_a_queue_deleted_during_a_wait(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
-    """The others are still waited for."""
+    """A receive goes on waiting for the other queues."""
     second = made(wire, f"{qid}-2", storage)
     with elsewhere.waited_at(storage, 2):
         wire.send(receive(qid, second, wait=10 * LONG))

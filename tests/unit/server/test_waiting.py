@@ -178,7 +178,7 @@ async def test_who_leaves_takes_nothing_along(running: Serving, autojump_clock: 
 
 
 async def test_who_leaves_as_the_push_comes_takes_nothing_along(running: Serving, autojump_clock: Clock) -> None:
-    """The same when the client leaves while its message is on the way: it was woken, and passes it on."""
+    """A client that was woken, and leaves while its message is on the way, passes it on."""
     first, second = await waiting(running), await waiting(running)
     producer = running.connect()
     async with trio.open_nursery() as nursery:
