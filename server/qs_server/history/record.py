@@ -74,8 +74,6 @@ class History:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    # -- in the thread of the batch
-
     def begin(self, peer: str) -> None:
         """peer: the client of what follows; empty: none."""
         self.peer = peer
@@ -140,8 +138,6 @@ class History:
             self._full.append(self._file)
             self._file = None
             self._changed.notify()
-
-    # -- in the thread that finishes files
 
     def start(self) -> None:
         """Starts the thread that finishes files, until `close`."""

@@ -19,8 +19,6 @@ class EngineQueue(Queue, Protocol):
     def __len__(self) -> int:
         """Counts messages in any state, without pushes that are not visible yet."""
 
-    # -- messages
-
     def first_ready(self) -> int | None:
         """Returns the oldest visible message, or None."""
 
@@ -44,8 +42,6 @@ class EngineQueue(Queue, Protocol):
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message in the state of that expiry, 0: ready. False if another process was faster."""
 
-    # -- time
-
     def time(self, number: int, /) -> int:
         """Returns the time in an id: microseconds since the Epoch."""
 
@@ -63,8 +59,6 @@ class EngineQueue(Queue, Protocol):
     def retire(self, count: int) -> int:
         """Removes at most count messages older than the retention and not in flight, oldest first. Returns how many.
         OSError."""
-
-    # -- the directory
 
     def commit(self) -> None:
         """Makes changes durable, with durability ALWAYS. FileNotFoundError if the directory is gone."""

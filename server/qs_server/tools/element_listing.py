@@ -47,9 +47,6 @@ def elements(path: str, layout: str, now: float) -> Iterator[Element]:
     return {VSQS: _of_vsqs, DIRQ_SIMPLE: _of_dirq_simple, DIRQ: _of_dirq}[layout](path, now)
 
 
-# -- vsqs -----------------------------------------------------------------------------------------------------------
-
-
 def _of_vsqs(path: str, now: float) -> Iterator[Element]:
     options = read_options(path, "files")
     unit = SECOND // 1000 if options.timestamps == "ms" else 1  # of the numbers in names, in microseconds
@@ -81,9 +78,6 @@ class _Delays:
 
     def end_of(self, name: str, mid: int) -> int:
         return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)
-
-
-# -- dirq -----------------------------------------------------------------------------------------------------------
 
 
 def _of_dirq_simple(path: str, now: float) -> Iterator[Element]:

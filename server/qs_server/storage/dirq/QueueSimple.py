@@ -20,14 +20,11 @@ from .element_names import (
     element_name,
     is_element,
 )
-from .folders import alone, is_older, lock_file, masked, names_in, remove_if_empty
+from .folders import alone, is_older, lock_file, masked, names_in, read_file, remove_if_empty
 from .QueueBase import QueueBase
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-_TO_READ = os.O_RDONLY | os.O_CLOEXEC
 _EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_SOME, _MUCH = 1 << 14, 1 << 20
-"""Bytes to read at once: first, and then."""
 _NEW = 1
 """Seconds: a newer link may still get its time."""
 _STEP = 0.02
@@ -182,19 +179,7 @@ class QueueSimple(QueueBase):
 
     def get(self, name: str) -> bytes:
         """Reads a locked element. FileNotFoundError if it is not locked."""
-        disk = self._disk
-        fd = disk.open(f"{self.path}/{name}{LOCKED_SUFFIX}", _TO_READ)
-        try:
-            data = disk.read(fd, _SOME)
-            if more := disk.read(fd, _MUCH):
-                parts = [data]
-                while more:
-                    parts.append(more)
-                    more = disk.read(fd, _MUCH)
-                data = b"".join(parts)
-        finally:
-            disk.close(fd)
-        return data
+        return read_file(self.get_path(name), self._disk)
 
     get_ref = get
 

@@ -13,6 +13,8 @@ from .element_names import ATTEMPTS, LOCKED_DIRECTORY, LOCKED_SUFFIX, OBSOLETE_D
 
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_SOME, _MUCH = 1 << 14, 1 << 20
+"""Bytes to read at once: first, and then."""
 _masks = threading.Lock()
 
 
@@ -46,6 +48,18 @@ def names_in(path: str) -> list[str]:
         return os.listdir(path)
     except FileNotFoundError:
         return []
+
+
+def read_file(path: str, disk: Disk) -> bytes:
+    """OSError."""
+    fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [disk.read(fd, _SOME)]
+        while parts[-1]:
+            parts.append(disk.read(fd, _MUCH))
+    finally:
+        disk.close(fd)
+    return b"".join(parts)
 
 
 def remove_if_empty(path: str, disk: Disk) -> bool:

@@ -61,8 +61,6 @@ class ElementListing:
     def vanished(self) -> None:
         self._shared.vanished(self._elements.qid)
 
-    # -- listing
-
     def rescan(self) -> None:
         self._layout.clear_left_behind("", [], self._is_old)
         # In this order, that of a push backwards: what others are adding meanwhile is seen in one state or the next.
@@ -124,8 +122,6 @@ class ElementListing:
         self._elements.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
         ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
         self._elements.reset(ready, hidden)
-
-    # -- reports
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """Handles an intermediate directory that was made or removed."""

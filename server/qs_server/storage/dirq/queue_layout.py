@@ -125,8 +125,6 @@ class QueueLayout(Layout):
         except OSError as error:
             _logger.warning("%s stays behind: %s", path, error)
 
-    # -- adding ---------------------------------------------------------------------------------------------------
-
     def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
         self.body.check(payload)
         name = name_of(mid) + (DELAYED_SUFFIX if until else "")

@@ -74,9 +74,6 @@ def backup(arguments: Namespace) -> int:
     return 0
 
 
-# -- the log --------------------------------------------------------------------------------------------------------
-
-
 def _copy_log(source: str, target: str) -> _Copied:
     os.mkdir(target, 0o700)
     meter = Meter("copied", what="segment")
@@ -181,9 +178,6 @@ def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
         file.flush()
         os.fsync(file.fileno())
     return scan, needed
-
-
-# -- the queues -----------------------------------------------------------------------------------------------------
 
 
 def _copy_queues(root: str, target: str) -> list[str]:

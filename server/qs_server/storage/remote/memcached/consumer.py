@@ -44,8 +44,6 @@ class Consumer:
     _looked: float = 0.0
     """As of time.monotonic."""
 
-    # -- looking
-
     def look(self, count: int, max_bytes: int) -> tuple[Snapshot | None, list[Visible]]:
         """Returns the oldest visible messages, at least as many as a receive of that size takes. Hold
         PageReader.locked until `take`."""
@@ -90,8 +88,6 @@ class Consumer:
             return False
         self._looked = now
         return True
-
-    # -- receiving
 
     def take(self, snapshot: Snapshot, chosen: Sequence[Visible], visibility: int | None) -> list[tuple[Entry, int]]:
         """Receives the messages that are still visible. Returns each with its page."""
@@ -156,8 +152,6 @@ class Consumer:
                 self.writer.change_message(Receipt(entry.mid, entry.receives), edit)
         except (RemoteError, NoSuchMessageError, StaleReceiptError):
             return
-
-    # -- removing
 
     def _remove_lost(self, entry: Entry, number: int) -> None:
         """Removes a message whose payload is gone: evicted by memcached, or deleted with the message."""

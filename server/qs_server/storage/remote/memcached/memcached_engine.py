@@ -4,7 +4,7 @@ are."""
 import re
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
@@ -97,6 +97,7 @@ class MemcachedEngine:
         self._namespace = namespace
         self._clock = clock
         self._registry = QueueRegistry(root, self.name, None, self._open)
+        self.queues, self.queue, self.create = self._registry.queues, self._registry.queue, self._registry.create
         self._notifier = Notifier()
 
     def describe(self) -> str:
@@ -105,18 +106,9 @@ class MemcachedEngine:
 
     # -- queues
 
-    def queues(self) -> Collection[str]:
-        return self._registry.queues()
-
-    def queue(self, qid: str) -> MemcachedQueue:
-        return self._registry.queue(qid)
-
     def _open(self, qid: str, options: Options) -> MemcachedQueue:
         keys = Keys(f"{self._namespace}:{_name_in_keys(qid)}")
         return MemcachedQueue(qid, options, keys, self._servers, self._clock, partial(self._notifier.notify, qid))
-
-    def create(self, qid: str, options: Options) -> None:
-        self._registry.create(qid, options)
 
     def options(self, qid: str) -> Options:
         return self.queue(qid).options

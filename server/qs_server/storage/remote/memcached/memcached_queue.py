@@ -62,8 +62,6 @@ class MemcachedQueue:
         )
         self.push, self.delete, self.purge = self.producer.push, self.consumer.delete, self.consumer.purge
 
-    # -- one message
-
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         def edit(page: Page, index: int) -> tuple[Entry, str]:
             entry = page.entries[index]
@@ -119,8 +117,6 @@ class MemcachedQueue:
         self._changed()
         return visible_at
 
-    # -- many
-
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
         found: list[int] = []
         for page in self.reader.scan(after):
@@ -162,8 +158,6 @@ class MemcachedQueue:
             if snapshot is not None:
                 self.reader.page(snapshot, snapshot.head.last)
             return self.reader.last_mid
-
-    # -- the queue itself
 
     def make(self) -> None:
         if self.options.timestamps != "us":

@@ -148,8 +148,6 @@ class Servers:
             for start in range(0, len(found), _BATCH)
         ]
 
-    # -- reading
-
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         return self._get("get_many", keys)
 
@@ -162,8 +160,6 @@ class Servers:
         for server, part in self._parts(keys):
             found.update(server.call(method, part, again=True))
         return found
-
-    # -- storing
 
     def set_many(self, items: Mapping[str, bytes], expire: int = 0) -> None:
         """expire: seconds, 0 for never."""

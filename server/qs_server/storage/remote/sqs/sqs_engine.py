@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -62,6 +62,7 @@ class SqsEngine:
         self._prefix = prefix
         self._client = SqsClient(endpoint, region, policy or CallPolicy())
         self._registry = QueueRegistry(root, self.name, disk, self._open)
+        self.queues, self.queue = self._registry.queues, self._registry.queue
         self._clock = clock
         self._receipts = Receipts(clock)
         self._polls = LongPolls(self._receive_of, self._give_back, self._client.policy)
@@ -70,14 +71,6 @@ class SqsEngine:
 
     def describe(self) -> str:
         return ""
-
-    # -- queues
-
-    def queues(self) -> Collection[str]:
-        return self._registry.queues()
-
-    def queue(self, qid: str) -> SqsQueue:
-        return self._registry.queue(qid)
 
     def _open(self, qid: str, options: Options) -> SqsQueue:
         calls = QueueCalls(self._client, qid, self._prefix)
@@ -126,8 +119,6 @@ class SqsEngine:
 
     def remove(self, qid: str, *, force: bool) -> None:
         self._given[qid] = self._registry.remove(qid, force=force).given
-
-    # -- messages
 
     def receive(
         self,
