@@ -14,13 +14,13 @@ REDRIVING = "'files' and 'journal'"
 
 
 def refuse_uncounted(storage: str, *, count: bool) -> None:
-    """UnsupportedError for a storage that cannot take a receive back (count=False)."""
+    """Raises UnsupportedError for a storage that cannot take a receive back (count=False)."""
     if not count:
         raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
-    """UnsupportedError for a dead-letter queue of a storage without dead letters."""
+    """Raises UnsupportedError for a dead-letter queue of a storage without dead letters."""
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "

@@ -143,10 +143,6 @@ class DirectoriesEngine(Engine):
         queue = self.queue(qid)
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 
-    def size(self, qid: str) -> int:
-        """Counts messages, hidden ones included."""
-        return len(self.queue(qid))
-
     # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(

@@ -178,7 +178,7 @@ class DirectoryQueue:
                     return self._message(receipt.mid, "delivered", state, payload)
 
     def _find(self, mid: int) -> MessageState:
-        """NoSuchMessageError."""
+        """Raises NoSuchMessageError."""
         self._publisher.publish()
         state = self._store.look(mid)
         if state is None:

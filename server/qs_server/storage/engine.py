@@ -395,15 +395,15 @@ class Engine(ABC):
         """Returns a queue, valid until the next request. NoSuchQueueError."""
 
     def in_place(self, qid: str) -> bool:
-        """False also if its directory was removed, and nobody has noticed yet."""
+        """Tells whether a queue exists: False also if its directory was removed, and nobody has noticed yet."""
         return qid in self.queues()
 
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
-        """QueueExistsError, BadQueueNameError."""
+        """Makes a queue. QueueExistsError, BadQueueNameError."""
 
     def options(self, qid: str) -> Options:
-        """NoSuchQueueError."""
+        """Raises NoSuchQueueError."""
         return self.queue(qid).options
 
     def configure(self, qid: str, options: Options) -> None:

@@ -60,7 +60,7 @@ class MessageStore(Protocol):
         """Makes a hidden message ready. receives: its new count, 0: it is new. False if another process was faster."""
 
     def remove(self, mid: int, state: MessageState) -> bool:
-        """False if another process was faster."""
+        """Returns False if another process was faster."""
 
     def path_of(self, mid: int, /) -> str:
         """Returns a message's path by the index."""
@@ -87,7 +87,7 @@ class MessageMover(Protocol):
 
     @property
     def origins(self) -> Mapping[int, Origin]:
-        """Of the loaded dead letters."""
+        """Those of the loaded dead letters, by id."""
 
     def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
         """Returns at most count dead letters, oldest first. mids: only these; empty: all."""

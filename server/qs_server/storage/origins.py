@@ -25,7 +25,7 @@ class OriginStore:
         self._files = SidecarFiles(directory, disk, _CODEC, sync=sync) if beside else None
 
     def read(self, path: str, mid: int) -> Origin | None:
-        """None if it is no dead letter."""
+        """Returns None if it is no dead letter."""
         if self._files is not None:
             return self._files.read(path, mid)
         return _find(read_attribute(self._disk, path, _DEAD), mid)

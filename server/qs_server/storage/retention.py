@@ -8,7 +8,7 @@ _STORAGES = ("dirq", "dirq-simple", "files", "journal", "sqs")
 
 
 def refuse_retention(options: Options) -> None:
-    """UnsupportedError for a retention in another storage."""
+    """Raises UnsupportedError for a retention in another storage."""
     if options.retention is not None and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storages "

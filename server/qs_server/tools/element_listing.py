@@ -29,13 +29,13 @@ UNFINISHED = (WRITTEN, REMOVED)
 
 
 class Element(NamedTuple):
-    """name: without the layout's suffix for the state; age: seconds, None if the name does not tell; size: bytes;
+    """name: without the layout's suffix for the state; age: seconds; size: bytes;
     left: seconds until it can be taken; since: seconds since a lock, or the last change of one being written or
     removed."""
 
     name: str
     state: str
-    age: float | None
+    age: float
     size: int
     left: float | None = None
     since: float | None = None

@@ -17,7 +17,7 @@ class Taken(NamedTuple):
 
 class End(Protocol):
     def put(self, payload: bytes, seconds: float) -> bool:
-        """False if the queue was full for so many seconds. OSError; StorageError."""
+        """Returns False if the queue was full for so many seconds. OSError; StorageError."""
 
     def take(self, seconds: float) -> Taken | None:
         """Takes the oldest free message; None if there was none for so many seconds."""

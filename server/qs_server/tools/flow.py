@@ -52,7 +52,7 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """As a shell tells the signal: 130 for Ctrl-C."""
+        """The code by which a shell tells the signal: 130 for Ctrl-C."""
         return 128 + self.caught
 
     def wait(self, seconds: float, descriptor: int | None = None) -> bool:

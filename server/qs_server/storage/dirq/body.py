@@ -18,7 +18,7 @@ class Body:
     text: bool
 
     def check(self, payload: bytes) -> None:
-        """UnsupportedError for a payload that cannot be in that piece."""
+        """Raises UnsupportedError for a payload that cannot be in that piece."""
         if self.text:
             try:
                 payload.decode()

@@ -51,7 +51,7 @@ def names_in(path: str) -> list[str]:
 
 
 def read_file(path: str, disk: Disk) -> bytes:
-    """OSError."""
+    """Raises OSError."""
     fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = [disk.read(fd, _SOME)]

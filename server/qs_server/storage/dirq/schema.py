@@ -21,7 +21,7 @@ class Schema:
     """types: binary, string or table, by piece; mandatory: pieces of every element. Both empty: no schema."""
 
     def __init__(self, schema: Mapping[str, str] | None) -> None:
-        """QueueError, see Queue."""
+        """Raises QueueError, see Queue."""
         self.types: dict[str, str] = {}
         self.mandatory: set[str] = set()
         if not schema:
@@ -48,7 +48,7 @@ class Schema:
             self.mandatory.add(name)
 
     def needed(self) -> dict[str, str]:
-        """QueueError without a schema."""
+        """Raises QueueError without a schema."""
         if not self.types:
             raise QueueError("unknown schema: to add and to get elements, give the queue a schema")
         return self.types
@@ -67,7 +67,7 @@ class Schema:
         return {name: _ENCODERS[types[name]](name, value) for name, value in data.items()}
 
     def decode(self, name: str, content: bytes, path: str) -> Any:
-        """OSError if it is not UTF-8, QueueError if it is no table."""
+        """Raises OSError if it is not UTF-8, QueueError if it is no table."""
         kind = self.types[name]
         if kind == "binary":
             return content

@@ -93,7 +93,7 @@ class AttributeStore(MetadataStore[Attributes]):
         self._extended = None if isinstance(medium, SidecarFiles) else medium
 
     def receives(self, path: str, mid: int) -> int:
-        """OSError."""
+        """Raises OSError."""
         if self._extended is None or mid in self.unwritten:
             return self.read(path, mid).receives
         return self._extended.receives(path, mid)

@@ -29,7 +29,7 @@ _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 _STALE = 600
 """Seconds without a write after which a crash has left a file."""
 _STALE_COPY = 1
-"""The same for the copy of a message."""
+"""Seconds for the copy of a message."""
 
 
 @dataclass(slots=True)

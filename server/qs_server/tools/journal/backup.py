@@ -147,7 +147,7 @@ def _link(source: str, target: str) -> bool:
 
 
 def _must_be_named(descriptor: int, path: str) -> None:
-    """FileNotFoundError for an open file without its name, as an obsolete segment before it is reused."""
+    """Raises FileNotFoundError for an open file without its name, as an obsolete segment before it is reused."""
     if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 

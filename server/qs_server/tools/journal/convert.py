@@ -86,7 +86,7 @@ class Conversion:
         for count in engine.take_in_files(self._qid):
             self.meter.add(0, count)
             self.meter.tick()
-        size = engine.size(self._qid)
+        size = len(engine.queue(self._qid))
         engine.close()  # not after an exception: what is in memory, and written by this, may be incomplete
         return size
 

@@ -42,7 +42,7 @@ class Consumer:
     visibility: int
     """Microseconds: the queue's own window."""
     _looked: float = 0.0
-    """As of time.monotonic."""
+    """When, by time.monotonic."""
 
     def look(self, count: int, max_bytes: int) -> tuple[Snapshot | None, list[Visible]]:
         """Returns the oldest visible messages, at least as many as a receive of that size takes. Hold
@@ -133,7 +133,7 @@ class Consumer:
         return messages
 
     def payload(self, entry: Entry, number: int) -> bytes:
-        """NoSuchMessageError if memcached has evicted the payload."""
+        """Raises NoSuchMessageError if memcached has evicted the payload."""
         payload = self.payloads.find([entry]).get(entry.token)
         if payload is None:
             self._remove_lost(entry, number)

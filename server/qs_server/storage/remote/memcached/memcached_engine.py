@@ -236,7 +236,7 @@ def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) ->
 
 
 def _check_same(target: MemcachedQueue, message: Message) -> None:
-    """OtherMessageError if the queue has another message of that id."""
+    """Raises OtherMessageError if the queue has another message of that id."""
     try:
         other = target.read(Receipt(message.mid))
     except NoSuchMessageError:

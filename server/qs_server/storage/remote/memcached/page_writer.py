@@ -149,7 +149,7 @@ class PageWriter:
             return self.make().head.generation
 
     def _swap_head(self, snapshot: Snapshot) -> bool:
-        """False: another process was faster, or the answer was lost; look again."""
+        """Returns False if another process was faster, or the answer was lost; look again."""
         try:
             return self._servers.cas_in_reserve(self._reader.keys.head, snapshot.head.encode(), snapshot.token)
         except UnsureError:

@@ -24,7 +24,7 @@ NAMES = (ARN, "RedrivePolicy", "MessageRetentionPeriod")
 
 
 def check_options(options: Options) -> None:
-    """UnsupportedError for options that SQS cannot honour."""
+    """Raises UnsupportedError for options that SQS cannot honour."""
     if options.capacity is not None:
         raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
     if options.timestamps != "us":

@@ -84,7 +84,7 @@ def _encode(payload: bytes) -> tuple[str, str | None]:
 
 
 def decode(qid: str, message: dict[str, Any], until: int) -> Received:
-    """LookupError, ValueError for an answer that is not SQS's."""
+    """Raises LookupError, ValueError for an answer that is not SQS's."""
     system, own = message.get("Attributes", {}), message.get("MessageAttributes", {})
     sent = int(system.get("SentTimestamp", 0))
     message_id = message["MessageId"]

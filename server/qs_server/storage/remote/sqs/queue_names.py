@@ -16,7 +16,7 @@ _ESCAPED = re.compile("_(?=x[0-9A-F]{2})|[^A-Za-z0-9_-]")
 
 
 def check_prefix(prefix: str) -> None:
-    """StorageError unless names at SQS can begin like that."""
+    """Raises StorageError unless names at SQS can begin like that."""
     if not _PREFIX.fullmatch(prefix):
         raise StorageError(
             f"the prefix of names at SQS is at most {MOST - 1} of A-Z, a-z, 0-9, '-' and '_'; this one is {prefix!r}"
@@ -24,7 +24,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def name_at_sqs(qid: str, prefix: str) -> str:
-    """BadQueueNameError for a name that would be too long."""
+    """Raises BadQueueNameError for a name that would be too long."""
     name = prefix + _ESCAPED.sub(_escape, qid)
     if len(name) > MOST:
         raise BadQueueNameError(
@@ -35,7 +35,7 @@ def name_at_sqs(qid: str, prefix: str) -> str:
 
 
 def qid_of(name: str, prefix: str) -> str | None:
-    """None for a name that no queue of this prefix has."""
+    """Returns None for a name that no queue of this prefix has."""
     if not name.startswith(prefix):
         return None
     raw = _GROUP.sub(lambda match: bytes.fromhex(match[1].decode()), name[len(prefix) :].encode())

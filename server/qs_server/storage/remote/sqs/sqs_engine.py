@@ -58,14 +58,17 @@ class SqsEngine:
         """Asks SQS nothing yet. clock: runs with SQS's; endpoint: None for Amazon's; region: None for the
         environment's; prefix: of all names at SQS. StorageError."""
         check_prefix(prefix)
+        policy = policy or CallPolicy()
         self._root = root
         self._prefix = prefix
-        self._client = SqsClient(endpoint, region, policy or CallPolicy())
+        self._client = SqsClient(endpoint, region, policy)
         self._registry = QueueRegistry(root, self.name, disk, self._open)
         self.queues, self.queue = self._registry.queues, self._registry.queue
         self._clock = clock
         self._receipts = Receipts(clock)
-        self._polls = LongPolls(self._receive_of, self._give_back, self._client.policy)
+        self._polls = LongPolls(
+            lambda qid, *asked: self.queue(qid).receive(*asked), self._give_back, self._client.policy
+        )
         self._given: dict[str, int] = {}
         """The greatest ids of queues that were removed."""
 
@@ -158,9 +161,6 @@ class SqsEngine:
             fitting += 1
         self._give_back(received[fitting:])
         return received[:fitting]
-
-    def _receive_of(self, qid: str, window: int, count: int, wait: int) -> list[Received]:
-        return self.queue(qid).receive(window, count, wait)
 
     def _give_back(self, received: Sequence[Received]) -> None:
         for qid in dict.fromkeys(each.qid for each in received):

@@ -75,7 +75,7 @@ class SqsQueue:
         self._note_visible = note_visible
         self._numbering = threading.Lock()
         self._purged = -_SAME_PURGE
-        """As of time.monotonic."""
+        """When, by time.monotonic."""
 
     # -- the queue itself
 
@@ -84,7 +84,7 @@ class SqsQueue:
         self.calls.make(self.window(None), attributes or {})
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """UnsupportedError for what SQS does not allow."""
+        """Raises UnsupportedError for what SQS does not allow."""
         try:
             self.calls.set_attributes(attributes)
         except CallError as error:
@@ -212,7 +212,7 @@ class SqsQueue:
         self.counters.add("deleted")
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """UnsupportedError for a long delay, in whole seconds."""
+        """Raises UnsupportedError for a long delay, in whole seconds."""
         refuse_uncounted("sqs", count=count)
         held = self._receipts.find(self.qid, receipt)
         hidden = whole_seconds(delay, LONGEST_WINDOW, "a delay of what was received")
@@ -233,7 +233,7 @@ class SqsQueue:
         return until
 
     def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
-        """StaleReceiptError, UnsupportedError."""
+        """Raises StaleReceiptError, UnsupportedError."""
         try:
             self.calls.call(operation, ReceiptHandle=handle, **parameters)
         except CallError as error:
