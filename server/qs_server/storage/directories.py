@@ -31,8 +31,7 @@ from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
 from .lifecycle import Lifecycle
 from .nullqueue import NullQueue
-from .queues import EngineQueue
-from .receiving import take_oldest
+from .queues import EngineQueue, take_oldest
 from .root import OpenQueue, RootDirectory
 from .shared import Activity, Shared
 from .totals import Totals

@@ -1,11 +1,13 @@
-"""The methods of a queue for the engine over a root directory, in addition to Queue.
+"""The methods of a queue for the engine over a root directory, in addition to Queue; receives from several queues.
 
 Ids are of one queue; `time` makes those of several comparable.
 """
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Protocol
 
-from .engine import Message, Queue, Stats
+from .engine import Message, Queue, Stats, StorageError
 
 
 class EngineQueue(Queue, Protocol):
@@ -74,3 +76,40 @@ class EngineQueue(Queue, Protocol):
 
     def close(self) -> list[int]:
         """Takes back what is not visible, and closes. Returns the first ids of failed pushes."""
+
+
+def take_oldest(
+    queues: Sequence[EngineQueue],
+    found: list[Message],
+    count: int,
+    visibility: int | None,
+    max_bytes: int,
+    *,
+    held: bool,
+) -> None:
+    """See Engine.receive. OSError, StorageError: earlier messages are in `found`."""
+    room: int | None = None  # the first message is handed out whatever its size
+    while len(found) < count:
+        first = _oldest(queues)
+        if first is None:
+            return
+        mid, queue = first
+        try:
+            message = queue.take(mid, visibility, room, held=held)
+        except (OSError, StorageError):
+            queue.arrived()  # it is there still, for whoever comes next
+            raise
+        if message is not None:
+            found.append(message)
+            room = (max_bytes if room is None else room) - len(message.payload or b"")
+        elif room is not None and queue.first_ready() == mid:
+            return  # too large for what room there is left
+
+
+def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
+    if len(queues) == 1:
+        mid = queues[0].first_ready()
+        return None if mid is None else (mid, queues[0])
+    found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
+    first = min(found, key=itemgetter(0), default=None)
+    return None if first is None else first[1:]

@@ -6,8 +6,7 @@ Strings are read and written as bytes, so that sink takes out another program's 
 from collections.abc import Mapping
 from typing import Any
 
-from ..storage.dirq.body import parse_schema
-from ..storage.dirq.schema import Schema
+from ..storage.dirq.schema import Schema, parse_schema
 from ..storage.engine import StorageError
 
 DEFAULT = "body=string"

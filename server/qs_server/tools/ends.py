@@ -4,7 +4,7 @@ from ..storage import vsqs
 from ..storage.settings import read_options
 from .bodies import Body
 from .dirq_end import DirqEnd, open_dirq
-from .end import End, Taken
+from .flow import End, Taken
 from .layouts import DIRQ, VSQS
 
 

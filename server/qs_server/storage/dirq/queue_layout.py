@@ -10,7 +10,6 @@ import stat
 
 from .. import inotify
 from ..disk import Disk
-from .body import Body
 from .element_names import (
     ATTEMPTS,
     DELAYED_SUFFIX,
@@ -24,6 +23,7 @@ from .element_names import (
 )
 from .folders import count_elements, is_taken, lock_directory, make_obsolete, names_in, remove_element, remove_if_empty
 from .layout import Changes, IsOld, Layout, Listed, Staged
+from .schema import Body
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000

@@ -11,12 +11,11 @@ from typing import NamedTuple
 from ...engine import Clock, Message, NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
 from ..counters import Counters
 from .capacity import Capacity
-from .layout import Page, no_such_message
+from .layout import Entry, Page, no_such_message
 from .page_index import NEVER
 from .page_reader import PageReader, Snapshot
 from .page_writer import PageWriter
 from .payloads import Payloads
-from .rows import Entry
 
 POLL_INTERVAL = 0.5
 """Seconds between two looks for pushes of other processes, each one round trip a queue. Pushes of this process wake

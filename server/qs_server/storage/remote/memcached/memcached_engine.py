@@ -27,9 +27,8 @@ from ...engine import (
 from ...names import directory_of
 from ..registry import QueueRegistry
 from .consumer import POLL_INTERVAL, Visible
-from .layout import Keys
+from .layout import Entry, Keys
 from .memcached_queue import MemcachedQueue
-from .rows import Entry
 from .servers import Servers
 
 DEFAULT_SERVERS = (("127.0.0.1", 11211),)

@@ -22,12 +22,11 @@ from ...retention import refuse_retention
 from ..counters import Counters
 from .capacity import Capacity
 from .consumer import Consumer, message_of, status_of
-from .layout import RETIRED, Keys, Page, no_such_message
+from .layout import RETIRED, Entry, Keys, Page, no_such_message
 from .page_reader import PageReader
 from .page_writer import TRIES, PageWriter
 from .payloads import Payloads
 from .producer import Producer
-from .rows import Entry
 from .servers import Servers
 
 _logger = logging.getLogger(__name__)

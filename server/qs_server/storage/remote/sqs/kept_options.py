@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...dead_letter_options import refuse_dead_letters
 from ...engine import SECOND, Options, UnsupportedError
 from ...retention import refuse_retention
-from .queue_names import qid_of
+from .queue_calls import qid_of
 
 ARN = "QueueArn"
 """An ARN: `arn:aws:sqs:REGION:ACCOUNT:NAME`."""

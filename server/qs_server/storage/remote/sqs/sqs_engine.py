@@ -25,8 +25,7 @@ from .client import CallPolicy, SqsClient
 from .kept_options import ARN, NAMES, changed, check_options, read, source_of, without
 from .long_polls import LongPolls
 from .messages import MOST_ENTRIES, Received
-from .queue_calls import QueueCalls
-from .queue_names import check_prefix
+from .queue_calls import QueueCalls, check_prefix
 from .receipts import Held, Receipts
 from .sqs_queue import SqsQueue
 
