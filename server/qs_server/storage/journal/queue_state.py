@@ -98,10 +98,13 @@ class QueueState:
             self.claims.removed(mid)
         self.table.restore_deletion(mid)
 
-    def carry(self, segment: int, now: int) -> Iterator[None]:
-        """Appends again the records, other than messages, that would be lost with the segments up to this one. Yields
-        where a slice may end. OSError."""
-        yield from self.keys.carry(self.number, segment, now)
+    def carry_keys(self, segment: int, now: int) -> Iterator[None]:
+        """Appends again the keys that would be lost with a segment. Yields where a slice may end. OSError."""
+        return self.keys.carry(self.number, segment, now)
+
+    def carry(self, segment: int) -> Iterator[None]:
+        """Appends again what else but messages would be lost with the segments up to this one. These records may
+        concern every older segment, so only the oldest one can go with any. Yields where a slice may end. OSError."""
         self.claims.carry(segment)
         self.batches.carry(segment)
         for token, place in list(self.taken.items()):
