@@ -35,8 +35,7 @@ _INSIDE = ".history"
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """A file is finished at `size` bytes, or `age` seconds after its first line. keep: bytes of finished files that
-    stay, None: all."""
+    """A file ends at `size` bytes, or `age` seconds after its first line. keep: bytes that stay, None: all."""
 
     folder: str
     size: int = 64 * 1024 * 1024
@@ -45,8 +44,7 @@ class HistoryOptions:
 
 
 class History:
-    """Only the thread of a batch calls `begin`, `note`, `commit` and `discard`. Another thread finishes files, see
-    `start`."""
+    """The thread of a batch calls `begin`, `note`, `commit` and `discard`; another one finishes files, see `start`."""
 
     def __init__(
         self,

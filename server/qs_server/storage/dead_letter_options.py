@@ -29,8 +29,7 @@ def refuse_dead_letters(options: Options) -> None:
 
 
 def storage_in(root: str, qid: str, default: str) -> str | None:
-    """Returns a queue's storage, None if there is no queue. default: of a queue whose options name none.
-    StorageError, OSError."""
+    """Returns a queue's storage, None without a queue. default: of a queue without options. StorageError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     return read_options(path, default).storage if os.path.isdir(path) else None
 

@@ -35,8 +35,7 @@ _AS_LONG_AS = 25
 
 
 class DirectoryQueue:
-    """See EngineQueue. For one thread at a time. Changes raise StaleReceiptError also for a message that another
-    program has locked."""
+    """See EngineQueue. For one thread at a time. A message that another program has locked is a StaleReceiptError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -54,8 +53,7 @@ class DirectoryQueue:
         dismantle: Callable[[], None],
         mover: MessageMover | None = None,
     ) -> None:
-        """path: is listed at once; dismantle: removes what is neither a message nor a file; mover: None without dead
-        letters. OSError."""
+        """path: is listed at once; dismantle: removes what is no file; mover: None without dead letters. OSError."""
         self.path = path
         self.qid = qid
         self.options = options
@@ -252,8 +250,7 @@ class DirectoryQueue:
 
     @contextlib.contextmanager
     def _held(self, receipt: Receipt, *, removing: bool = False) -> Iterator[MessageState]:
-        """Keeps other servers away from a message, and gives its state. removing: see MessageStore.
-        NoSuchMessageError, StaleReceiptError."""
+        """Keeps other servers away from a message, and gives its state. NoSuchMessageError, StaleReceiptError."""
         self._publisher.publish()
         matches = False
         while not matches:

@@ -53,8 +53,7 @@ class MessageStore(Protocol):
         """Reads a payload. hidden: the state it has to have. None in another state, or over max_bytes."""
 
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
-        """Hides a message, or changes until when. durable: the next commit covers it. False if another process was
-        faster."""
+        """Hides a message, or changes until when. durable: with the next commit. False if another was faster."""
 
     def show(self, mid: int, state: MessageState, receives: int) -> bool:
         """Makes a hidden message ready. receives: its new count, 0: it is new. False if another process was faster."""
@@ -82,8 +81,7 @@ class MessageStore(Protocol):
 
 
 class MessageMover(Protocol):
-    """Moves messages to other directories of the layout, each by one rename. OSError. Call it like changes of
-    MessageStore."""
+    """Moves messages to directories of the layout, each by one rename. OSError. Call it like MessageStore's changes."""
 
     @property
     def origins(self) -> Mapping[int, Origin]:

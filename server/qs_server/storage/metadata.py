@@ -117,8 +117,7 @@ class MetadataStore(Generic[Value]):
             self._sidecars.remove(mid)
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Removes metadata without messages. names: of other files than messages; known: tells whether a message
-        exists. OSError."""
+        """Removes metadata without messages. names: of other files; known: tells whether a message exists. OSError."""
         for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
             self.forget(mid)
 

@@ -69,8 +69,7 @@ def qid_of(directory: str) -> str | None:
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:
-    """Returns (mid, expiry): expiry 0 when it is ready, NEW while it is written. None for a name that is no
-    message's."""
+    """Returns (mid, expiry): expiry 0 when it is ready, NEW while it is written. None for another name."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None

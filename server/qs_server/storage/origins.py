@@ -40,8 +40,7 @@ class OriginStore:
         self._disk.setxattr(path, _DEAD, b"\n".join(lines), follow_symlinks=False)
 
     def forget(self, mid: int) -> None:
-        """Removes what is left of a message that is gone. An attribute is gone with its file, or holds for another
-        id."""
+        """Removes what is left of a message that is gone. An attribute goes with its file, or is for another id."""
         if self._files is not None:
             self._files.remove(mid)
 

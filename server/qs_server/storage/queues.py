@@ -31,8 +31,7 @@ class EngineQueue(Queue, Protocol):
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """Receives a visible message. None: another process was faster, or the payload is over max_bytes. held: see
-        Engine.receive."""
+        """Receives a visible message. None: another process was faster, or the payload is over max_bytes."""
 
     def payload_of(self, mid: int) -> bytes:
         """Reads a payload in any state. NoSuchMessageError."""
@@ -51,16 +50,13 @@ class EngineQueue(Queue, Protocol):
         """Announces that there may be visible messages."""
 
     def next_expiry(self) -> int | None:
-        """Returns when `expire` or `retire` has something to do: a window, a delay or a retention ends. Cheap, for
-        each commit."""
+        """Returns when a window, a delay or a retention ends. Cheap, for each commit."""
 
     def expire(self, count: int | None = None) -> int:
-        """Ends at most count windows and delays that are due, None: as many as a request has time for. Returns how
-        many."""
+        """Ends at most count due windows and delays, None: as many as a request has time for. Returns how many."""
 
     def retire(self, count: int) -> int:
-        """Removes at most count messages older than the retention and not in flight, oldest first. Returns how many.
-        OSError."""
+        """Removes at most count messages that are too old and not in flight. Returns how many. OSError."""
 
     def commit(self) -> None:
         """Makes changes durable, with durability ALWAYS. FileNotFoundError if the directory is gone."""
@@ -68,8 +64,7 @@ class EngineQueue(Queue, Protocol):
     def in_place(self) -> bool: ...
 
     def dismantle(self) -> None:
-        """Removes from an empty queue's directory what it alone knows to be no message. OSError ENOTEMPTY if there
-        is a message."""
+        """Removes from an empty queue's directory what is no message. OSError ENOTEMPTY if there is a message."""
 
     def note_removed(self) -> None:
         """Records that the queue has been removed with its messages."""

@@ -22,8 +22,7 @@ def too_old_since(options: Options, now: int) -> int | None:
 
 
 def too_old_upto(options: Options, now: int, unit: int) -> int:
-    """Returns the greatest id that is too old, -1: none. now: microseconds since the Epoch; unit: microseconds of 1
-    in an id."""
+    """Returns the greatest id that is too old, -1: none. now: microseconds; unit: microseconds of 1 in an id."""
     time = too_old_since(options, now)
     return -1 if time is None else time // unit
 

@@ -227,8 +227,7 @@ class RootDirectory:
 
 
 def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
-    """Removes a directory without messages. rmdir refuses what others have put there by then. QueueNotEmptyError,
-    OSError."""
+    """Removes a directory without messages. rmdir refuses what others have put there. QueueNotEmptyError, OSError."""
     try:
         queue.dismantle()
         for name in os.listdir(queue.path):

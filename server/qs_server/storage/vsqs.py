@@ -128,8 +128,8 @@ class Queue:
         self._watch.close()
 
     def publish(self, data: bytes, timeout: float | None = None) -> str:
-        """Stores a message. Returns its id. timeout: seconds to wait for room, None: for ever. QueueFullException;
-        OSError: nothing was stored."""
+        """Stores a message. Returns its id. timeout: seconds to wait for room, None: any. QueueFullException,
+        OSError."""
         draft = Draft(bytes(memoryview(data)))
         deadline = _deadline(timeout)
         with self._changes:

@@ -29,9 +29,8 @@ UNFINISHED = (WRITTEN, REMOVED)
 
 
 class Element(NamedTuple):
-    """name: without the layout's suffix for the state; age: seconds; size: bytes;
-    left: seconds until it can be taken; since: seconds since a lock, or the last change of one being written or
-    removed."""
+    """name: without the layout's suffix; age: seconds; size: bytes; left: seconds until it can be taken; since:
+    seconds since a lock, or the last change of one being written or removed."""
 
     name: str
     state: str

@@ -54,8 +54,7 @@ OpenEnd = Callable[..., End]
 
 
 class Interrupts:
-    """Notes signals in a with block on the main thread. caught: the signal, 0 for none. A second one raises
-    KeyboardInterrupt."""
+    """Notes signals in a with block on the main thread. caught: the signal, or 0. A second one interrupts."""
 
     def __init__(self) -> None:
         self.caught = 0

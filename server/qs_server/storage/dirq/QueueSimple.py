@@ -46,8 +46,7 @@ class QueueSimple(QueueBase):
     ) -> None:
         """path: of the directory, made when missing; umask: for what is made, None: the process's; granularity:
         seconds until a new intermediate directory; rndhex: the last digit of names, modulo 16, None: random; sync:
-        whether changes survive a power loss once a call has returned; disk: does the file operations. TypeError;
-        OSError."""
+        changes survive a power loss once a call has returned; disk: does the file operations. TypeError; OSError."""
         super().__init__(path, umask, rndhex, sync, disk)
         if not isinstance(granularity, int):
             raise TypeError(f"'granularity' should be an integer, not {granularity!r}")
@@ -56,8 +55,7 @@ class QueueSimple(QueueBase):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, data: bytes | str) -> str:
-        """Stores an element; a string is encoded as UTF-8. Returns its name, DIRECTORY/FILE. OSError: nothing was
-        stored; TypeError."""
+        """Stores an element; a string as UTF-8. Returns its name, DIRECTORY/FILE. TypeError; OSError."""
         payload = data.encode() if isinstance(data, str) else data
         if not isinstance(payload, bytes):
             if not isinstance(payload, bytearray | memoryview):
@@ -155,8 +153,7 @@ class QueueSimple(QueueBase):
     # -- locking --------------------------------------------------------------------------------------------------
 
     def lock(self, name: str, permissive: bool = True) -> bool:
-        """Locks an element. Returns False if it is locked or gone; not permissive: FileExistsError,
-        FileNotFoundError. OSError."""
+        """Locks an element. False if it is locked or gone; if not permissive FileExistsError, FileNotFoundError."""
         try:
             lock_file(f"{self.path}/{name}", self._disk)
         except (FileExistsError, FileNotFoundError):

@@ -88,8 +88,7 @@ def count_elements(path: str, disk: Disk) -> int:
 
 
 def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
-    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue.
-    FileNotFoundError, OSError."""
+    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue."""
     path = f"{top}/{element}"
     for attempt in range(ATTEMPTS):
         obsolete = f"{top}/{OBSOLETE_DIRECTORY}/{element_name(rndhex, attempt)}"
@@ -207,8 +206,7 @@ class DurableDirectory:
             self._close(self._fd)
 
     def sync(self, top: str, directory: str, disk: Disk) -> None:
-        """Syncs the names in top/directory. OSError if they may be lost. Does nothing if the directory is gone: then
-        all in it was removed before."""
+        """Syncs the names in top/directory, unless it is gone. OSError if they may be lost."""
         try:
             fd = disk.open(f"{top}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -14,8 +14,7 @@ from .simple_layout import is_name
 
 _logger = logging.getLogger(__name__)
 _IDLE = 3600
-"""Seconds for which an empty intermediate directory stays: dirq's programs fail when one is gone that they have
-listed."""
+"""Seconds for which an empty intermediate directory stays: dirq's programs fail if a listed one is gone."""
 
 
 class _FolderWatcher:

@@ -184,8 +184,7 @@ class Queue(QueueBase):
         return True
 
     def unlock(self, ename: str, permissive: bool = False) -> bool:
-        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError. QueueError for a
-        bad name."""
+        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError. QueueError."""
         _check_name(ename)
         try:
             self._disk.rmdir(f"{self.path}/{ename}/{LOCKED_DIRECTORY}")

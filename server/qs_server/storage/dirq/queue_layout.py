@@ -1,5 +1,4 @@
-"""The layout of dirq's Queue: an element is a directory with a file for each piece of data, its lock the directory
-`locked` in it."""
+"""The layout of dirq's Queue: an element is a directory of files, its lock the directory `locked` in it."""
 
 import contextlib
 import errno
@@ -113,8 +112,7 @@ class QueueLayout(Layout):
             self.bury()
 
     def bury(self) -> None:
-        """Removes renamed elements, once the directories that they were in are synced: or a power loss could bring
-        one back without its pieces."""
+        """Removes renamed elements, once their directories are synced: a power loss could bring back a part of one."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
             self._try_remove(path)

@@ -111,8 +111,7 @@ _ENCODERS: dict[str, Callable[[str, object], bytes]] = {
 
 
 def encode_table(table: Mapping[str, str]) -> str:
-    """Returns lines `key TAB value`, sorted, with escaped backslashes, tabs and newlines. QueueError for other
-    things than strings."""
+    """Returns lines `key TAB value`, sorted, with escapes. QueueError for other things than strings."""
     for key, value in table.items():
         for text in (key, value):
             if not isinstance(text, str):

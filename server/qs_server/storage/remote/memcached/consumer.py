@@ -1,5 +1,4 @@
-"""Receives and removes messages of one queue in memcached: looks what is visible, takes it by a swap, reads
-payloads."""
+"""Receives and removes messages of one queue in memcached: looks what is visible, swaps, reads payloads."""
 
 import time
 from collections.abc import Sequence
@@ -18,8 +17,7 @@ from .page_writer import PageWriter
 from .payloads import Payloads
 
 POLL_INTERVAL = 0.5
-"""Seconds between two looks for pushes of other processes, each one round trip a queue. Pushes of this process wake
-at once."""
+"""Seconds between two looks for pushes of other processes, a round trip a queue. Those of this one wake at once."""
 
 
 class Visible(NamedTuple):
@@ -44,8 +42,7 @@ class Consumer:
     """When, by time.monotonic."""
 
     def look(self, count: int, max_bytes: int) -> tuple[Snapshot | None, list[Visible]]:
-        """Returns the oldest visible messages, at least as many as a receive of that size takes. Hold
-        PageReader.locked until `take`."""
+        """Returns the oldest visible messages, enough for such a receive. Hold PageReader.locked until `take`."""
         found: list[Visible] = []
         self._looked = time.monotonic()
         snapshot = self.reader.look(next(self.reader.index.candidates(self.clock()), None))

@@ -62,8 +62,7 @@ class Keys:
 
 @dataclass(slots=True)
 class Head:
-    """The pages of a queue, first to last. log: ring of pages in which messages became visible early; changes: its
-    writes."""
+    """The pages of a queue, first to last. log: ring of pages with messages that became visible early."""
 
     generation: bytes
     first: int = 0

@@ -1,5 +1,4 @@
-"""The `memcached` engine: queues in memcached servers, which several qs servers may use. It is as volatile as they
-are."""
+"""The `memcached` engine: queues in memcached servers, as volatile as they are, for several qs servers."""
 
 import re
 import threading
@@ -88,7 +87,7 @@ class MemcachedEngine:
         namespace: str = "qs",
     ) -> None:
         """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace:
-        begins all keys, 1 to 40 of A-Za-z0-9_.-. RemoteError without the client library, UnsupportedError for a bad
+        begins all keys, 1 to 40 of A-Za-z0-9_.-. RemoteError without the library, UnsupportedError for the
         namespace."""
         if not _NAMESPACE.fullmatch(namespace):
             raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")

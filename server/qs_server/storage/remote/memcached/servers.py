@@ -171,8 +171,7 @@ class Servers:
         return bool(self._at(key).call("add", key, value, expire, again=True))
 
     def cas(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """Replaces the item that was read with the token; False if it changed. expire: seconds, 0 never, -1 deletes.
-        UnsureError."""
+        """Replaces the item of the token; False if it changed. expire: seconds, 0 never, -1 deletes. UnsureError."""
         return bool(self._at(key).call("cas", key, value, token, expire, again=False))
 
     def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:

@@ -61,8 +61,7 @@ def without(options: Options) -> Options:
 
 
 def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
-    """Adds SQS's attributes to the options, without a dead-letter queue outside of the prefix. LookupError,
-    ValueError if they are not SQS's."""
+    """Adds SQS's attributes to the options, and a dead-letter queue of the prefix. LookupError, ValueError."""
     retention = attributes.get("MessageRetentionPeriod")  # not every endpoint has it
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     place, _, name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")
@@ -76,8 +75,7 @@ def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Option
 
 
 def changed(old: Options, new: Options, target: str) -> dict[str, str]:
-    """Returns the attributes that differ; the others stay as another program has set them. target: ARN of the new
-    dead-letter queue."""
+    """Returns the attributes that differ; others stay as they are at SQS. target: ARN of the dead-letter queue."""
     attributes = {}
     if new.visibility != old.visibility:
         attributes["VisibilityTimeout"] = str(whole_seconds(new.visibility, LONGEST_WINDOW, "a visibility window"))

@@ -39,8 +39,7 @@ class Entry(NamedTuple):
 
 
 class Received(NamedTuple):
-    """message: SQS's id; handle: of this receive; until: the end of its window; source: ARN of a dead letter's
-    former queue, or empty."""
+    """message, handle: SQS's; until: the end of its window; source: ARN of a dead letter's former queue, or empty."""
 
     qid: str
     message: str

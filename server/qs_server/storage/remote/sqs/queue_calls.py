@@ -69,8 +69,7 @@ class QueueCalls:
         self._url: str | None = None
 
     def make(self, window: int, attributes: Mapping[str, str]) -> None:
-        """Makes the queue, or takes up an existing one. window: seconds, for a new one; attributes: others, in SQS's
-        words."""
+        """Makes the queue, or takes up an existing one. window: seconds, for a new one; attributes: in SQS's words."""
         wanted = {"VisibilityTimeout": str(window), **attributes}
         try:
             self._url = self._url_in(self.client.call("create_queue", QueueName=self._name, Attributes=wanted))

@@ -1,5 +1,4 @@
-"""Keeps the receipt handles of messages in flight: SQS tells a handle to the receiver only, and does nothing without
-it."""
+"""Keeps the receipt handles of messages in flight: only the receiver gets one, and SQS does nothing without it."""
 
 import threading
 from collections import Counter

@@ -100,7 +100,7 @@ class SqsEngine:
         self._registry.configure(qid, without(options))
 
     def _to_change(self, qid: str, old: Options, new: Options) -> dict[str, str]:
-        """Returns the attributes to change. Makes the dead-letter queue, which SQS requires. UnsupportedError,
+        """Returns the attributes to change. Makes a missing dead-letter queue. UnsupportedError,
         DeadLetterCycleError."""
         if not new.dead_letter or (new.dead_letter, new.max_receives) == (old.dead_letter, old.max_receives):
             return changed(old, new, "")

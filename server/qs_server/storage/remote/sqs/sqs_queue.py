@@ -62,8 +62,7 @@ class SqsQueue:
         given: int,
         note_visible: Callable[[str], None],
     ) -> None:
-        """given: the greatest id that a queue of this name has given, -1: none; note_visible: called before a
-        message is made visible."""
+        """given: the greatest id of earlier queues of the name, -1: none; note_visible: called before a message is."""
         self.qid = qid
         self.options = options
         self.counters = Counters()
@@ -134,8 +133,7 @@ class SqsQueue:
         return mids
 
     def _give_mids(self, count: int) -> list[int]:
-        """Returns increasing ids, greater than all given before, though not than all seen: another program may have
-        sent any."""
+        """Returns increasing ids, greater than all given before, though other programs may have sent greater ones."""
         with self._numbering:
             first = max(self._clock(), self.given + 1)
             self.given = first + count - 1
@@ -245,8 +243,7 @@ class SqsQueue:
             raise
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another
-        purge."""
+        """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another."""
         held = sum(self._count().values())
         try:
             self.calls.call("purge_queue")
