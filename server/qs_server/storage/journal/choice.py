@@ -1,8 +1,8 @@
-"""Says which segment compaction is to remove next.
+"""Chooses the segment that compaction removes next.
 
-The oldest can always go. A later one can, but not before those of which it says something: see `links.py`. So when what
-is new has gone while what is old is still needed, little of the old has to be copied to get at the room behind it. What
-goes in that way is in the last checkpoint, which the next start can use therefore.
+The oldest can always be removed. A later one with no live payloads can be removed before it, so that old messages need
+not be copied again and again, but not before the older segments that its records are about: see `links.py`. Only
+segments before the last checkpoint are removed in that way, so that the checkpoint stays valid.
 """
 
 from .absent_record import LIMIT
@@ -10,8 +10,8 @@ from .store import Store
 
 
 def choose(store: Store, *, oldest_only: bool) -> int | None:
-    """Returns the number of the segment that should go next, None: none is worth it. oldest_only: none but the
-    oldest."""
+    """Returns the number of the segment to remove next, None if none is worth it. oldest_only: True to consider the
+    oldest only."""
     log, live = store.log, store.usage.live
     sizes, oldest = log.segments.sizes, log.segments.oldest
     if oldest is None or len(sizes) <= 1:
@@ -33,7 +33,7 @@ def choose(store: Store, *, oldest_only: bool) -> int | None:
 
 
 def _dead(store: Store) -> list[int]:
-    """Returns the segments before the end of the last checkpoint of which no payload is needed, oldest first."""
+    """Returns the segments without live payloads before the end of the last checkpoint, oldest first."""
     if store.checkpointed is None:
         return []
     live, end = store.usage.live, store.checkpointed.segment
