@@ -1,6 +1,6 @@
-"""Compaction: copies what is still needed of a segment to the end of the log, and removes the segment.
+"""Compaction: copies the needed records of a segment to the end of the log, and removes the segment.
 
-`choice.py` says which one. The work is done in slices, each committed with a batch of requests, so that no request
+`choice.py` chooses the segment. The work is done in slices, each committed with a batch of requests, so that no request
 waits long.
 """
 
@@ -20,7 +20,7 @@ from .store import SLICE, Store
 
 _logger = logging.getLogger(__name__)
 _BYTES = 512 << 10
-"""Bytes that a slice may append before its last record: they are written with the batch's commit."""
+"""Bytes after which a slice ends: they are written with the batch's commit."""
 
 
 class Copier(Protocol):
@@ -57,7 +57,7 @@ class Compaction:
         return self._next() is not None
 
     def _next(self) -> int | None:
-        """Returns the segment to compact: the one that was begun, while compaction is wanted."""
+        """Returns the segment to compact, None if none is worth it. Prefers the one that was begun."""
         store = self._store
         if store.log.failed or store.log.segments.oldest == self._damaged:
             return None
@@ -105,13 +105,13 @@ class Compaction:
         """Compacts the oldest segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
         log, oldest = self._store.log, self._store.log.segments.oldest
         if self._stepping:
-            return False  # called by a slice that has no room: a second one would have none either
+            return False  # called by a slice without room: another slice would have none either
         if not self.wanted and (
             log.failed or oldest == self._damaged or not self._store.usage.gains(log.segments.sizes)
         ):
             return False
         while oldest is not None and self._store.log.segments.oldest == oldest != self._damaged:
-            self._step(oldest, inf)  # each slice is a frame, which takes whole blocks: as few as can be
+            self._step(oldest, inf)  # no time limit, as each slice is a frame, which takes whole blocks
             self._store.commit_early()
         return self._store.log.segments.oldest != oldest
 
@@ -123,7 +123,6 @@ class Compaction:
             queue.batches.forget_publications((log.segments.oldest or 0) - 1)
 
     def _copy(self, segment: int) -> Iterator[None]:
-        """Copies what is needed of a segment. Yields where a slice may end."""
         for queue in list(self._queues()):
             yield from queue.carry(segment, self._clock())
         if self._store.usage.live.get(segment):
