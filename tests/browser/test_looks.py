@@ -78,8 +78,8 @@ def test_contrast(web: WebProcess, paths: list[str], *, dark: bool) -> None:
 
 
 def test_names_and_structure(window: Chromium, paths: list[str]) -> None:
-    """What can be used has a name; tables have captions and heads; there is one main heading; nothing is complained
-    about by the browser."""
+    """Every control has a name, tables have captions and heads, there is one main heading, and the browser reports no
+    error."""
     for path in paths:
         window.open(path)
         assert window.run(NAMELESS) == [], path

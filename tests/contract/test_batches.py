@@ -97,7 +97,7 @@ def test_at_most_once(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_other_attempts_are_dropped(claiming: Bench, reopened: Reopened) -> None:
-    """And other parts, and earlier batches; later ones stay."""
+    """Other attempts, other parts and earlier batches are dropped; later batches stay."""
     claiming.queue()
     engine = claiming.engine
     for batch in (0, 1, 2):
@@ -191,7 +191,7 @@ def test_push_in_the_same_batch(claiming: Bench) -> None:
 
 
 def test_claimed_batch(claiming: Bench, reopened: Reopened) -> None:
-    """What was published is claimed like anything else."""
+    """A claim takes published messages like any others."""
     claiming.queue()
     stage(claiming.engine, b"1", b"2")
     publish(claiming.engine, 0, (0, 0))

@@ -32,7 +32,7 @@ def test_claim(claiming: Bench) -> None:
 
 
 def test_claim_again_is_the_same(claiming: Bench, reopened: Reopened) -> None:
-    """Whatever was pushed since, whatever bounds are given then, and after a restart."""
+    """Repeating a claim gives the same messages, whatever was pushed since, with other bounds, and after a restart."""
     claiming.queue()
     claiming.push(b"1", b"2")
     made = claim(claiming.engine, count=1)
@@ -202,7 +202,8 @@ def test_release(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_release_of_messages_that_are_received_too_often(claiming: Bench, reopened: Reopened) -> None:
-    """They go to the dead-letter queue, as after any other release, also if the server ends before."""
+    """Messages of a released claim that were received too often go to the dead-letter queue, also if the server ends
+    before."""
     claiming.queue(dead_letter="dead", max_receives=2)
     claiming.push(b"0", b"1")
     engine = claiming.engine
@@ -218,7 +219,7 @@ def test_release_of_messages_that_are_received_too_often(claiming: Bench, reopen
 
 
 def test_release_of_the_greatest(claiming: Bench) -> None:
-    """Its number is free again, and may have other messages then."""
+    """The number of the greatest claim is free after its release, and may have other messages then."""
     claiming.queue()
     claiming.push(b"1", b"2")
     engine = claiming.engine

@@ -24,7 +24,7 @@ Reopened = Callable[[Bench], Engine]
 
 
 def content(engine: Engine, seq: int = 1) -> list[bytes]:
-    """Of a claim that is made now, or was."""
+    """Returns the contents of a claim, new or old."""
     claim(engine, seq)
     return payloads(part(engine, seq))
 
@@ -51,7 +51,7 @@ def test_nobody_else(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_old_receipts(claiming: Bench, reopened: Reopened) -> None:
-    """Whoever had it before can neither delete, nor release, nor extend, nor read it, with a receipt or without."""
+    """A former holder can neither delete, release, extend nor read a claimed message, with or without a receipt."""
     claiming.queue()
     [mid] = claiming.push(b"1")
     engine = claiming.engine
@@ -106,7 +106,7 @@ def test_expired_and_claimed(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_push_in_the_same_batch(claiming: Bench) -> None:
-    """What was pushed, received and deleted before it and is not committed yet."""
+    """A claim leaves out messages that were received or deleted earlier in the same uncommitted batch."""
     claiming.queue()
     engine = claiming.engine
     mids = engine.queue("q").push([Draft(b"1"), Draft(b"2"), Draft(b"3")])
@@ -183,7 +183,7 @@ def test_figures_after_a_start(claiming: Bench, reopened: Reopened) -> None:
 
 
 class Record:
-    """What is told of messages' lives."""
+    """Records the lifecycle events."""
 
     peer = "127.0.0.1:5"
 
@@ -229,7 +229,7 @@ def test_history(tmp_path: Path) -> None:
 
 
 def test_milliseconds(tmp_path: Path, claiming: Bench) -> None:
-    """Where ids count milliseconds, `upto` does too."""
+    """`upto` counts milliseconds where ids do."""
     claiming.queue(timestamps="ms")
     [first] = claiming.push(b"1")
     claiming.clock.now += 5000

@@ -54,7 +54,7 @@ def test_copy_again(bench: Bench) -> None:
 
 
 def test_copy_keeps_things_apart(bench: Bench) -> None:
-    """What happens to a message in one queue does not in the others: counts, windows, deletion; also after a start."""
+    """A copy has its own count, window and deletion, also after a start."""
     for qid in ("q", "r", "s"):
         bench.queue(qid)
     mid = copied(bench, "r", "s")
@@ -146,7 +146,7 @@ def test_copy_what_is_not_there(bench: Bench) -> None:
 
 
 def test_copy_staged(bench: Bench) -> None:
-    """What was pushed before is there to be copied."""
+    """A copy sees pushes of the same batch."""
     bench.queue("q")
     bench.queue("r")
     [mid] = bench.engine.queue("q").push([Draft(b"x")])

@@ -209,7 +209,7 @@ def test_a_dead_letter_queue_of_another_storage(dying: Bench, caplog: pytest.Log
 
 
 def test_other_options_beside_a_dead_letter_queue_of_another_storage(dying: Bench) -> None:
-    """They can be changed, and the queue can be paused."""
+    """Other options of such a queue can be changed, and it can be paused."""
     bench = dying
     bench.queue("dead", storage="dirq-simple")
     configure(bench, "q", paused=True, max_receives=5)

@@ -1,4 +1,5 @@
-"""What an engine says that it cannot, it cannot; the rest it can. So no test of the contract is skipped wrongly."""
+"""An engine refuses every feature that it names in `cannot` and has all others, so no contract test is skipped
+wrongly."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,7 +62,7 @@ CALLS: list[tuple[Feature, str, Call]] = [
 
 @pytest.mark.parametrize(("feature", "call"), [pytest.param(each[0], each[2], id=each[1]) for each in CALLS])
 def test_refused(bench: Bench, feature: Feature, call: Call) -> None:
-    """What is lacking is refused as that, and changes nothing; what is not lacking is done."""
+    """An engine refuses a lacking feature with its own error and changes nothing; it carries out every other one."""
     engine = unguarded(bench)
     engine.create("r", Options())
     mid = pushed(engine)
@@ -94,7 +95,7 @@ def can_be_exact(bench: Bench) -> bool:
 
 
 def can_give_back_at_a_start(bench: Bench) -> bool:
-    """Or else when the window ends."""
+    """Tells whether a start gives back the messages of subscribers; otherwise the end of their windows does."""
     engine = unguarded(bench)
     mid = pushed(engine)
     engine.receive(["q"], 1, None, LOTS, held=True)
@@ -179,7 +180,7 @@ PROBES: dict[Feature, Probe] = {
 
 @pytest.mark.parametrize("feature", PROBES)
 def test_shows(any_bench: Bench, feature: Feature) -> None:
-    """What is not refused, but shows in what happens."""
+    """Features that are not refused show in their effects."""
     if feature is not Feature.KEEP:
         needs(any_bench, Feature.KEEP)
     assert PROBES[feature](any_bench) == (feature not in any_bench.engine.cannot)

@@ -100,7 +100,7 @@ def test_list_pages(bench: Bench, state: State) -> None:
 
 @pytest.mark.parametrize("state", ["ready", "in-flight", "delayed"])
 def test_read(bench: Bench, state: str) -> None:
-    """Whoever holds the receipt reads the payload in whatever state the message is, and changes nothing."""
+    """The holder of the receipt reads the payload in any state of the message, and changes nothing."""
     bench.queue()
     start = bench.clock.now
     [mid] = bench.push(b"x", delay=500 if state == "delayed" else 0)

@@ -37,7 +37,7 @@ def test_push_is_announced(bench: Bench) -> None:
 
 @pytest.mark.parametrize("look", ["receive", "get", "list", "delete", "stats", "release", "purge"])
 def test_looking_flushes(bench: Bench, look: str) -> None:
-    """Whatever looks at messages sees those that were pushed before."""
+    """Every look at the messages sees those pushed before."""
     if look in ("delete", "release"):
         needs(bench, Feature.ANY)
     bench.queue()

@@ -101,7 +101,7 @@ def test_zero_window(bench: Bench) -> None:
 
 
 def test_receive_held(bench: Bench) -> None:
-    """What is received for a subscriber is a receive like any other while the process lives."""
+    """While the process lives, a receive for a subscriber is like any other receive."""
     bench.queue()
     start = bench.clock.now
     a, b = bench.push(b"a", b"b")
@@ -119,7 +119,7 @@ def test_receive_held(bench: Bench) -> None:
 
 
 def test_held_counts_survive(bench: Bench) -> None:
-    """How often a message was delivered survives the process, as that of any receive does."""
+    """The count of deliveries survives the process, as that of any receive does."""
     bench.queue()
     [mid] = bench.push(b"x")
     hold(bench, visibility=10)
@@ -158,7 +158,7 @@ def test_next_expiry_after_reopening(bench: Bench) -> None:
 
 
 def test_expire(bench: Bench) -> None:
-    """What is due becomes visible, at most so many messages, over all queues, and is announced."""
+    """`expire` makes at most so many due messages visible, over all queues, and announces them."""
     bench.queue("a")
     bench.queue("b")
     bench.push(*[b"x"] * 3, qid="a")
@@ -193,7 +193,7 @@ def test_arrivals(bench: Bench) -> None:
 
 
 def test_arrivals_at_the_start(bench: Bench) -> None:
-    """What is visible when an engine is opened is an arrival."""
+    """Messages that are visible when an engine is opened are announced as arrivals."""
     bench.queue()
     bench.push(b"x")
     assert arrived(bench.reopen()) == {"q": 1}
@@ -201,7 +201,7 @@ def test_arrivals_at_the_start(bench: Bench) -> None:
 
 @pytest.mark.parametrize("way", ["release", "expiry", "reopen", "release later"])
 def test_receives_survive(bench: Bench, way: str) -> None:
-    """That a message was retrieved, and how often, survives release, expiry and reopening."""
+    """The count of receives survives release, expiry and reopening."""
     bench.queue()
     [mid] = bench.push(b"x")
     for count in range(1, 4):

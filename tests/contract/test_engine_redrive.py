@@ -38,7 +38,8 @@ def redrive(bench: Bench, into: str | None = None, mids: Iterable[int] = (), cou
 
 
 def payloads(bench: Bench, qid: str) -> list[tuple[bytes | None, int, bool, bool]]:
-    """Of each message: payload, receives, whether it was pushed when its id says, whether it is no dead letter."""
+    """Returns of each message: payload, receives, whether its id is the time of its push, whether it is no dead
+    letter."""
     found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in listed(bench, qid=qid)]
     return [(m.payload, m.receives, m.pushed_at == m.mid, m.origin is None) for m in found]
 
@@ -112,7 +113,7 @@ def test_all_or_nothing(dead: Bench) -> None:
 
 
 def test_to_die_once_more(dead: Bench) -> None:
-    """What was moved back can die again, with a new origin; an undone commit puts both back."""
+    """A redriven message can die again, with a new origin; a rolled-back commit restores both queues."""
     bench = dead
     new = redrive(bench, mids=listed(bench, qid="dead")[:1])
     bench.engine.receive(["a"], 1, WINDOW, LOTS)

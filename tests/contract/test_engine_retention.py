@@ -36,7 +36,7 @@ def retired(bench: Bench, qid: str = "q") -> int:
 
 
 def test_visible_and_delayed_ones(aging: Bench) -> None:
-    """Both are removed when they are so old, at that time and not before, and stay so after a start."""
+    """Visible and delayed messages are removed at their time, not before, and stay removed after a start."""
     start = aging.clock.now
     [first] = bench_push(aging, b"1")
     aging.clock.now += 10
@@ -100,7 +100,7 @@ def test_extension_and_deletion(aging: Bench) -> None:
 
 
 def test_before_the_timer(aging: Bench) -> None:
-    """What is too old is given to nobody, though it has not been removed yet."""
+    """A message that is too old is given to nobody, even before it is removed."""
     [mid] = bench_push(aging, b"x")
     aging.clock.now += AGE
     [young] = bench_push(aging, b"y")
@@ -130,7 +130,7 @@ def test_a_change_of_the_option(aging: Bench) -> None:
 
 
 def test_a_start(aging: Bench) -> None:
-    """What became too old meanwhile is removed by the first `expire`."""
+    """The first `expire` removes messages that grew too old while no engine was open."""
     bench_push(aging, b"1", b"2", b"3")
     aging.engine.commit()
     aging.clock.now += 2 * AGE
@@ -176,7 +176,7 @@ def test_a_push_with_a_key(aging: Bench) -> None:
 
 
 def test_a_claim(aging: Bench) -> None:
-    """Its messages stay, whatever their age; released, they go."""
+    """Claimed messages stay, whatever their age; released ones are removed."""
     needs(aging, Feature.CLAIM)
     bench_push(aging, b"1", b"2")
     claims = aging.engine.queue("q").claims
@@ -190,7 +190,7 @@ def test_a_claim(aging: Bench) -> None:
 
 
 def test_a_batch_that_fails(aging: Bench) -> None:
-    """What was removed is there again, in the state in which it was, and is removed once that works."""
+    """A failed batch restores removed messages in their former state; the next successful batch removes them."""
     needs(aging, Feature.CLAIM)  # only the journal takes back what it did
     queue = aging.engine.queue("q")
     bench_push(aging, b"1")

@@ -38,7 +38,7 @@ def test_delete(bench: Bench, state: str, with_receipt: bool) -> None:
 
 
 def test_stale_receipt(bench: Bench) -> None:
-    """Whoever received a message before somebody else received it again can do nothing to it any more."""
+    """A receiver whose message was received again can change nothing of it."""
     bench.queue()
     [mid] = bench.push(b"x")
     receive(bench, visibility=10)

@@ -16,7 +16,7 @@ def set_queue(**options: str | int) -> str:
 
 
 async def test_set_and_get(client: Client, autojump_clock: Clock) -> None:
-    """What is named changes at once, what is not stays, an empty value removes."""
+    """`set-queue` changes the named options at once, keeps the others, and removes those with an empty value."""
     assert code(await client.ask(set_queue(capacity=1, visibility=5))) == 0
     shown = await client.ask(request("get-queue", QUEUE))
     assert ('capacity="1"' in shown, 'visibility="5"' in shown) == (True, True), shown

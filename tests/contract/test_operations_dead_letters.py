@@ -92,8 +92,8 @@ async def test_what_redrive_refuses(running: Serving, autojump_clock: Clock, sto
 
 
 async def test_a_subscriber(running: Serving, autojump_clock: Clock, storage: str) -> None:
-    """What a subscriber does not handle in time goes to the dead-letter queue, whose subscriber is sent it. A receive
-    that is taken back does not count."""
+    """A message that a subscriber does not handle in time goes to the dead-letter queue, and to its subscriber. A
+    receive that is taken back does not count."""
     client, worker, watcher = (running.connect() for _ in range(3))
     await client.ask(new_queue("dead", in_storage(storage)))
     await watcher.ask(subscribe("dead"))

@@ -76,8 +76,8 @@ async def test_other_storages(running: Serving, autojump_clock: Clock, storage: 
 
 
 async def test_a_subscriber(running: Serving, autojump_clock: Clock) -> None:
-    """What it holds is its own, however old; what it releases then, or leaves behind, is removed. It is never sent what
-    is too old."""
+    """A subscriber keeps what it holds, however old; messages that it releases or leaves behind are removed. It is
+    never sent a message that is too old."""
     client, subscriber = running.connect(), running.connect()
     await subscriber.ask(subscribe("jobs", prefetch=2, visibility=1000))
     sent = [mids(await client.ask(push("jobs", text)))[0] for text in ("1", "2", "3")]

@@ -159,7 +159,7 @@ EARLY = [
 
 @pytest.mark.parametrize("document", EARLY, ids=["ids twice", "an id of its own", "a list of them"])
 def test_schema_knows_early_clients(document: bytes) -> None:
-    """What early clients are sent, and what they send, is valid."""
+    """Documents that early clients send and get are valid."""
     filled_in = document if b"%b" not in document else document % (NAMESPACE.encode(), b"9" * 200)
     SCHEMA.assertValid(etree.fromstring(filled_in))
 

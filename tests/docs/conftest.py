@@ -26,8 +26,8 @@ def console(tmp_path: Path) -> Iterator[Console]:
 
 
 def _run_patiently(console: Console, step: Step, patience: float) -> str:
-    """What the command prints. Where the page sleeps before it, nobody does here: it is given again until it prints
-    what the page shows, or those seconds are over. So it has to be one that only looks."""
+    """Returns the output of the command. After a `sleep` on the page, nobody sleeps: the command is repeated until it
+    prints what the page shows, or the seconds are over. So it must be one that only looks."""
     until = time.monotonic() + patience
     while True:
         printed = console.run(step)

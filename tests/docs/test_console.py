@@ -53,7 +53,7 @@ def test_one_shell(page: Callable[[str], Path], run_console_blocks: Callable[...
 
 
 def test_after_a_sleep(page: Callable[[str], Path], run_console_blocks: Callable[..., int]) -> None:
-    """What a page sleeps for is waited for, however long that takes: the next command is given until it is as shown."""
+    """After a `sleep`, the next command is repeated until it prints what the page shows, however long that takes."""
     text = "$ n=0\n$ sleep 3600\n$ echo $((n+=1))\n3\n$ echo $n\n3\n"
     assert run_console_blocks(page(f"```console\n{text}```\n")) == 4
 
@@ -74,7 +74,7 @@ def test_after_a_sleep(page: Callable[[str], Path], run_console_blocks: Callable
 def test_what_is_noticed(
     page: Callable[[str], Path], run_console_blocks: Callable[..., int], block: str, told: str
 ) -> None:
-    """What is not as shown, or cannot be run, fails with a text that says so."""
+    """Output that differs from the page, and blocks that cannot be run, fail with a text that says why."""
     with pytest.raises(AssertionError) as failure:
         run_console_blocks(page(f"```console\n{block}```\n"))
     assert told in " ".join(str(failure.value).split())

@@ -16,7 +16,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_examples(run_console_blocks: Callable[..., int]) -> None:
-    """What the page shows is what happens."""
+    """The examples print what the page shows."""
     assert run_console_blocks(PAGE) > 8
 
 

@@ -39,7 +39,7 @@ def answered(figures: Iterable[Figure]) -> dict[str, set[str]]:
 
 
 def test_of_the_server_and_the_bus(tmp_path: Path) -> None:
-    """Both answer what the page says, and nothing else; of each connection only if that is asked for."""
+    """Server and bus answer exactly the figures of the page; those of each connection only on request."""
     with serving(tmp_path / "root", *FAST) as server, bus_serving(server) as bus:
         for process, own in ((server, SERVER), (bus, BUS)):
             with QueueClient("127.0.0.1", process.port) as client:

@@ -24,7 +24,7 @@ def rows(header: str) -> list[str]:
 
 
 def test_the_example(run_console_blocks: Callable[..., int]) -> None:
-    """What the page shows is what happens."""
+    """The example prints what the page shows."""
     assert run_console_blocks(PAGE) > 3
 
 

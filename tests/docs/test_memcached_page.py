@@ -35,7 +35,7 @@ def _pattern(key: str) -> str:
 
 @needs_memcached
 def test_the_console_blocks(memcached: Memcached, tmp_path: Path, run_console_blocks: Callable[..., int]) -> None:
-    """What the page shows is what happens, with a memcached on another port."""
+    """The examples print what the page shows, with a memcached on another port."""
     page = tmp_path / "memcached.md"
     page.write_text(PAGE.replace(":11211", f":{memcached.port}"), encoding="utf-8")
     assert run_console_blocks(page) == 5

@@ -105,7 +105,7 @@ def test_what_a_handler_calls(op: str) -> None:
 
 
 def test_every_method_of_a_queue_is_of_some_operation() -> None:
-    """What a queue, its claims and its batches can be asked is asked by an operation."""
+    """Some operation uses each method of a queue, its claims and its batches."""
     used = {method for _, operation in ROWS.values() for method in operation.uses}
     for kind in ABOUT_ONE_QUEUE:
         methods = {member for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"}

@@ -71,7 +71,7 @@ def faults_of_the_page(begin: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(("payload", "fault"), FAULTS)
 def test_faults_and_what_is_said_of_them(tmp_path: Path, payload: str, fault: str) -> None:
-    """What stands in `_corrupt_record` is what the table says, with either kind of schema."""
+    """With both kinds of schema, `_corrupt_record` has the texts of the table."""
     by_xsd, by_columns = faults_of_the_page(fault)
     (tmp_path / "order.xsd").write_text(ORDER % "")
     for said, rules in (

@@ -133,7 +133,7 @@ def test_not_valid_and_the_connection_stays_open(client: Lines) -> None:
 
 
 def test_not_readable_and_the_connection_is_closed(server: ServerProcess) -> None:
-    """What cannot be read as XML in UTF-8 is 400, the last line of the connection; what came before is answered."""
+    """Bytes that are not XML in UTF-8 get 400 as the last line of the connection; requests before them are answered."""
     for what, data in UNREADABLE.items():
         with connected(server) as client:
             client.socket.sendall(PING.encode() + data + PING.encode())

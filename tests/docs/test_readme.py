@@ -73,12 +73,12 @@ def test_the_worker_survives_its_own_crash(
 
 @pytest.mark.parametrize("page", ["architecture.md", "commands.md"])
 def test_the_examples_of_a_page(page: str, run_console_blocks: Callable[..., int]) -> None:
-    """What the page shows is what happens."""
+    """The examples print what the page shows."""
     assert run_console_blocks(PROJECT / "docs" / page)
 
 
 def test_the_page_of_the_bus(run_console_blocks: Callable[..., int]) -> None:
-    """What docs/bus.md shows is what happens."""
+    """The examples of docs/bus.md print what the page shows."""
     assert run_console_blocks(PROJECT / "docs" / "bus.md") > 10
 
 
@@ -96,7 +96,7 @@ def test_every_flag_of_the_server_is_named() -> None:
 
 
 def test_defaults_of_the_server() -> None:
-    """Where operations.md has a row for a flag, it gives the default that the command has."""
+    """The flags' rows in operations.md give the defaults of the command."""
     described = re.split(r" (?=--[a-z])", " ".join(help_of(COMMAND).split()))
     found = [re.fullmatch(r"(--[a-z-]+) .*\(default: (?:\./)?([^)]+?)(?:\.0)?\).*", text) for text in described]
     defaults = {match[1]: match[2] for match in found if match}

@@ -53,7 +53,7 @@ def test_arguments() -> None:
 
 
 def test_what_it_cannot_do() -> None:
-    """What is answered with 501 is in the table of differences."""
+    """The table of differences has every operation that is answered with 501."""
     [row] = [line for line in PAGE.splitlines() if line.startswith("| `get-message`")]
     for feature in (Feature.GET, Feature.LIST, Feature.COPY):
         assert feature in SqsEngine.cannot
@@ -71,7 +71,7 @@ def _endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsServer]:
 
 
 def test_what_the_page_shows(endpoint: SqsServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Its console blocks do what it shows, with an endpoint on another port; so does its program."""
+    """The console blocks and the program print what the page shows, with an endpoint on another port."""
     page = tmp_path / "sqs.md"
     page.write_text(PAGE.replace("http://127.0.0.1:9324", endpoint.url), encoding="utf-8")
     assert request.getfixturevalue("run_console_blocks")(page) == 5

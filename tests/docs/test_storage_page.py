@@ -6,5 +6,5 @@ from support.serving import PROJECT
 
 
 def test_the_example(run_console_blocks: Callable[..., int]) -> None:
-    """What the page shows is what happens."""
+    """The example prints what the page shows."""
     assert run_console_blocks(PROJECT / "docs" / "storage.md") > 8

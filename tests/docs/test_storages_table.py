@@ -59,5 +59,5 @@ def test_rows() -> None:
 
 @pytest.mark.parametrize("feature", Feature)
 def test_cells(feature: Feature) -> None:
-    """What is lacking is said to be, and nothing else."""
+    """The table says of each storage exactly what it lacks."""
     assert rows()[feature.value] == [word(engine, feature) for engine in STORAGES.values()]

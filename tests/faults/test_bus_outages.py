@@ -62,7 +62,7 @@ class Place:
         return len(mids(self.ask(request("list-messages", f"<qid>{qid}</qid>", state="all"))))
 
     def wait_for(self, qid: str, count: int) -> None:
-        """Until a queue has so many messages."""
+        """Waits until a queue has so many messages."""
         assert self.server is not None
         try:
             self.server.until(lambda: self.count(qid) == count)
@@ -79,7 +79,7 @@ class Place:
 
 
 class OwnPlace(Place):
-    """Both of them can be started again where they were."""
+    """A server and a bus that can be started again in their places."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self._root = folder / "root"
@@ -231,7 +231,7 @@ def test_a_queue_is_deleted_and_there_again(shared: Shared) -> None:
 
 
 def test_the_queue_of_a_name_is_deleted(shared: Shared) -> None:
-    """Its members are told so; others go on, and the name can be made anew."""
+    """When the queue of a name is deleted, its members get an error; others go on, and the name can be made again."""
     at = shared(monitored=True)
     with (
         at.connect(subscribe(at.qid, name="n", req="named")) as named,
@@ -265,8 +265,8 @@ def test_the_queue_of_a_name_is_deleted_while_nobody_is_there(monitored: bool, s
 
 
 def test_a_queue_is_deleted_while_a_name_has_no_room(tmp_path: Path) -> None:
-    """What could not be stored for a name of a queue that is deleted is not tried again, which is said once. When the
-    queue is there again, the name gets what is pushed to it."""
+    """A message that could not be stored for a name is given up when its queue is deleted, with one line in the log.
+    When the queue exists again, the name gets new messages."""
     with place(tmp_path) as at:
         with at.connect(subscribe("q", name="n")):
             at.ask(request("delete-queue", "<qid>bus:q:n</qid>", force="yes"))
@@ -293,7 +293,7 @@ def test_a_queue_is_deleted_while_a_name_has_no_room(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "n"])
 def test_nobody_is_there(name: str, tmp_path: Path) -> None:
-    """What is pushed meanwhile stays, whatever is killed meanwhile, and comes to who connects then, in order."""
+    """Messages that are pushed while nobody is connected stay, through kills, and reach the next client in order."""
     with place(tmp_path, "-q", "q", "--settle", "0") as at:
         with at.connect(subscribe("q", name=name)) as wire:
             at.ask(push("q", "1"))

@@ -47,7 +47,7 @@ class Reader:
         assert "<subscribe/>" in self._lines.readline().decode()
 
     def read(self, count: int, *, ack: bool = True) -> list[int]:
-        """So many deliveries, which it acknowledges; fewer when the bus ends the connection."""
+        """Reads and acknowledges so many deliveries; fewer when the bus ends the connection."""
         found: list[int] = []
         handled = 0
         while len(found) < count and (line := self._lines.readline().decode()):
@@ -87,7 +87,7 @@ class Scene:
         self._others = [Reader(bus, qid, ack=bool(number % 2), slow=False) for number in range(others)]
 
     def batch(self) -> None:
-        """What is pushed is with each of the others soon."""
+        """Pushes a batch; each of the others gets it soon."""
         pushed = mids(self.wire.ask(push_list(self.qid, *["x" * PAYLOAD] * BATCH)))
         assert len(pushed) == BATCH
         self.pushed += pushed
@@ -219,7 +219,8 @@ def test_one_does_not_acknowledge_and_is_sent_away(scene: Scenes) -> None:
 
 
 def test_nobody_reads(scene: Scenes) -> None:
-    """What the bus takes out of the queue stays within its bound; the rest waits there. Then everybody gets it all."""
+    """The bus takes messages from the queue only up to its bound; the rest waits there. Then everybody gets all of
+    them."""
     with scene(0, ack=True) as at:
         readers = [at.slow, Reader(at.bus, at.qid, ack=True), Reader(at.bus, at.qid, ack=False)]
         most = 0

@@ -63,7 +63,8 @@ def test_a_commit_that_fails(place: Place, operation: str, error: int) -> None:
 
 
 def test_a_queue_that_is_removed_with_what_is_staged(place: Place) -> None:
-    """What was staged in it takes no room any more; its segments go; the next queue of its name knows nothing of it."""
+    """When a queue with staged messages is removed, their segments go, and the next queue of its name has none of
+    them."""
     place.queue("other")
     place.engine.remove("q", force=True)
     place.queue("q")

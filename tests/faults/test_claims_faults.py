@@ -34,7 +34,7 @@ class Prepared:
         self.engine.commit()
 
     def crash(self) -> None:
-        """Another process over what is there."""
+        """Opens another engine on the same disk, as after a crash."""
         self.disk.disarm()
         self.disk.crash()
         self.engine._watch.close()  # type: ignore[attr-defined]

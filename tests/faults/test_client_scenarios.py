@@ -25,7 +25,7 @@ def nobody() -> Iterator[int]:
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.what.replace(" ", "-"))
 def test_what_is_raised(name: str, scenario: Scenario, tls: bool, nobody: int) -> None:
-    """What is raised is of the type of the table, and the next call of the same client works; the same over TLS."""
+    """Each client raises the exception of the table, and its next call works; the same over TLS."""
     options: dict[str, Any] = {"max_document": BOUND} | ({"reconnect": False} if "Bus" in name else {})
     context = serving_context() if tls else None
     if tls:

@@ -24,8 +24,8 @@ def fast(fast: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 @pytest.mark.parametrize("make", [simple, queue])
 def test_added_elements_are_there(fast: Path, make: Callable[..., Any], ordered: bool, existing: bool) -> None:
-    """Whatever the step: all that was added until then, maybe what is just being added, and nothing else; once the
-    first was removed, it does not come back."""
+    """After a power loss at any step, all added elements are there, perhaps the one being added, and no others; a
+    removed element does not come back."""
     log, names = recorded(make, fast, existing)
     assert check(make, log, names, fast, ordered=ordered) > 200
 

@@ -25,7 +25,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
 
 
 def purge(foreign: Foreign) -> None:
-    """What the package's purge does, and whoever else removes directories that hold nothing, also the last one."""
+    """Purges as the package does, and removes every empty directory, also the last one."""
     with contextlib.suppress(OSError):  # it gives up at the first element in `temporary` that has a file
         foreign.queue.purge()
     for above, _, _ in os.walk(foreign.path, topdown=False):
@@ -54,7 +54,8 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def played(layout: str, root: Path, operation: str, at: int) -> tuple[object, int]:
-    """What comes of an operation when a purge comes after a step (0: before the first); how many steps it has."""
+    """Returns the result of an operation with a purge after one of its steps (0: before the first), and the number of
+    steps."""
     disk = PurgingDisk()
     purged = [Foreign(layout, root / qid) for qid in ("q", "other")]
     engine = opened(layout, root, disk)
@@ -118,7 +119,7 @@ def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_purge_removes_what_a_delayed_push_left(tmp_path: Path) -> None:
-    """What a killed server leaves of a delayed push is removed by our purge and by a start, when it is old."""
+    """Our purge and a start remove the old remains of a delayed push of a killed server."""
     for name, clean in (("start", lambda shared: shared.open().close()), ("purge", our_purge)):
         with sharing("dirq", tmp_path / name) as shared:
             disk = SteppingDisk()

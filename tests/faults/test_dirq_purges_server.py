@@ -57,7 +57,7 @@ async def test_what_is_said_of_a_missing_file(tmp_path: Path, storage: str, auto
 
 
 def lose_what_is_written(path: Path) -> None:
-    """What a purge does that takes it for left behind."""
+    """Removes the files being written, like a purge that takes them for left behind."""
     for above, names, files in os.walk(path):
         for name in files:
             if name.endswith((".new", ".tmp")):

@@ -140,7 +140,7 @@ def simple(tmp_path: Path, disk: SteppingDisk) -> QueueSimple:
 
 
 def purge_directories(path: str) -> None:
-    """What a purge does to empty ones, and to the last one too."""
+    """Removes empty directories as a purge does, and the last one too."""
     for name in os.listdir(path):
         os.rmdir(f"{path}/{name}")
 
@@ -294,7 +294,7 @@ def test_file_goes_while_it_is_purged(simple: QueueSimple, disk: SteppingDisk, o
 
 
 def test_directory_goes_while_it_is_purged(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """Another purge is faster."""
+    """Another purge removes the directory first."""
     for name in ("00000001", "00000002"):
         os.mkdir(f"{simple.path}/{name}")
     disk.before["rmdir"] = os.rmdir

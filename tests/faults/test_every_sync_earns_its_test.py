@@ -59,7 +59,7 @@ _NOTHING: Removal = ("nowhere", "no sync")
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where runs are recorded, with the places that their operations come from."""
+    """The folder for recorded runs, with the places of their operations."""
     small_journal(monkeypatch)
     monkeypatch.setattr(time, "sleep", lambda _: None)  # a purge of dirq waits for others, and here are none
     monkeypatch.setattr(RecordingDisk, "places", staticmethod(places_on_the_way))
@@ -77,7 +77,7 @@ def finds(checks: Checks, removal: Removal, directory: Path) -> bool:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_sync_earns_its_test(directory: Path) -> None:
-    """Of each place, in each way, some test fails. Takes some 2 minutes of one processor."""
+    """Leaving out any sync, in each way, makes some test fail. Takes some 2 minutes of one processor."""
     seen: set[Removal] = set()
     found: dict[Removal, str] = {}
     for name, make in all_checks(directory).items():

@@ -27,7 +27,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def built(home: Path) -> Iterator[Journal]:
-    """Not to be changed but for a moment."""
+    """A journal that tests may change only for a moment."""
     with pytest.MonkeyPatch.context() as patch:
         small_segments(patch)
         journal = made(home / "built")
@@ -247,7 +247,7 @@ def test_an_empty_file(damaged: Journal) -> None:
 
 
 def test_foreign_files(damaged: Journal) -> None:
-    """What has no segment's name is nobody's business: nothing is missing, and it stays."""
+    """A file whose name is no segment's stays, and the journal is complete."""
     directory = damaged.root / ".journal"
     for name in ("notes.txt", "1.segment", "0000000000000004.segment.bak", "next", "spare", "damaged-1"):
         (directory / name).write_bytes(b"qsF\x01 whatever")
@@ -274,8 +274,8 @@ def test_the_first_frame_of_the_last(damaged: Journal) -> None:
 def test_without_syncs(
     durability: Durability, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where frames are not synced one by one, one that is wrong in the last segment cuts off those behind it, and
-    says so; in the segments before it is damage."""
+    """Where frames are not synced one by one, a bad frame in the last segment cuts off those behind it, with a line in
+    the log; in earlier segments it is damage."""
     small_segments(monkeypatch, 40 * 1024)
     journal = made(home / durability.value, durability)
     for segment in journal.recovered.segments:

@@ -56,7 +56,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def check_all(root: Path) -> None:
-    """What must be there, whatever else is lost."""
+    """Checks what must be there, whatever else is lost."""
     session = Session(root)
     try:
         found = messages(session, "dead")

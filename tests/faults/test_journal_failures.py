@@ -1,4 +1,4 @@
-"""What the journal engine does when it cannot go on: it says so, it stays within its bounds, and it comes to an end."""
+"""The journal engine that cannot go on says so, stays within its bounds, and comes to an end."""
 
 import errno
 import shutil
@@ -138,7 +138,7 @@ def test_a_small_segment_has_its_successor_early(make: Make, monkeypatch: pytest
 
 
 def test_nothing_to_do_with_a_compact_journal(make: Make) -> None:
-    """What is written at leisure comes to an end: a queue that is filled and emptied leaves nothing to be done."""
+    """A queue that is filled and emptied leaves the upkeep nothing to do."""
     place = make()
     place.queue("a")
     for _ in range(30):
@@ -165,7 +165,7 @@ def test_nothing_to_do_for_a_journal_that_has_failed(make: Make) -> None:
 
 
 def test_nothing_to_do_without_room(make: Make) -> None:
-    """What cannot be done is tried again after a second, and not before; then it is done."""
+    """Upkeep that fails is tried again after a second, not before, and then succeeds."""
     place = make()
     place.queue("a")
     place.disk.refuse("create", "*/spare")
@@ -220,8 +220,7 @@ def test_compaction_that_fails(make: Make, error: int) -> None:
 
 
 def test_the_root_vanishes_with_its_queues(make: Make) -> None:
-    """That queues have gone cannot be made durable in a root that has gone too: nothing waits for that, and commits of
-    nothing succeed."""
+    """When the root has vanished with its queues, nothing waits for syncing that, and empty commits succeed."""
     place = make(Durability.ALWAYS)
     place.queue("a")
     place.push("a", b"x")
@@ -235,7 +234,7 @@ def test_the_root_vanishes_with_its_queues(make: Make) -> None:
 
 
 def test_the_root_vanishes_before_another_queue_is_missed(make: Make) -> None:
-    """That it has gone is not known yet of a queue that is pushed to: that push is refused with the commit."""
+    """When the root vanishes before its queue is missed, the next push is refused with the commit."""
     place = make(Durability.ALWAYS)
     place.queue("a")
     place.queue("b")
@@ -250,7 +249,7 @@ def test_the_root_vanishes_before_another_queue_is_missed(make: Make) -> None:
 
 @pytest.mark.parametrize("durability", Durability)
 def test_the_journal_is_removed(make: Make, durability: Durability) -> None:
-    """What would be written to a file that nobody finds any more is refused: pushes fail until the next start."""
+    """When the journal's file has been removed, pushes fail until the next start."""
     place = make(durability)
     place.queue("a")
     place.push("a", b"x")

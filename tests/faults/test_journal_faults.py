@@ -19,7 +19,7 @@ KINDS = ["_pwrite", "open", "_write", "rename", "fsync", "unlink", None]
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there are many of them."""
+    """Makes segments small, so that there are many."""
     for name, size in (("FIRST_SEGMENT", 24576), ("LARGEST_SEGMENT", 24576), ("SMALLEST", 4096)):
         monkeypatch.setattr(supply, name, size)
 
@@ -35,7 +35,7 @@ class FullDisk(FaultyDisk):
         return fd
 
     def fdatasync(self, fd: int) -> None:  # type: ignore[override]
-        """Of the journal, which has all its blocks."""
+        """Fails only if fdatasync is the call to fail: the journal's blocks are all allocated."""
         if self.only == "fdatasync":
             super().fdatasync(fd)
 

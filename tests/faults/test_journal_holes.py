@@ -65,7 +65,7 @@ def remove(path: Path) -> None:
 
 
 def cut_its_end(path: Path) -> None:
-    """Its last frame is zeros, as if it had never been written."""
+    """Fills the last frame with zeros, as if it had never been written."""
     data = path.read_bytes().rstrip(b"\0")
     begin = data.rindex(b"qsF\x01") // BLOCK * BLOCK
     path.write_bytes(data[:begin].ljust(path.stat().st_size, b"\0"))

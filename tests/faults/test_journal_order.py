@@ -22,8 +22,8 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 
 def test_copies_are_durable_before_their_segment_goes(place: Place) -> None:
-    """Where commits are not synced, a power loss could take the copies of messages and the segments that they were
-    copied from. While what was copied cannot be synced, no segment is removed or used again."""
+    """While copies cannot be synced, no segment that they were copied from is removed or used again: a power loss could
+    take both."""
     place.queue("q")
     [kept] = place.push("q", b"kept" * 1000)
     while len(place.segments()) < 5:

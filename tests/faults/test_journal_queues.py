@@ -15,7 +15,7 @@ from qs_server.storage.engine import NoSuchQueueError, Options
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Its segments are small."""
+    """A root whose journal has small segments."""
     segments_of(monkeypatch, 24576, 24576)
     yield from places(tmp_path)
 
@@ -53,7 +53,7 @@ def test_a_queue_younger_than_the_segment(place: Place, operation: str, pattern:
 
 
 def test_a_queue_younger_than_a_segment_that_a_batch_is_refused_in(place: Place) -> None:
-    """What names a queue goes with the batch that was refused, and is said again by the next one."""
+    """When a batch is refused, its record of the queue's name goes with it, and the next batch writes it again."""
     place.queue("a")
     place.push("a", b"x")
     place.queue("b")
@@ -70,8 +70,8 @@ def test_a_queue_younger_than_a_segment_that_a_batch_is_refused_in(place: Place)
 
 
 def test_a_directory_is_replaced_and_a_crash(place: Place) -> None:
-    """What is pushed into a queue, in the batch in which another directory was found in its place, is there after a
-    crash; what was in memory of the one before has gone with that."""
+    """A push in the batch that finds another directory in the queue's place survives a crash; messages of the former
+    queue are gone."""
     place.queue("q")
     place.push("q", b"old")
     shutil.copytree(place.root / "q", place.root / ".other")
@@ -87,7 +87,7 @@ def test_a_directory_is_replaced_and_a_crash(place: Place) -> None:
 
 
 def test_a_directory_is_replaced_twice_and_a_crash(place: Place) -> None:
-    """Also when it is another one again before the batch ends: what the last one was given counts."""
+    """If the directory is replaced again before the batch ends, the last queue's messages count."""
     place.queue("q")
     place.push("q", b"old")
     for payload in (b"between", b"new"):

@@ -127,7 +127,7 @@ def test_a_header_is_lost(damaged: Journal, size: int) -> None:
 
 
 def test_a_head_of_a_frame_is_lost(damaged: Journal) -> None:
-    """Its records are found by their own checksums."""
+    """Records of a frame without its head are found by their own checksums."""
     segment = damaged.recovered.segments[1]
     with in_copy(damaged, segment).open("r+b") as file:
         file.seek(segment.frames[1].start)
@@ -136,7 +136,7 @@ def test_a_head_of_a_frame_is_lost(damaged: Journal) -> None:
 
 
 def a_list(journal: Journal) -> tuple[Path, Frame]:
-    """Where three messages were pushed together, which are there still."""
+    """Returns a frame of three messages that were pushed together and are still there, and a copy of its segment."""
     for segment in journal.recovered.segments:
         for frame in segment.frames:
             if b"of list 1: 0" in bytes(segment.data[frame.start : frame.end]):
@@ -158,7 +158,7 @@ def test_a_record_of_a_list(damaged: Journal) -> None:
 
 
 def test_the_length_of_a_record(damaged: Journal) -> None:
-    """Where a length is wrong, the following records are found all the same."""
+    """After a wrong length, the following records are found all the same."""
     path, frame = a_list(damaged)
     flip(path, frame.start + FRAME_HEAD + 1, 0)
     done, found = repaired(damaged)
@@ -167,7 +167,7 @@ def test_the_length_of_a_record(damaged: Journal) -> None:
 
 
 def test_a_copy_keeps_its_payload(damaged: Journal) -> None:
-    """What shares its payload with another message does so at its new place."""
+    """A copy shares its payload at the new place too."""
     with in_copy(damaged, damaged.recovered.segments[1]).open("r+b") as file:
         file.write(bytes(60))
     assert repaired(damaged)[1] == damaged.picture
@@ -182,7 +182,7 @@ def test_a_copy_keeps_its_payload(damaged: Journal) -> None:
 
 
 def test_a_claim_that_is_lost(damaged: Journal) -> None:
-    """Its messages are visible again."""
+    """Messages of a lost claim are visible again."""
     right = damaged.picture["claimed"]
     [held] = [mid for mid, (_, receives) in right.items() if receives < 0]
     paths = {segment.header.number: in_copy(damaged, segment) for segment in damaged.recovered.segments}
@@ -208,7 +208,7 @@ def test_the_names_of_queues_are_lost(damaged: Journal) -> None:
 
 
 def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
-    """What cannot be said to belong to a queue goes to none: it is kept as files."""
+    """Messages whose queue is unknown are kept as files, in no queue."""
     session = Session(damaged.root)
     mids = [session.push("orders", payload)[0] for payload in (b"one", b"two")]
     session.crash()
@@ -251,7 +251,7 @@ def test_a_segment_is_missing(damaged: Journal, which: int) -> None:
 
 
 def test_all_segments_are_missing(damaged: Journal) -> None:
-    """What is in the directories is all there is."""
+    """Without segments, only the files in the directories remain."""
     for segment in damaged.recovered.segments:
         in_copy(damaged, segment).unlink()
     _, found = repaired(damaged)
@@ -259,7 +259,7 @@ def test_all_segments_are_missing(damaged: Journal) -> None:
 
 
 def test_a_segment_is_cut(damaged: Journal) -> None:
-    """What is before the cut is kept, and what the other segments hold."""
+    """Records before the cut, and those of the other segments, are kept."""
     segment = damaged.recovered.segments[1]
     with in_copy(damaged, segment).open("r+b") as file:
         file.truncate(segment.frames[2].start + 7)

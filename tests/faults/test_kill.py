@@ -20,7 +20,7 @@ PIPELINE = 10
 
 @dataclass
 class Record(Seen):
-    """What one client did in one round. Every push is a list of payloads that were sent as one request."""
+    """The requests and answers of one client in one round. Every push is a list of payloads in one request."""
 
     answered: list[tuple[list[str], list[int]]] = field(default_factory=list)
     unanswered: list[list[str]] = field(default_factory=list)
@@ -92,7 +92,7 @@ COMPACTING: tuple[Client[Record], ...] = (*CLIENTS, churn)
 
 
 class Model:
-    """What must be in the queue, and what may be, after all that was done so far."""
+    """The messages that must be in the queue, and those that may be, after all rounds so far."""
 
     def __init__(self) -> None:
         self.must: dict[int, str] = {}

@@ -31,7 +31,7 @@ WINDOW = 10**6
 
 @dataclass
 class Record(Seen):
-    """What one client saw in one round."""
+    """The deliveries and answers that one client got in one round."""
 
     pushed: dict[int, str] = field(default_factory=dict)
     delivered: dict[int, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ CLIENTS: tuple[Client[Record], ...] = (push_on, push_on, consume, consume, consu
 
 
 class Model:
-    """What all clients saw so far."""
+    """The deliveries and answers that all clients got so far."""
 
     def __init__(self) -> None:
         self.pushed: dict[int, str] = {}

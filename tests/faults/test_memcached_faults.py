@@ -67,7 +67,7 @@ def test_restart(engine: MemcachedEngine, memcached: Memcached, caplog: pytest.L
 
 
 def test_ids_after_a_restart(memcached: Memcached, tmp_path: Path) -> None:
-    """They are greater than those which any server has given before, although another one began the queue anew."""
+    """New ids are greater than all that any server gave before, though another one began the queue anew."""
     engines = []
     for name in ("a", "b"):
         root = tmp_path / name
@@ -88,7 +88,7 @@ def test_ids_after_a_restart(memcached: Memcached, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", ["push", "delete", "list", "stats", "purge", "get", "release", "copy", "remove"])
 def test_restart_seen_first_by(engine: MemcachedEngine, memcached: Memcached, first: str) -> None:
-    """Whatever is done first after a restart works as on an empty queue, over connections that were closed by it."""
+    """Any first operation after a restart works as on an empty queue, over connections that the restart closed."""
     [mid] = push(engine, b"x")
     engine.create("r", Options())
     memcached.restart()
@@ -139,7 +139,7 @@ def test_killed(engine: MemcachedEngine, memcached: Memcached) -> None:
 
 
 def test_killed_while_somebody_waits(engine: MemcachedEngine, memcached: Memcached) -> None:
-    """Who waits for a message is told when memcached ends."""
+    """A waiting receive fails when memcached ends."""
     threading.Timer(0.1, memcached.kill).start()
     with pytest.raises(RemoteError, match="cannot be used"):
         engine.receive(["q"], 1, None, LOTS, wait=20)
@@ -247,7 +247,7 @@ def test_full_refusing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [10, 300, 100_000])
 def test_full_refusing_any_size(tmp_path: Path, size: int) -> None:
-    """Of whatever size the messages are that fill it."""
+    """The size of the messages that fill memcached makes no difference."""
     with Memcached("-m", "2", "-M") as memcached:
         engine = engine_on(memcached, root=tmp_path)
         engine.create("q", Options())

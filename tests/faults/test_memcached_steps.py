@@ -166,7 +166,7 @@ def works(engine: MemcachedEngine) -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 def test_answer_of_a_swap_is_lost(memcached: Memcached, tmp_path: Path, cut: Cut, done: bool) -> None:
-    """Whether a swap has been made, or is made only after it was looked for, it is found out: nobody sees an error, and
+    """If the answer of a swap is lost, the engine finds out whether it was made, even late: there is no error, and
     nothing is done twice."""
     engine = engine_on(memcached, root=tmp_path)
     engine.create("q", Options())

@@ -146,7 +146,8 @@ def test_with_fewer_operations(fast: Path, name: str, ordered: bool) -> None:
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_after_a_kill_before_it_is_durable(fast: Path, name: str) -> None:
-    """Like `test_after_a_kill`, after a server that had answered for what is not durable: every twentieth point."""
+    """Like `test_after_a_kill`, for a server that had answered for changes that are not durable: every twentieth
+    point."""
     after_kills(name, fast, recorded(name, SEED, FEW), 20)
 
 

@@ -68,7 +68,7 @@ def killed(root: Path, *flags: str) -> Iterator[tuple[ServerProcess, MortalWire]
 
 
 class Ledger:
-    """What was answered, and what was asked for and not."""
+    """The requests that were answered, and those that were not."""
 
     def __init__(self) -> None:
         self.must: dict[int, str] = {}

@@ -14,7 +14,7 @@ SHORT = {**OF_JOURNALS, **OF_FILES}
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 @pytest.mark.parametrize("name", SHORT)
 def test_at_every_point(tmp_path: Path, name: str, ordered: bool) -> None:
-    """What was answered is there, and nothing is in half."""
+    """After a power loss at any point, answered operations hold and none is half done."""
     with fast_directory(tmp_path) as directory:
         assert SHORT[name](directory).check(ordered=ordered) > 20
 

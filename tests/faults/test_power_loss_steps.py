@@ -87,7 +87,8 @@ def shown(engine: Engine) -> Shown:
 
 
 def found_after(make: Make, directory: Path, operation: str, ordered: bool) -> Iterator[tuple[str, Shown]]:
-    """What a new engine shows: first before the operation, last after it, and in between after every power loss."""
+    """Returns the states that a new engine shows: before the operation, after each power loss, and after the
+    operation."""
     clock = ManualClock()
     (directory / "recorded").mkdir()
     disk = RecordingDisk(directory / "recorded")
@@ -144,7 +145,7 @@ def cases() -> Iterator[object]:
 
 @pytest.mark.parametrize(("name", "operation", "ordered"), list(cases()))
 def test_whole_or_not_at_all(fast: Path, name: str, operation: str, ordered: bool) -> None:
-    """Whatever the step: nothing but the state before the operation, or the one after it."""
+    """After a power loss at any step, the state is the one before the operation or the one after it."""
     found = list(found_after(ENGINES[name].make, fast, operation, ordered))
     before, after = found[0][1], found[-1][1]
     assert before != after

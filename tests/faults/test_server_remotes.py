@@ -154,7 +154,7 @@ def works(wire: Wire, qid: str, payload: str) -> None:
 
 
 def received(wire: Wire, qid: str, count: int) -> list[str]:
-    """So many payloads of a queue; each receive may give some of them."""
+    """Receives so many payloads of a queue; each receive may give some of them."""
     found: list[str] = []
     while len(found) < count:
         seen = payloads(wire.ask(receive(qid, max=count, wait=LONG)))
@@ -270,7 +270,7 @@ def test_a_stop_during_waits(elsewhere: Elsewhere, tmp_path: Path, own: ServerPr
 
 
 def test_a_stop_with_subscribers(elsewhere: Elsewhere, tmp_path: Path, own: ServerProcess, storage: str) -> None:
-    """What subscribers held and had not acknowledged is visible again when the server has ended."""
+    """Unacknowledged messages of subscribers are visible again when the server has ended."""
     sent = ["one", "two", "three"]
     with Wire(own) as wire:
         made(wire, "q", storage)
@@ -302,7 +302,8 @@ def test_a_stop_while_sqs_hangs(elsewhere: Elsewhere, own: ServerProcess) -> Non
 
 
 def test_a_stop_while_memcached_is_gone(elsewhere: Elsewhere, own: ServerProcess) -> None:
-    """What subscribers held cannot be given back: that is one line of the log, and the server ends."""
+    """If memcached is gone at the stop, the server cannot give back its subscribers' messages: it logs one line and
+    ends."""
     with Wire(own) as wire:
         made(wire, "q", "memcached")
         wire.ask(push_list("q", *map(str, range(10))))
@@ -438,7 +439,7 @@ def test_memcached_is_gone_at_the_start(elsewhere: Elsewhere, tmp_path: Path, ow
 
 
 def test_memcached_is_full(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """What memcached has no room for is refused with 507, and the rest goes on."""
+    """When memcached is full, pushes are refused with 507, and the rest goes on."""
     with Memcached("-m", "2", "-M") as small:
         host, port = small.address
         with (

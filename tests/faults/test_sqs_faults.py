@@ -85,7 +85,7 @@ OPERATIONS: dict[str, Callable[[SqsEngine, int], object]] = {
 
 
 def test_every_operation_is_tried_again(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """Whatever is asked is asked again while SQS fails, and nobody notices."""
+    """Every operation is retried while SQS fails, and succeeds."""
     for operation, call in OPERATIONS.items():
         proxy.calls.clear()
         proxy.before = failing(3, THROTTLED, operation)
@@ -104,8 +104,7 @@ def test_every_operation_is_tried_again(engine: SqsEngine, proxy: FaultySqs) -> 
     ids=["throttled", "500", "503", "hung up"],
 )
 def test_what_passes(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text: str) -> None:
-    """What may pass is tried again. After so many attempts the error says which server, what happened, and what to
-    do."""
+    """Temporary faults are retried. After the last attempt the error names the server, the fault, and what to do."""
     proxy.before = failing(3, fault)
     assert len(push(engine, b"x")) == 1
     proxy.calls.clear()
@@ -116,7 +115,7 @@ def test_what_passes(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text
 
 
 def test_every_operation_is_given_up(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """Whatever fails for good has changed nothing, and later all goes on."""
+    """An operation that fails for good has changed nothing, and later ones succeed."""
     [mid] = push(engine, b"x")
     receive(engine)
     proxy.before = failing(1000, BROKEN)
@@ -154,7 +153,7 @@ def test_push_without_an_answer(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_receive_whose_answer_is_lost(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """What was received by an answer that is lost comes back when its window is over."""
+    """Messages of a lost answer come back when their window is over."""
     [mid] = push(engine, b"x")
     proxy.after = failing(1, HANG_UP, "ReceiveMessage")
     assert receive(engine, visibility=1) == []
@@ -188,7 +187,7 @@ def test_answer_about_a_receipt_is_lost(engine: SqsEngine, proxy: FaultySqs, ope
 def test_receipt_is_refused(
     engine: SqsEngine, proxy: FaultySqs, code: str, text: str, expected: type[Exception]
 ) -> None:
-    """What SQS says of a receipt, in any of its words, is told apart from what it says of a time."""
+    """A refused receipt, in any wording of SQS, is told apart from a refused time."""
     [mid] = push(engine, b"x")
     receive(engine)
     proxy.before = failing(1, RefusedError(400, code, text))
@@ -211,7 +210,7 @@ def test_window_of_a_slow_receive(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_part_of_a_list_is_refused(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """What SQS did not take of a list is sent again, and only that."""
+    """Only the part of a list that SQS refused is sent again."""
     refused = ["1", "4"]
 
     def refuse_once(entry: dict[str, Any]) -> bool:
@@ -251,7 +250,7 @@ def test_second_part_of_a_list_fails(engine: SqsEngine, proxy: FaultySqs) -> Non
 
 
 def test_second_queue_fails(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """What one queue has given is handed out although another one fails; alone, that one's error is told."""
+    """If one of two queues fails, messages of the other are handed out; if it is alone, its error is raised."""
     engine.create("r", Options())
     [mid] = push(engine, b"x")
 
@@ -269,7 +268,7 @@ def test_second_queue_fails(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_giving_back_fails(engine: SqsEngine, proxy: FaultySqs, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be given back is no reason to keep the rest; the log says so."""
+    """A message that cannot be given back keeps no others from it; the log says so."""
     first, _ = push(engine, b"xx", b"y")
     proxy.before = failing(1000, BROKEN, "ChangeMessageVisibilityBatch")
     assert [message.mid for message in receive(engine, room=2)] == [first]
@@ -289,7 +288,7 @@ def test_queue_deleted_recently(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_queues_of_others(engine: SqsEngine, proxy: FaultySqs, tmp_path: Path) -> None:
-    """Who may not make queues may use one that is there, and is told why when it is not."""
+    """A principal that may not make queues may use an existing one; if it is missing, the error says why."""
     (tmp_path / "second").mkdir()
     second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._prefix)
     proxy.before = failing(1000, RefusedError(400, "AccessDenied", "no right"), "CreateQueue")
@@ -335,7 +334,7 @@ def test_no_credentials(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_no_credentials")
 def test_no_such_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What boto3 says of its configuration is told."""
+    """The error says what boto3 says of its configuration."""
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     engine = sqs_engine(tmp_path, "http://127.0.0.1:1")
     with pytest.raises(RemoteError, match=r"cannot be used: The config profile \(nobody\) could not be found"):
@@ -432,7 +431,7 @@ def test_slow(tmp_path: Path, server: SqsServer) -> None:
 
 @pytest.mark.usefixtures("_credentials")
 def test_close_ends_the_attempts(tmp_path: Path) -> None:
-    """Who closes does not wait for the pauses between attempts, nor for all of the attempts."""
+    """Closing waits neither for the pauses between attempts nor for all attempts."""
     engine = sqs_engine(tmp_path, "http://127.0.0.1:1", policy=replace(HASTY, pause=1000, longest_pause=1000))
     failed = threading.Event()
 
@@ -465,7 +464,7 @@ class _Greeter(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.usefixtures("_credentials")
 def test_something_else(tmp_path: Path) -> None:
-    """What is not SQS is noticed."""
+    """An endpoint that is not SQS is recognized."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Greeter) as greeter:
         thread = threading.Thread(target=greeter.serve_forever, args=(0.01,))
         thread.start()

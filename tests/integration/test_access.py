@@ -61,7 +61,8 @@ def test_lists_have_only_what_one_may_know(server: ServerProcess) -> None:
 
 
 def test_requests_in_one_piece(server: ServerProcess) -> None:
-    """What comes behind an `authenticate`, in the same packet, is its principal's; what comes before is not."""
+    """In one packet, requests behind an `authenticate` have the new principal's rights, those before it the old
+    ones."""
     with Caller(server) as caller:
         caller.send(push("abc", "1"), authenticate("writer-token"), *[push("abc", "2")] * 20, push("a.c", "3"))
         codes = [code(caller.line()) for _ in range(23)]
@@ -82,7 +83,7 @@ def test_another_principal(server: ServerProcess) -> None:
 
 
 def test_wrong_tokens(server: ServerProcess) -> None:
-    """Whatever is said as a token and is none: 401, or 400 where the element is empty. Others go on."""
+    """A wrong token is 401, or 400 for an empty element. Others go on."""
     for token in ("", "x", "reader-toke", "reader-token2", "é" * 600, "a" * 1_000_000, "&#x10FFFF;"):
         with Caller(server) as caller, Caller(server, "writer-token") as other:
             caller.send(authenticate(token))
@@ -132,8 +133,8 @@ def reload(server: ServerProcess, times: int = 1) -> None:
 
 
 def test_a_principal_that_is_taken_out(server: ServerProcess, access: Path) -> None:
-    """Its open connections lose their rights at SIGHUP: a subscription and a receive that waits end with an error, and
-    what the subscriber held is visible again."""
+    """When a principal is removed, its open connections lose their rights at SIGHUP: a subscription and a waiting
+    receive end with an error, and the subscriber's messages are visible again."""
     with (
         Caller(server, "admin-token") as admin,
         Caller(server, "reader-token") as idle,

@@ -88,7 +88,7 @@ WRONG = {
 
 
 def test_bad_requests_of_the_bus(shared_server: ServerProcess, producer: Wire, shared_bus: BusProcess) -> None:
-    """What is wrong with the bus's own operations is 400 and says what; the connection stays and is not subscribed."""
+    """A faulty bus operation gets 400 with the fault; the connection stays open and is not subscribed."""
     with subscribed(shared_server, producer, shared_bus, "q") as subscriber, Wire(shared_bus) as bad:
         for name, (sent, says) in WRONG.items():
             answer = bad.ask(sent)

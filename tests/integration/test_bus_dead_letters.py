@@ -104,8 +104,8 @@ def test_who_leaves(connect: Connect, producer: Wire, q: str, dead: str) -> None
 
 
 def test_some_handle_it(connect: Connect, producer: Wire, q: str, dead: str) -> None:
-    """What one subscriber handles and another does not comes again only to the other, and dies; who had it in hand all
-    the time may still acknowledge it. A redrive brings it to all."""
+    """A message that one subscriber handles and another does not comes again only to the other, and dies; a subscriber
+    that had it in hand all the time may still acknowledge it. A redrive brings it to all."""
     good, bad, slow = (connect(subscribe(q, ack="client")) for _ in range(3))
     mid = push_one(producer, q)
     for wire in (good, bad, slow):

@@ -60,7 +60,7 @@ def test_deliveries(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: 
 
 
 def test_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str) -> None:
-    """Its subscriptions and its principal, if that is asked for; no others than a monitor may ask."""
+    """Each connection's subscriptions and principal are shown on request, and only to monitors."""
     sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
     access = write_access(tmp_path / "access.toml", sections)
     with (
@@ -77,7 +77,7 @@ def test_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str)
 
 
 def test_slow_subscribers(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: str) -> None:
-    """What a subscriber has no room for is held, up to the bound; then it is disconnected."""
+    """Messages are held for a slow subscriber up to the bound; then it is disconnected."""
     with Wire(bus) as slow, Wire(bus) as quick:
         slow.ask(subscribe(qid, ack="client", prefetch=1))
         quick.ask(subscribe(qid))

@@ -56,7 +56,7 @@ def test_a_name_belongs_to_its_principal(bus: BusProcess, producer: Wire, q: str
 
 
 def test_a_name_without_an_owner(bus: BusProcess, producer: Wire, q: str) -> None:
-    """What an anonymous client makes is everybody's who may read the queue."""
+    """Everybody who may read the queue may use a name that an anonymous client made."""
     with Wire(bus) as anybody, known(bus, "shop") as shop:
         assert code(anybody.ask(subscribe(q, name="n"))) == 0
         assert code(shop.ask(subscribe(q, name="n"))) == 0
@@ -133,7 +133,7 @@ def test_with_and_without_an_access_file(tmp_path: Path) -> None:
 
 
 def test_a_principal_that_is_taken_out(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q: str) -> None:
-    """Its subscriptions end; its names keep their messages, for when it is back."""
+    """When a principal is removed, its subscriptions end; its names keep their messages for its return."""
     access = write_access(tmp_path / "access.toml", SECTIONS)
     with bus_serving(shared_server, "-v", "--access", str(access)) as bus:
         with known(bus, "shop") as shop, known(bus, "other") as other:

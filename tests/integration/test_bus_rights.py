@@ -60,7 +60,7 @@ def public(qid: str, producer: Wire) -> str:
 
 
 def connections(bus: BusProcess, kind: str, count: int) -> Iterator[Wire]:
-    """So many, one after the other. A wrong token is answered late, so theirs are all sent first."""
+    """Opens so many connections. Answers to wrong tokens are late, so all these are sent first."""
     if kind != "nobody":
         yield from (Wire(bus) if kind == "anonymous" else known(bus, kind) for _ in range(count))
         return
@@ -137,7 +137,7 @@ def test_one_of_several_queues(public_bus: BusProcess, producer: Wire, q: str, p
 
 
 def test_queues_of_the_command(shared_server: ServerProcess, tmp_path: Path) -> None:
-    """Who names a queue that -q does not name is told of the others only those that it may read."""
+    """The error about a queue that -q does not name shows only those of -q that the client may read."""
     access = write_access(tmp_path / "access.toml", [principal("p", read=["seen-*", "x"])])
     with bus_serving(shared_server, "--access", str(access), "-q", "seen-1,secret") as bus, known(bus, "p") as wire:
         assert code(wire.ask(subscribe("secret"))) == 403
@@ -205,7 +205,7 @@ def test_ten_wrong_tokens(closed_bus: BusProcess) -> None:
 
 
 def test_without_an_access_file(shared_bus: BusProcess) -> None:
-    """Who authenticates is told that there is nothing to authenticate for."""
+    """Without an access file, `authenticate` gets an error that says so."""
     with Wire(shared_bus) as wire:
         answer = wire.ask(authenticate("x"))
         assert (code(answer), "access file" in text(answer)) == (501, True)
@@ -233,8 +233,7 @@ def test_a_client_that_only_connects(public_bus: BusProcess, producer: Wire, q: 
 
 
 def test_nobody_gets_nothing(closed_bus: BusProcess, producer: Wire, q: str) -> None:
-    """Where nobody may read anything without saying who it is, a client that only connects gets nothing, and no message
-    waits for it."""
+    """Where nobody may read without a token, a client that only connects gets nothing, and no message waits for it."""
     with known(closed_bus, "reader") as other, Wire(closed_bus) as silent:
         assert code(other.ask(subscribe(q))) == 0
         assert not has_input(silent, 0.5)  # until it is known to say nothing
@@ -258,8 +257,8 @@ def test_a_client_that_only_authenticates(closed_bus: BusProcess, producer: Wire
 def test_a_client_with_a_certificate(
     shared_server: ServerProcess, producer: Wire, tmp_path: Path, q: str, public: str
 ) -> None:
-    """Its certificate says who it is: it need not authenticate, and if it only connects it gets what it may read. A
-    certificate that no principal has is that of an anonymous client."""
+    """A client with a certificate need not authenticate, and if it only connects it gets what it may read. A
+    certificate of no principal is that of an anonymous client."""
     access = write_access(tmp_path / "access.toml", [*SECTIONS, section("anonymous", read=["*-public"])])
     flags = ("--access", str(access), *tls_flags(clients_of=authority()))
     reader, stranger = (
@@ -318,7 +317,7 @@ PATTERNS = [
 
 
 def test_patterns(shared_server: ServerProcess, tmp_path: Path) -> None:
-    """What a pattern accepts is not there, or one of the bus's own queues; anything else is refused."""
+    """A pattern may match missing queues and the bus's own; a match of any other queue is refused."""
     sections = [principal(f"p{number}", read=[pattern]) for number, (pattern, _, _) in enumerate(PATTERNS)]
     access = write_access(tmp_path / "access.toml", sections)
     with bus_serving(shared_server, "--access", str(access)) as bus:

@@ -203,7 +203,7 @@ def test_not_in_its_hands(connect: Connect, producer: Wire, q: str) -> None:
 
 
 def test_release_now(connect: Connect, producer: Wire, q: str) -> None:
-    """What a client gives back comes to it again, with its payload; not to the others."""
+    """A released message comes again to the client that released it, with its payload, and not to the others."""
     wire, other = connect(subscribe(q, ack="client")), connect(subscribe(q))
     mid = push_one(producer, q, "again")
     wire.line()

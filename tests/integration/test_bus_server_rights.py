@@ -107,7 +107,8 @@ def test_a_policy_that_a_name_takes_over(
 
 @pytest.mark.parametrize("qid", ["letters", "secret", "absent"])
 def test_a_queue_that_the_bus_may_not_read(closed_server: ServerProcess, token: Path, qid: str) -> None:
-    """Its clients get 403 with the server's reason, whether the queue is there or not; it is the same with -q."""
+    """For a queue that the bus may not read, its clients get 403 with the server's reason, whether it exists or not,
+    also with -q."""
     for flags in ((), ("-q", f"{qid},orders")):
         with bus_of(closed_server, token, *flags) as bus, Wire(bus) as wire:
             bus.until_logged("connected to")

@@ -153,7 +153,7 @@ def test_listening_is_said_once() -> None:
 
 
 class Nowhere:
-    """Where no server is yet."""
+    """An address where no server listens yet."""
 
     host = "127.0.0.1"
 

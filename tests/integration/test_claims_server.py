@@ -96,7 +96,7 @@ def test_errors(client: QueueClient, claimed: str) -> None:
 
 
 def test_other_storages(client: QueueClient, qid: str) -> None:
-    """Those that keep no claims say so: which queue, which storage it has, and what to do."""
+    """Storages without claims are refused with the queue, its storage, and what to do."""
     for storage in ("files", "dirq", "dirq-simple", "null"):
         client.delete_queue(qid)
         client.new_queue(qid, storage=storage)
@@ -146,7 +146,7 @@ def test_large_payloads(client: QueueClient, claimed: str) -> None:
 
 
 def test_beside_a_subscriber(client: QueueClient, claimed: str, shared_server: ServerProcess) -> None:
-    """What is in a claim is delivered to nobody; what is released is, once more received."""
+    """Claimed messages are delivered to nobody; released ones are, with a higher receive count."""
     client.push_many(claimed, [b"0", b"1"])
     client.claim_messages(claimed, "c", 1, max=1)
     with client_of(shared_server) as other, contextlib.closing(other.subscribe(claimed)) as deliveries:

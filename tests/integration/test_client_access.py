@@ -129,7 +129,7 @@ def test_a_restart(guarded: ServerProcess) -> None:
 
 
 def test_a_principal_that_is_taken_out(guarded: ServerProcess, access: Path) -> None:
-    """Who is taken out of the file gets nothing more, on the connections that are open, and on new ones."""
+    """A removed principal gets nothing more, on open connections and on new ones."""
     with _client(guarded, "reader") as reader, _client(guarded, "reader") as listener:
         reader.receive("orders")
         messages = listener.subscribe("orders")
@@ -190,7 +190,7 @@ def test_qs(qs: Callable[..., tuple[int, str, str]]) -> None:
 
 
 def test_a_new_token_gets_in(qs: Callable[..., tuple[int, str, str]], guarded: ServerProcess, access: Path) -> None:
-    """What `qs token` prints is a token, and the line for the access file."""
+    """`qs token` prints a token, and its line for the access file."""
     token, line = qs("nobody", "token")[1].splitlines()
     access.write_text(f"{_access()}\n[principals.new]\n{line}\nread = ['others']\n")
     guarded.process.send_signal(signal.SIGHUP)

@@ -40,7 +40,7 @@ def serve(conversation: Conversation) -> None:
 
 
 def test_the_same_methods() -> None:
-    """Both clients have the same methods, with the same parameters and the same text."""
+    """Both clients have the same methods, with the same parameters and text."""
     for name, method in inspect.getmembers(QueueClient, inspect.isfunction):
         if name.startswith("_"):
             continue
@@ -230,7 +230,7 @@ def test_disconnect_ends_calls(backend: str) -> None:
         assert len(caught) == 2
 
     class Asked:
-        """Both have come to the server."""
+        """Waits until both requests have come to the server."""
 
         def __init__(self) -> None:
             self.barrier = threading.Barrier(3, timeout=GIVE_UP)

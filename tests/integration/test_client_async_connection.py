@@ -233,8 +233,8 @@ def test_large_documents_both_ways(backend: str) -> None:
 
 @both
 def test_pump(backend: str) -> None:
-    """What answers no call goes to the pump's function, in order, be it posted for or not, while calls are made beside
-    it; when the connection ends, the pump says so."""
+    """Documents that answer no call go to the pump's function, in order, while calls are made; the pump reports the end
+    of the connection."""
 
     def script(conversation: Conversation) -> None:
         subscribe = conversation.read()
@@ -267,7 +267,7 @@ def test_pump(backend: str) -> None:
 
 @both
 def test_a_post_that_the_socket_does_not_take(backend: str) -> None:
-    """What the socket does not take at once is sent by whoever reads, also when that task waits already."""
+    """Bytes that the socket does not take at once are sent by the task that reads, also if it waits already."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read())

@@ -113,7 +113,7 @@ def test_a_silent_server(backend: str) -> None:
 @both
 @pytest.mark.parametrize("count", [1, 5])
 def test_all_calls_time_out(backend: str, count: int) -> None:
-    """However many calls a silent server leaves without answer, each raises NoAnswer."""
+    """Every call that a silent server leaves without answer raises NoAnswer."""
     raised: list[type[BaseException]] = []
 
     async def main() -> None:

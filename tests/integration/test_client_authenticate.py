@@ -79,8 +79,8 @@ def test_the_token_comes_first(name: str) -> None:
     ids=["401", "403", "501"],
 )
 def test_a_token_that_is_refused(name: str, error: Error, raises: type[Exception]) -> None:
-    """What the server answers to the token is raised, by bus clients that reconnect too, and nothing else is sent.
-    The next call tries again."""
+    """The server's error to the token is raised, also by bus clients that reconnect, and nothing else is sent. The next
+    call tries again."""
     with scripted(refusing(error), guarded) as server:
         assert kinds(CLIENTS[name]((GIVE_UP, GIVE_UP), port=server.port, token=TOKEN)) == [raises, "x"]
         assert server.connections == 2

@@ -166,8 +166,8 @@ def test_an_async_answer_over_the_bound(backend: str, wait: float, client: Queue
 
 @pytest.mark.parametrize("piece", [1, 7, 100_000])
 def test_skimming(piece: int) -> None:
-    """However a document is cut, its messages are found, in whatever order its elements stand, and not those that a
-    payload pretends to have; what follows it is not looked at."""
+    """The messages of a document are found however it is cut and its elements ordered, but not those that a payload
+    imitates; bytes behind it are not read."""
     document = (
         b'<?xml version="1.0"?><q:qs xmlns:q="http://purl.oclc.org/DEFUZE/qs" req="r" type="response"><q:messages>'
         b'<q:message mid="1" qid="a" receives="2"><q:payload><q:message mid="9"/></q:payload></q:message>'

@@ -92,7 +92,7 @@ def test_low_level_beside_methods() -> None:
 
 
 def test_bad_names_are_refused_before_anything_is_sent() -> None:
-    """What XML cannot carry is a ValueError in send() and in methods; the connection is not harmed."""
+    """Text that XML cannot carry is a ValueError in send() and in methods; the connection still works."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
     with scripted(answering(Ping(), seen=seen)) as server, client_of(server) as client:
         with pytest.raises(ValueError, match="U\\+0000"):

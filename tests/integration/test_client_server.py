@@ -199,7 +199,7 @@ def test_receive_waits(shared_server: ServerProcess, client: QueueClient, qid: s
 
 
 def test_release_and_stale_receipts(client: QueueClient, qid: str) -> None:
-    """What was released and received again is no longer the first receiver's: delete, release and extend say Stale."""
+    """After a release and another receive, the first receiver's delete, release and extend raise Stale."""
     client.push(qid, "x")
     (first,) = client.receive(qid)
     client.release(first)
@@ -302,7 +302,7 @@ def test_an_answer_over_the_clients_bound(shared_server: ServerProcess, client: 
 
 
 def test_a_server_with_a_larger_bound(tmp_path: Path) -> None:
-    """What a server takes with a larger --max-document, a client can read with six times that."""
+    """A client can read messages of a server with a larger --max-document, with six times that bound."""
     most = 30 * 1024 * 1024
     payload = "&" * (most // 5 - 1000)  # written as &amp;
     with (

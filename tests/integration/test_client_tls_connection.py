@@ -1,4 +1,4 @@
-"""What TLS changes on a connection of a client: records without data, ends, half-sent data, threads, cancellation."""
+"""A client's connection over TLS: records without data, ends, half-sent data, threads, cancellation."""
 
 import contextlib
 import select
@@ -42,7 +42,7 @@ def _client(port: int, **options: Any) -> QueueClient:
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
 def test_what_comes_with_the_handshake(name: str, version: str) -> None:
-    """What a server says right after the handshake is read, also when it comes with the last bytes of that."""
+    """A document that comes with the last bytes of the handshake is read."""
 
     def script(conversation: Conversation) -> None:
         with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ def nobody() -> Iterator[int]:
 
 
 def test_nobody_listens(nobody: int) -> None:
-    """Where no server is, the error names HOST:PORT, says why, and what to do."""
+    """If no server listens, the error names HOST:PORT, the reason, and what to do."""
     with pytest.raises(ServerUnavailable) as raised:
         QueueClient("127.0.0.1", nobody).connect()
     assert isinstance(raised.value, ConnectionError)
@@ -162,7 +162,7 @@ def test_sending_has_its_time_too() -> None:
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"<html><body/></html>", b'<qs xmlns="http://purl.oclc.org/DEFUZE/qs"/>'],
 )
 def test_not_a_queue_server(garbage: bytes) -> None:
-    """Where something else answers, the error asks whether it is a queue server, and the connection is given up."""
+    """If something else answers, the error asks whether it is a queue server, and the connection is given up."""
 
     def script(conversation: Conversation) -> None:
         conversation.read()

@@ -20,7 +20,7 @@ from qs_server.tools.layouts import LAYOUTS
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pump_and_sink(path: Path, layout: str) -> None:
-    """What pump stores, sink prints in order, and removes; both say how many and how fast."""
+    """sink prints and removes what pump stored, in order; both report number and rate."""
     done = dir_tool("pump", path, "--layout", layout, "--count", 30, "--size", 5)
     assert re.fullmatch(r"stored 30 messages, 150 bytes, in \d+\.\d\d s: \d+ a second\n", done.stderr)
     assert done.stdout == ""
@@ -215,7 +215,7 @@ def test_element_without_pieces(path: Path) -> None:
 
 @pytest.mark.parametrize("layout", DIRQ)
 def test_arrivals(path: Path, layout: str) -> None:
-    """What others add is reported, in intermediate directories that come later too; locks that are taken are not."""
+    """Additions of others are reported, also in later intermediate directories; new locks are not."""
     queue = original_dirq(path, layout)
     arrivals = Arrivals(str(path))
     try:
@@ -241,7 +241,7 @@ def test_arrivals(path: Path, layout: str) -> None:
 
 
 def test_arrivals_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no inotify to give, it is time to look after a moment."""
+    """Without inotify, it looks again after a moment."""
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

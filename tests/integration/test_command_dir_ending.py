@@ -53,7 +53,7 @@ def test_terminated(path: Path) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_reader_has_gone(path: Path, layout: str) -> None:
-    """Whoever reads what sink prints ends: exit code 141, and the message that was not printed stays."""
+    """When the reader of the output ends, the exit code is 141, and the message that was not printed stays."""
     dir_tool("pump", path, "--no-sync", "--layout", layout, "--count", 2)
     reading, writing = os.pipe()
     os.close(reading)
@@ -69,7 +69,7 @@ def test_reader_has_gone(path: Path, layout: str) -> None:
 
 
 def test_output_that_is_full(path: Path) -> None:
-    """What cannot be printed is not removed, and one line says which side is full."""
+    """A message that cannot be printed is not removed, and one line says which side is full."""
     dir_tool("pump", path, "--layout", "dirq-simple", "--count", 1)
     with open("/dev/full", "w") as full:
         code, _, err = finish(start("sink", path, "--print", stdout=full))

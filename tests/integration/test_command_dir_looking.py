@@ -121,7 +121,7 @@ def test_a_directory_that_is_purged_while_it_is_looked_at(path: Path, monkeypatc
 
 @pytest.mark.parametrize("layout", DIRQ)
 def test_purge_dirq(path: Path, layout: str) -> None:
-    """What is older than --max-temp and --max-lock goes, by their defaults or as given; 0 keeps it."""
+    """Elements older than --max-temp and --max-lock are removed, by default or as given; 0 keeps them."""
     queue = original_dirq(path, layout)
     old, young = (queue.add(element(layout, text)) for text in ("old", "young"))
     for name in (old, young):

@@ -66,7 +66,7 @@ def test_another_file_is_not_overwritten(qs: Run, client: QueueClient, qid: str,
 
 
 def test_messages_that_are_hidden_are_said(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
-    """They are not exported, and the exit code says that it is not all."""
+    """Hidden messages are not exported; the command says so, with its exit code too."""
     client.push(qid, "a")
     client.push(qid, "b", delay=1000)
     code, out, err = qs("export", qid, str(tmp_path / "out"))

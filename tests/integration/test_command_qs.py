@@ -385,7 +385,7 @@ def test_no_answer(qs: Run) -> None:
 
 
 def test_an_error_of_many_lines(qs: Run) -> None:
-    """What the server says stays one line."""
+    """An error of the server stays on one line."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read(), Error(500, "internal", "one\ntwo"))

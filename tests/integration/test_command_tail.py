@@ -160,7 +160,7 @@ def test_names_with_commas(qs: Run) -> None:
 
 
 def test_a_queue_server(qs: Run) -> None:
-    """What is no bus and refuses ack, as a queue server does, ends it with what it says."""
+    """A queue server refuses ack, and `qs tail` ends with its error."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read(), Error(501, "not-implemented", "ack: this is no bus"))

@@ -125,7 +125,8 @@ def test_what_we_hold(shared: Shared) -> None:
 
 
 def test_what_they_hold(shared: Shared) -> None:
-    """What another program has locked is in flight, cannot be received or changed, and is ready when it is unlocked."""
+    """An element that another program has locked is in flight, cannot be received or changed, and is ready when
+    unlocked."""
     name = shared.foreign.add(b"x")
     mid = mid_of(name)
     shared.engine.refresh()
@@ -173,7 +174,7 @@ def test_locks_of_simple_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["lock", "remove"])
 def test_lost_races(shared: Shared, what: str) -> None:
-    """What another program takes or removes between our knowing and our doing is not handed out, and is no error."""
+    """An element that another program takes or removes at that moment is not handed out, and is no error."""
     first, second = shared.push(b"1", b"2")
     name = shared.foreign.names()[0]
     assert shared.foreign.queue.lock(name)
@@ -264,7 +265,8 @@ def test_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_after_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who takes a message over after a purge has it: its former holder cannot delete it, and we do not unlock it."""
+    """A program that takes a message over after a purge has it: its former holder cannot delete it, and we do not
+    unlock it."""
     [mid] = shared.push(b"x")
     shared.receive(visibility=SECOND)
     purge_later(shared, 700, monkeypatch)

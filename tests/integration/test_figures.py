@@ -80,7 +80,7 @@ def test_windows_and_dead_letters(client: QueueClient) -> None:
 
 
 def test_claims(client: QueueClient) -> None:
-    """What is claimed is received, what is acknowledged deleted, what is given up released."""
+    """Claimed messages count as received, acknowledged ones as deleted, those of a released claim as released."""
     client.new_queue("q")
     client.push_many("q", ["1", "2", "3"])
     client.claim_messages("q", "c", 1, max=3)

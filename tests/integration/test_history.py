@@ -125,7 +125,7 @@ def test_what_clients_do(tmp_path: Path, durability: str) -> None:
 
 @pytest.mark.parametrize("durability", ["always", "none"])
 def test_subscribers(tmp_path: Path, durability: str) -> None:
-    """What is sent to a subscriber it has received; what it held when its connection ended it has released. In each
+    """A delivery to a subscriber is recorded as received; the end of its connection releases what it held. In each
     storage."""
     folder = tmp_path / "history"
     expected: dict[tuple[str, int], list[tuple[object, ...]]] = {}
@@ -234,8 +234,8 @@ def test_kill(tmp_path: Path) -> None:
 
 
 def test_a_killed_servers_subscribers(tmp_path: Path) -> None:
-    """What the subscribers of a killed server held is released by nobody: in the journal it is visible at the next
-    start, in the other storages when its window ends."""
+    """Messages of a killed server's subscribers have no `released`: in the journal they are visible at the next start,
+    in the other storages when their windows end."""
     folder = tmp_path / "history"
     server = ServerProcess(tmp_path / "root", *FAST, "--history", str(folder))
     expected: list[tuple[object, ...]] = []

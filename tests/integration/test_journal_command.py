@@ -45,7 +45,7 @@ PUSHED = [f"message {number}" for number in range(20)]
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a server has left that was killed. Nothing is to be changed there."""
+    """The root of a killed server. Tests must not change it."""
     root = tmp_path_factory.mktemp("killed") / "root"
     server = ServerProcess(root, "--storage", "journal")
     with Wire(server) as wire:
@@ -178,7 +178,7 @@ def test_what_cannot_be_read(killed: Path) -> None:
 
 
 def test_a_file_that_is_a_link_to_nothing(killed: Path) -> None:
-    """What has a segment's name and is no file is left alone."""
+    """A link to nothing with a segment's name is left alone."""
     (killed / ".journal" / "0000000000000099.segment").symlink_to("nowhere")
     assert journal("check", "--root", str(killed)).returncode == 0
 
@@ -204,7 +204,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_reader_has_gone(killed: Path) -> None:
-    """Whoever reads the answer ends: no traceback."""
+    """When the reader of the output ends, there is no traceback."""
     command = subprocess.Popen(
         [sys.executable, SCRIPT, "check", "--root", str(killed), "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -35,7 +35,7 @@ def tool(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
 
 
 def payloads(client: QueueClient, qid: str) -> list[bytes]:
-    """Of the visible messages, oldest first. They are received."""
+    """Receives the visible messages, and returns their payloads, oldest first."""
     found: list[bytes] = []
     while deliveries := client.receive(qid, 1000, visibility=1000):
         found += [each.payload.encode() if isinstance(each.payload, str) else each.payload for each in deliveries]
@@ -56,7 +56,7 @@ class Load(threading.Thread):
         self._progress = threading.Condition()
 
     def wait_for(self, pushed: int) -> None:
-        """Until numbers up to this one were answered."""
+        """Waits until numbers up to this one were answered."""
         with self._progress:
             assert self._progress.wait_for(lambda: self.pushed >= pushed, READY_WITHIN)
 
@@ -74,7 +74,7 @@ class Load(threading.Thread):
 
 
 def test_a_backup_under_load_is_complete_up_to_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was answered before it began is there, and nothing is missing in between; a server starts on it."""
+    """A backup has everything that was answered before it began, without gaps after that; a server starts on it."""
     root = tmp_path / "root"
     server = SmallSegments(root)
     with QueueClient(server.host, server.port) as client:
@@ -138,8 +138,8 @@ def test_segments_are_shared_and_the_target_is_made_whole(tmp_path: Path, capsys
 
 
 def test_export_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of all queues or some; a second time nothing is written; a server of files starts on the result. With a server
-    running it is refused."""
+    """Exports all queues or some; a second time nothing is written; a server of files starts on the result. With a
+    server running it is refused."""
     root, out = tmp_path / "root", tmp_path / "out"
     with serving(root, *FAST) as server, QueueClient(server.host, server.port) as client:
         for qid in ("a/b", "c"):

@@ -1,4 +1,4 @@
-"""Who is refused and reads slowly gets lines, whole or not at all, however late the last of them is read."""
+"""A refused client that reads slowly gets lines, whole or not at all, however late it reads the last."""
 
 import socket
 from collections.abc import Iterator

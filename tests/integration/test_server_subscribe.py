@@ -34,7 +34,7 @@ with Queue(sys.argv[1], publish_only=True) as queue:
 
 
 def test_what_another_process_publishes(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
-    """What a process with the library vsqs publishes is delivered as it comes, in order."""
+    """Messages that a process publishes with the library vsqs are delivered as they come, in order."""
     assert code(producer.ask(subscribe(qid))) == 0
     subprocess.run([sys.executable, "-c", PUBLISH, str(shared_server.root / qid)], check=True, timeout=60)
     assert [payloads(producer.line()) for _ in range(20)] == [[str(number)] for number in range(20)]
@@ -42,7 +42,7 @@ def test_what_another_process_publishes(shared_server: ServerProcess, producer: 
 
 @pytest.mark.parametrize("rudely", [True, False])
 def test_a_connection_that_is_lost(shared_server: ServerProcess, producer: Wire, qid: str, rudely: bool) -> None:
-    """However a connection ends, with a FIN or a reset: what it held goes to the other subscriber at once."""
+    """When a connection ends, with a FIN or a reset, its messages go to the other subscriber at once."""
     first = Wire(shared_server)
     assert code(first.ask(subscribe(qid))) == 0
     pushed = mids(producer.ask(push_list(qid, *["x" * 1000] * 50)))

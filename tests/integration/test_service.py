@@ -91,7 +91,7 @@ def test_reload(plain: PlayedSystemd, command: list[str], tmp_path: Path) -> Non
 
 
 def test_reload_of_nothing(plain: PlayedSystemd, command: list[str]) -> None:
-    """As a service, SIGHUP does not end a server that has no files to read again."""
+    """As a service, a server without files to read again does not end at SIGHUP."""
     plain.start(command)
     plain.until("READY")
     assert reload(plain) == f"listening on 127.0.0.1:{plain.port()}"

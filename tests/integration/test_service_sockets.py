@@ -85,7 +85,7 @@ def test_the_page(tmp_path: Path, port: socket.socket, shared_server: Listening)
 
 
 def test_sockets_of_another_process(tmp_path: Path, port: socket.socket) -> None:
-    """What was opened for another process is left alone: LISTEN_PID says for which it is."""
+    """Sockets whose LISTEN_PID names another process are left alone."""
     with played_systemd(tmp_path) as systemd:
         systemd.start(server(tmp_path, "--port", "0"), LISTEN_FDS="1", LISTEN_PID="1")
         systemd.until("READY")
@@ -104,7 +104,7 @@ def refusal(systemd: PlayedSystemd, command: list[str]) -> str:
 
 @pytest.mark.parametrize("kind", ["unix", "datagram", "file"])
 def test_sockets_that_are_of_no_use(tmp_path: Path, kind: str) -> None:
-    """What is no TCP socket that listens is refused, by its number and its name."""
+    """A descriptor that is no listening TCP socket is refused, with its number and name."""
     if kind == "unix":
         opened = socket.socket(socket.AF_UNIX)
         opened.bind(str(tmp_path / "s"))
@@ -208,7 +208,7 @@ def test_restarts_without_a_refusal(tmp_path: Path, port: socket.socket, sig: in
 
 
 def wait_for_pushes(pushers: list[Pusher], before: list[int]) -> None:
-    """Until each of them has got something done."""
+    """Waits until each of them has stored another message."""
     for pusher, count in zip(pushers, before, strict=True):
         for _ in range(READY_WITHIN * 100):
             if len(pusher.pushed) > count:

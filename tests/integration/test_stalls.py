@@ -68,8 +68,8 @@ def test_one_that_speaks_late(
 def test_what_is_on_its_way_to_one_that_speaks_late(
     shared_server: ServerProcess, producer: Wire, queues: tuple[str, str]
 ) -> None:
-    """What waits in the bus for a slow client when that speaks at last is not sent any more, but for the line that is
-    begun, which comes whole; all of it goes back."""
+    """When a slow client sends its first document, the bus completes the line that is begun and sends nothing more of
+    what waited; all of it returns to the queue."""
     q, other = queues
     with bus_serving(shared_server, "-q", ",".join(queues)) as bus, Wire(bus) as late:
         big = "x" * 1_000_000
@@ -87,7 +87,7 @@ def test_what_is_on_its_way_to_one_that_speaks_late(
 
 
 def test_one_that_only_listens_and_goes(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
-    """What was written to a client that never said anything, and has gone, is handled: it does not come again."""
+    """Messages written to a client that never sent anything, and has gone, are handled: they do not come again."""
     with bus_serving(shared_server, "-q", qid) as bus:
         with Wire(bus) as silent:
             sent = mids(producer.ask(push(qid, "x")))

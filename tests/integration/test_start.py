@@ -70,7 +70,7 @@ def test_signals_stop_all(tmp_path: Path, sig: signal.Signals) -> None:
 
 
 def test_nohup(tmp_path: Path) -> None:
-    """Where SIGHUP is ignored, as nohup has it, it stays so."""
+    """SIGHUP stays ignored where nohup ignores it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         start = Started(tmp_path)
@@ -116,7 +116,7 @@ def test_all_end_at_once(tmp_path: Path, sig: signal.Signals | None) -> None:
 
 
 def test_flags_of_the_bus(tmp_path: Path) -> None:
-    """What the bus alone knows goes to the bus."""
+    """Flags that only the bus has go to the bus."""
     with started(
         tmp_path, "-q", "a", "-q", "b,c", "--policy", "disconnect", "--settle", "0", "--max-hold=7", "--outbox", "4096"
     ) as start:
@@ -157,7 +157,7 @@ def test_wrong_flags(tmp_path: Path, flags: list[str], said: str) -> None:
 
 
 def test_flags_of_the_page(tmp_path: Path) -> None:
-    """What the page alone knows goes to the page, and it knows where the server and the bus are."""
+    """Flags that only the page has go to the page, with the addresses of server and bus."""
     with started(tmp_path, "--read-only", "--open") as start:
         given = Path(f"/proc/{start.web}/cmdline").read_text().split("\0")
         start.process.terminate()
@@ -187,7 +187,7 @@ def test_without_the_page(tmp_path: Path) -> None:
 
 
 def test_a_bus_that_cannot_start(tmp_path: Path) -> None:
-    """What the bus refuses ends the server too, with the bus's exit code."""
+    """If the bus refuses to start, the server ends too, with the bus's exit code."""
     done = subprocess.run(
         [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0", "--settle", "soon"],
         capture_output=True, text=True, timeout=READY_WITHIN, check=False,
@@ -197,7 +197,7 @@ def test_a_bus_that_cannot_start(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_start(tmp_path: Path) -> None:
-    """What the server refuses is all that is said."""
+    """If the server refuses to start, only its error is printed."""
     (tmp_path / "root").write_text("")
     done = subprocess.run(
         [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0"],

@@ -47,7 +47,7 @@ def test_versions(secure: Listening, version: str) -> None:
 
 @pytest.mark.parametrize("cipher", ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305"])
 def test_good_ciphers(secure: Listening, cipher: str) -> None:
-    """Of TLS 1.2 these are allowed."""
+    """These ciphers of TLS 1.2 are allowed."""
     assert openssl(secure, "-tls1_2", "-cipher", cipher)[0].startswith("<qs ")
 
 
@@ -70,14 +70,14 @@ def test_old_versions(secure: Listening, version: str) -> None:
 
 @pytest.mark.parametrize("version", [(3, 0), (3, 1), (3, 2)])
 def test_hellos_of_old_programs(secure: Listening, version: tuple[int, int]) -> None:
-    """Those that know nothing later than SSL 3, TLS 1.0 or 1.1 get an alert that says so, and the end."""
+    """Programs that know nothing later than SSL 3, TLS 1.0 or 1.1 get an alert that says so, and the end."""
     answer = speak_raw(secure, hello(version))
     assert answer[0] == 21
     assert answer[5:] in (b"\x02\x28", b"\x02\x46")  # fatal: handshake failure, protocol version
 
 
 def test_no_tls(secure: Listening) -> None:
-    """Whoever speaks something else gets nothing, at once."""
+    """A client that speaks something else is disconnected at once without an answer."""
     for data in (PING.encode(), b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\x01\x00\x02\x00", bytes(100)):
         assert speak_raw(secure, data) == b""
     assert openssl(secure)[0].startswith("<qs ")

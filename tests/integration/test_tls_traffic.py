@@ -99,7 +99,7 @@ def test_too_many_clients(tmp_path: Path) -> None:
 
 
 def test_handshakes_that_take_too_long(tmp_path: Path) -> None:
-    """They end with --document-time, whether anything has come or not."""
+    """Handshakes end with --document-time, whether any bytes have come or not."""
     with serving(tmp_path / "root", *FAST, *tls_flags(), "--document-time", "0.2") as server:
         with half_handshake(server) as half:
             assert half.recv(100) == b""

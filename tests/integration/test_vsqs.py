@@ -198,7 +198,7 @@ def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
 
 
 def test_publishing_leaves_claims_alone(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
-    """What is in a claim, or staged, of a server that runs stays so when somebody publishes beside it."""
+    """Publishing beside a running server leaves its claimed and staged messages as they are."""
     with QueueClient(shared_server.host, shared_server.port) as client:
         client.push_many(qid, [b"a", b"b"])
         client.claim_messages(qid, "consumer", 1)

@@ -116,7 +116,7 @@ def test_everybody_at_once(path: Path) -> None:
 
 
 def test_ready_messages_of_everybody_in_order(path: Path) -> None:
-    """What both have published waits in the order of the ids, and each publisher's in the order of its publishing."""
+    """Messages of both publishers wait in the order of ids, those of each in the order of publishing."""
     path.mkdir()
     processes = [original("publish", path, f"original{n}", 20) for n in range(2)]
     with queue.Queue(path, create=True) as q:

@@ -30,7 +30,7 @@ class Attentive(threading.Condition):
         return super().wait(timeout)
 
     def wait_for_waiter(self) -> None:
-        """Until one more thread waits."""
+        """Waits until one more thread waits."""
         assert self._begun.acquire(timeout=LONG)
 
 
@@ -170,7 +170,7 @@ def test_threads(path: Path) -> None:
 
 
 def test_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no more watches are to be had, what others do is seen nevertheless."""
+    """Without free inotify watches, changes of others are seen nevertheless."""
 
     def refuse(self: object) -> None:
         raise OSError(24, "Too many open files")

@@ -195,7 +195,7 @@ def test_delete_queue(with_queue: Early) -> None:
 
 
 def test_delete_queue_that_is_not_empty(with_queue: Early) -> None:
-    """Whatever `force` says but `yes`, a queue with a message stays, with it, and the answer is an error."""
+    """With any `force` but `yes`, a queue with a message stays, and the answer is an error."""
     mid = with_queue.push("kept")
     for force in ("", ' force="no"', ' force="maybe"', ' force=""', ' force="YES"'):
         error = with_queue.error("delete-queue", "<qid>QUEUE_ID</qid>", force)
@@ -323,7 +323,7 @@ def test_no_such_queue(early: Early) -> None:
 
 
 def test_what_is_compulsory(early: Early) -> None:
-    """What bucker's page calls compulsory is asked for by name when it is missing; the connection goes on."""
+    """If an element is missing that bucker's page calls compulsory, the error names it; the connection goes on."""
     for op, beside, missing in (
         ("new-queue", "", "qid"),
         ("delete-queue", "", "qid"),
@@ -351,7 +351,7 @@ def test_only_op_is_compulsory(early: Early) -> None:
 
 
 def test_one_write_a_byte_at_a_time(early: Early) -> None:
-    """However the bytes are cut, the answer is the same."""
+    """The answer is the same however the bytes are cut."""
     document = early.style("new-queue", "", f"<qid>{early.qid}</qid>").encode()
     early.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for at in range(len(document)):

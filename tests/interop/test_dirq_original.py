@@ -77,7 +77,7 @@ def test_elements_go_from_one_to_the_other(tmp_path: Path, make: Make, other: Ma
 
 @pairs
 def test_locks_of_the_other(tmp_path: Path, make: Make, other: Make) -> None:
-    """Both see and release each other's locks; a permissive unlock says when there was none."""
+    """Each sees and releases the other's locks; a permissive unlock says when there was none."""
     one, two = make(tmp_path), other(tmp_path)
     name = one.add(content(make, 0))
     assert one.lock(name)
@@ -183,7 +183,7 @@ def test_same_files(
 
 
 def test_same_full_directories(tmp_path: Path) -> None:
-    """Both begin a new intermediate directory at the same moment, whoever has filled the last."""
+    """Both begin a new intermediate directory at the same moment, whichever has filled the last."""
     makers = random.Random(7).choices([our_queue, their_queue], k=30)
     directories = [make(tmp_path, maxelts=3).add(content(make, 0))[:8] for make in makers]
     assert directories == [f"{number // 3:08x}" for number in range(30)]
@@ -199,7 +199,7 @@ def test_same_tables(table: dict[str, str]) -> None:
 
 @given(st.text(st.sampled_from("ab\t\n\\tn")))
 def test_same_strange_tables(text: str) -> None:
-    """Also what neither has written: the same table, or an error from both."""
+    """Of a table that neither has written, both read the same, or both raise an error."""
     try:
         expected = original_queue._string2hash(text)
     except original_queue.QueueError:

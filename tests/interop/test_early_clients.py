@@ -90,7 +90,7 @@ def code(root: ET.Element) -> str | None:
 
 @pytest.mark.parametrize("head", OF_ITS_OWN, ids=["guid", "short", "hexadecimal", "empty", "another-type", "nothing"])
 def test_posts_and_reads_back(server: ServerProcess, head: str) -> None:
-    """Whatever else its documents carry, what it pushes is stored, listed in `m`, read back and deleted."""
+    """Its pushes are stored, listed in `m`, read back and deleted, whatever else its documents carry."""
     qid = f"<qid>posted-{OF_ITS_OWN.index(head)}</qid>"
     plain = ">%s"
     with Early(server) as early:
@@ -112,7 +112,7 @@ def test_posts_and_reads_back(server: ServerProcess, head: str) -> None:
 @pytest.mark.parametrize("op", ["get-message", "delete-message", "release-message", "extend-message"])
 @pytest.mark.parametrize("mid", [GUID, "a3f09e77", "", "-1", "1" * 40])
 def test_an_id_of_its_own_is_no_message(server: ServerProcess, client: QueueClient, op: str, mid: str) -> None:
-    """Where an operation is about a message, an id that is none of ours is 404, and the text has it."""
+    """In an operation on a message, an id that is none of ours is 404, and the text has it."""
     client.new_queue("none", exist_ok=True)
     with Early(server) as early:
         answer = early.ask(op, f"<qid>none</qid><mid>{mid}</mid>", ">%s")
@@ -184,7 +184,7 @@ def test_pipelined(server: ServerProcess) -> None:
 
 
 def test_subscribed_at_the_server(server: ServerProcess, client: QueueClient) -> None:
-    """What the server delivers to it by itself ends with an empty line too."""
+    """Deliveries to such a client end with an empty line too."""
     client.new_queue("mail", exist_ok=True)
     with Early(server) as early:
         assert early.ask("subscribe", "<qid>mail</qid>").get("type") == "response"
@@ -230,7 +230,7 @@ def test_only_listens(server: ServerProcess, client: QueueClient) -> None:
 
 
 def test_a_port_of_the_server(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """So does the server's; its own client works with it as with any other."""
+    """The server's port does the same, and its own client works with it as with any other."""
     root = tmp_path_factory.mktemp("port") / "root"
     flags = ("--durability", "none", "--end-of-document", "empty-line", "--max-connections", "2")
     with serving(root, *flags) as server, QueueClient(server.host, server.port) as client:

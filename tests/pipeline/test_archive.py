@@ -91,7 +91,7 @@ def test_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[.
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
-    """What is pushed while it runs is archived. A stop comes between two batches, and leaves no claim behind."""
+    """Messages pushed while it runs are archived. A stop comes between two batches, and leaves no claim."""
     queue.push(b"1")
     stop = Stop()
 
@@ -117,7 +117,7 @@ def test_a_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_two_archives_of_one_queue_share_it(queue: SparkQueue, tmp_path: Path) -> None:
-    """They are two consumers: neither takes the other's claims for its own."""
+    """Two archives of one queue are two consumers: neither takes the other's claims for its own."""
     client, total = queue.client, 0
     for name in ("one", "two"):
         queue.push(name)
@@ -234,7 +234,7 @@ def test_a_failed_batch_is_taken_up(
 
 
 def test_a_deleted_checkpoint_is_an_error(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
-    """Not a second copy of the table."""
+    """A deleted checkpoint is an error, and the table is not copied a second time."""
     queue.push(b"1")
     run()
     for log in to.glob("_qs/queues/*/checkpoint/*/*"):
@@ -246,7 +246,7 @@ def test_a_deleted_checkpoint_is_an_error(queue: SparkQueue, to: Path, run: Call
 
 
 def test_no_queue_and_no_server(spark: SparkSession, queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
-    """Both are told before anything is made."""
+    """A missing queue and a missing server are reported before anything is made."""
     with pytest.raises(NoSuchQueueError, match="new nowhere"):
         run(queue.name, "nowhere")
     with pytest.raises(NoServerError, match=r"127\.0\.0\.1:9"):
@@ -333,7 +333,7 @@ def test_which_file_system(spark: SparkSession, to: Path) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_released_claims_are_told(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was claimed for a batch and is gone is an error, and not a batch with less in it."""
+    """A claimed message that is gone is an error, not a smaller batch."""
     with serving(tmp_path / "root", *FAST) as server, QueueClient(server.host, server.port) as client:
         client.new_queue("q")
         client.push_many("q", ["1", "2"])

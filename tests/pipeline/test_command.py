@@ -41,7 +41,7 @@ def test_several_queues_and_options_in_any_order(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are UTC unless they say otherwise, and in order."""
+    """Times are UTC unless they name a zone, and in order."""
     given = parse(["replay", "DIR", "--to", "q", "--from", "2025-06-01", "--until", "2025-06-01T02:00:00+01:00"])
     assert given.begin == datetime(2025, 6, 1, tzinfo=UTC)
     assert given.end == datetime(2025, 6, 1, 1, tzinfo=UTC)
@@ -174,7 +174,7 @@ def test_options_of_the_data_source_are_told_as_the_jobs_own(
 
 
 def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
-    """What it said goes with the error."""
+    """The error contains what the JVM printed."""
     done = subprocess.run(
         [*COMMAND, "report", str(tmp_path), "--to", str(tmp_path / "d"), "--conf", "spark.driver.memory=1x"],
         capture_output=True, text=True, timeout=60, check=False,
@@ -192,7 +192,7 @@ def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def test_help_and_version_need_no_spark() -> None:
-    """They are printed by a Python that cannot import pyspark, and the examples are there."""
+    """Help, with the examples, and version are printed by a Python that cannot import pyspark."""
     code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; main([%r])"
     for flag, text in (("--help", EPILOG.splitlines()[1]), ("--version", "qs-pipeline ")):
         done = subprocess.run(
@@ -202,7 +202,7 @@ def test_help_and_version_need_no_spark() -> None:
 
 
 def test_the_extra_says_the_same() -> None:
-    """What is said to be installed is what the extra installs."""
+    """The package that the error tells to install is the one of the extra."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert shlex.split(errors.INSTALL)[2:] == project["optional-dependencies"]["spark"]
 
@@ -246,7 +246,7 @@ def test_exit_codes_are_distinct_and_in_the_help() -> None:
 
 
 def test_an_error_is_one_line() -> None:
-    """Also when what it quotes has line breaks: the class is known again by name in a text of Spark."""
+    """An error is one line, also when it quotes line breaks: its class is recognized by name in a text of Spark."""
     assert str(errors.NoServerError("no\n  server\tthere")) == "no server there"
 
 

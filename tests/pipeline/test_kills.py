@@ -93,7 +93,7 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_kills_of_a_route(tmp_path: Path) -> None:
-    """Of the server, and of everything. Takes 55 s: three starts."""
+    """A route survives a kill of the server, and of everything. Takes 55 s: three starts."""
     assert kill_route(tmp_path, ["server", "server+jvm+driver"], SEED) > 0
 
 

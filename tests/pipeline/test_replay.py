@@ -191,7 +191,8 @@ def test_a_rate(queue: SparkQueue, run: Run) -> None:
 
 
 def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few of many messages are large: bodies of 4 to 1000 bytes in files of at most 2 * 1000, in order."""
+    """Chunks are bounded in bytes, also when few of many messages are large: bodies of 4 to 1000 bytes in files of at
+    most 2 * 1000, in order."""
     monkeypatch.setattr(replay_plan, "CHUNK_BYTES", 1000)
     sizes = [1000 if n in (30, 31, 33) else 4 for n in range(60)]
     data = [(START + n * SECOND, "a", n, b"%4d" % n * (size // 4)) for n, size in enumerate(sizes)]
@@ -211,7 +212,7 @@ def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypa
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
-    """What is left is pushed by the next run."""
+    """The next run pushes the rest."""
     stop = Stop()
     assert run(stop=stop, progress=lambda step: stop.ask()) == Replayed(120, 0, 40)
     assert run() == Replayed(120, 40, 80)
@@ -258,7 +259,7 @@ def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFi
 def test_a_dry_run_of_one_that_has_begun(
     queue: SparkQueue, run: Run, archived: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is left of it is said, and not what a new one would be."""
+    """A dry run of an interrupted replay reports the rest of it, not a new one."""
     stop = Stop()
     run(stop=stop, progress=lambda step: stop.ask())
     server = f"{queue.client.host}:{queue.client.port}"
@@ -269,7 +270,7 @@ def test_a_dry_run_of_one_that_has_begun(
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of this process cannot be changed")
 def test_times_of_a_dry_run_are_utc(spark: SparkSession, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever zone this machine is in."""
+    """Times of a dry run are UTC, whatever the machine's zone."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Asia/Tokyo")
         time.tzset()

@@ -34,7 +34,7 @@ class Made(NamedTuple):
     said: list[str]
 
     def query(self, name: str, columns: str, more: str = "") -> list[tuple[Any, ...]]:
-        """Of a table, as another program reads its Parquet."""
+        """Queries a table as another program reads its Parquet."""
         with duckdb.connect() as database:
             return database.execute(
                 f"select {columns} from read_parquet('{self.folder / name}.parquet/*.parquet') {more}"
@@ -206,7 +206,7 @@ def test_every_column_is_on_the_page_of_the_docs(by_hand: Made) -> None:
 
 
 def test_nothing_is_left_beside_it(by_hand: Made) -> None:
-    """What was written on the way is gone, and every file that the page names is there."""
+    """No temporary file remains, and every file that the page names exists."""
     assert sorted(path.name for path in by_hand.folder.parent.iterdir()) == ["100% out"]
     assert not [path for path in by_hand.folder.iterdir() if path.name.startswith(".")]
     named = re.findall(r'<a href="([^"]+)"', (by_hand.folder / "index.html").read_text(encoding="utf-8"))
@@ -284,7 +284,7 @@ def test_beside_plain_python(at_random: Made) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_lists_beside_plain_python(at_random: Made) -> None:
-    """Of each list it has the first fifty, each message once."""
+    """Each list has the first fifty, each message once."""
     told = tell(RANDOM)
     longest: dict[tuple[str, int], int] = {}
     for wait, queue, mid, _ in told.waits:
@@ -303,7 +303,7 @@ def test_lists_beside_plain_python(at_random: Made) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
-    """Of what a server writes nothing is left over, and everything is there. An earlier report is replaced."""
+    """A server's real record is reported completely, and no line is left out. An earlier report is replaced."""
     history, to = tmp_path / "history", tmp_path / "out"
     with serving(tmp_path / "root", *FAST, "--history", str(history)) as server, Wire(server) as wire:
         for queue in ("q", "é$"):
@@ -328,7 +328,8 @@ def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_real_record_of_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
-    """What a server writes of messages that died, were moved back, and grew too old, by the queues that they left."""
+    """A server's real record of messages that died, were moved back and grew too old is counted by the queues that they
+    left."""
     history, to = tmp_path / "history", tmp_path / "out"
     with serving(tmp_path / "root", *FAST, "--history", str(history)) as server, Wire(server) as wire:
         wire.ask(new_queue("jobs", "<options dead-letter='failed' max-receives='1'/>"))
@@ -373,7 +374,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
 
 @pytest.mark.long  # seconds, on two cores
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """What cannot be read, and what is in the way: said in a line, and nothing is changed."""
+    """Unreadable input and an occupied target are refused with one line, and nothing is changed."""
     for history, to, told in refusals(tmp_path):
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(UsageError) as refused:

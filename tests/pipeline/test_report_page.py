@@ -34,7 +34,7 @@ def test_bins() -> None:
 
 
 def rows(*cells: tuple[str, int, float]) -> list[dict[str, Any]]:
-    """Of a queue, at so many seconds, a number."""
+    """Returns a row of figures for each queue, second and number."""
     return [
         {"queue": queue, "time": BEGIN + timedelta(seconds=at), "depth": value, "p50": value or None}
         for queue, at, value in cells
@@ -113,7 +113,7 @@ def test_colours() -> None:
 
 
 class Reader(HTMLParser):
-    """What is on a page: its elements, their attributes, and the texts of table cells."""
+    """Parses a page: its elements, their attributes, and the texts of table cells."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def hostile_page(text: str) -> str:
 
 
 def test_the_page_takes_no_text_for_html() -> None:
-    """Whatever a text is, the elements are the same, each is closed, and nothing is taken from anywhere else."""
+    """Whatever a text is, the page has the same elements, each closed, and loads nothing from elsewhere."""
     plain_page = Reader(hostile_page("x"))
     for text in ("</style><script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "&lt;b&gt;", *HOSTILE):
         page = Reader(hostile_page(text))

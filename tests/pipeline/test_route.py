@@ -56,8 +56,8 @@ def run(queue: SparkQueue, out: SparkQueue, tmp_path: Path) -> Run:
 
 
 def test_messages_go_through_the_query(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
-    """What the query gives is pushed, in its order, batch after batch; the source is empty, no claim is left. That
-    Spark's note of the last batch is lost, of which the claim is gone already, does no harm."""
+    """The rows of the query are pushed in their order, batch after batch; the source is empty, and no claim is left.
+    Losing Spark's note of the last batch, whose claim is gone, does no harm."""
     queue.push("a", "skip", "ü", "d", "e")
     assert run(UPPER, batch=3) == Routed(5, 2, 0)
     queue.push("f")
@@ -160,7 +160,7 @@ def test_a_wrong_query_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What Spark's Python part logs of it, with the whole of Java's stack, is not shown beside that."""
+    """Spark's log of the error, with Java's stack, is not shown beside the one line."""
     (tmp_path / "q.sql").write_text("SELECT nope FROM messages")
     server = f"{queue.client.host}:{queue.client.port}"
     arguments = ["route", queue.name, "--sql", str(tmp_path / "q.sql"), "--to", queue.name, "--server", server]
@@ -195,7 +195,7 @@ def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: S
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
-    """Another queue's state, one whose checkpoint is gone, queues that are not there: told, and nothing is pushed."""
+    """Another queue's state, one without its checkpoint, and missing queues are reported, and nothing is pushed."""
     queue.push("a")
     run(UPPER)
     with pytest.raises(UsageError, match="give another --state"):
@@ -246,7 +246,7 @@ def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_pa
 def test_released_claims_are_told(
     queue: SparkQueue, out: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was claimed for a batch and is gone is an error, until it is said that it does not matter."""
+    """A claimed message that is gone is an error, unless loss is accepted."""
 
     def fails(self: object, rows: DataFrame, batch: int) -> int:
         raise PipelineError("no")

@@ -14,7 +14,7 @@ from qs_pipeline.errors import BadMessageError, BadOptionError, PipelineError, S
 
 @pytest.fixture
 def source(queue: SparkQueue) -> SparkQueue:
-    """Another queue, from which a stream reads."""
+    """A queue from which a stream reads."""
     name = f"{queue.name}-source"
     queue.client.new_queue(name)
     return SparkQueue(queue.spark, queue.client, name)

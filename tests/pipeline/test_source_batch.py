@@ -29,7 +29,8 @@ def test_peek(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # seconds, on two cores
 def test_peek_leaves_out_what_is_not_visible(queue: SparkQueue) -> None:
-    """What others have, what is delayed, and what is deleted meanwhile; at most as many as asked for, the oldest."""
+    """A peek returns the oldest visible messages, at most as many as asked for: none that are in flight, delayed or
+    deleted."""
     queue.push("a", "b", "c", "d", "e")
     queue.client.push(queue.name, "later", delay=600)
     taken = queue.client.receive_one(queue.name)
@@ -87,7 +88,7 @@ def test_large_messages_beside_small_ones(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_reader_that_others_disturb(queue: SparkQueue) -> None:
-    """What is pushed and received while a claim is read is none of it."""
+    """Messages that are pushed and received while a claim is read are not in it."""
     mids = queue.push(*(b"%d" % number for number in range(3000)))
     done = threading.Event()
 

@@ -12,7 +12,7 @@ from qs_pipeline.errors import CheckpointLostError, ClaimHeldError, DataLossErro
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Where a stream keeps its own; not made yet."""
+    """The folder for a stream's checkpoint; not made yet."""
     return tmp_path / "checkpoint"
 
 

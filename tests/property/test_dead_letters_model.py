@@ -145,7 +145,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
 
     @rule(qid=NAMES, count=st.integers(1, 4), later=st.sampled_from([0, 0, WINDOW]), held=st.booleans())
     def receive(self, qid: str, count: int, later: int, held: bool) -> None:
-        """And what it has received may be left until its window has ended."""
+        """Receives a message; it may be left until its window has ended."""
         found = self.engine.receive([qid], count, WINDOW, LOTS, held=held)
         ready = [known for known in self.model[qid] if not known.until][:count]
         assert [message.payload for message in found] == [known.payload for known in ready]
@@ -185,7 +185,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
 
     @rule(qid=st.sampled_from(QUEUES[:2]))
     def release_without_counting(self, qid: str) -> None:
-        """Of a message whose receives are too many even so, as there is another policy by now."""
+        """Releases without counting a message whose receives are too many even so, under a newer policy."""
         known = next((known for known in self.model[qid] if not known.until), None)
         if known is None or known.receives:
             return
@@ -258,7 +258,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
 
     @rule(pick=PICKS)
     def a_commit_that_fails(self, pick: int) -> None:
-        """What is moved in its batch is where it was."""
+        """Messages that were moved in a failed batch are where they were."""
         self.settle()
         self.engine.commit()
         before = copy.deepcopy(self.model)

@@ -58,7 +58,7 @@ class SimpleMachine(CrashingMachine):
 
     @rule(mid=consumes(mids))
     def foreign_consume(self, mid: int) -> None:
-        """What is ready, as far as the directory shows: of windows that are over the locks may still be there."""
+        """Removes a ready element as another program does. Locks whose windows are over may still be there."""
         if mid in self.model and self.foreign.queue.lock(self.place(mid)):
             self.expire()
             assert not self.model[mid].until
@@ -74,7 +74,7 @@ class SimpleMachine(CrashingMachine):
 
     @rule()
     def foreign_purge(self) -> None:
-        """That removes empty directories; the locks are those of a time to come."""
+        """Runs a purge that removes empty directories; the locks are from a time to come."""
         for path in (Path(self.root) / "q").iterdir():
             if is_directory(path.name) and not os.listdir(path):
                 path.rmdir()

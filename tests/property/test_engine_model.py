@@ -34,7 +34,7 @@ class FilesMachine(CrashingMachine):
         return f"{self.root}/q/{mid}" + (f".{until}" if until else "")
 
     def on_disk(self, mid: int) -> str:
-        """Where a message is: expired ones may have been renamed back, or not yet."""
+        """Returns where a message is on disk: expired ones may have been renamed back, or not yet."""
         for path in (self.path(mid), self.path(mid, self.model[mid].until)):
             if os.path.exists(path):
                 return path

@@ -22,7 +22,7 @@ KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 
 
 class JournalMachine(EngineMachine):
-    """What is not committed is lost in a crash, all of it; what is committed is not."""
+    """A crash loses everything that is not committed, and nothing that is."""
 
     durability = Durability.NONE
     cache = 1 << 20
@@ -51,13 +51,13 @@ class JournalMachine(EngineMachine):
         return store
 
     def save(self) -> None:
-        """What a crash goes back to."""
+        """Saves the state to which a crash returns."""
         self.before = self.saved = copy.deepcopy((self.model, self.keys))
         self.sequence = self.store.log.sequence
 
     @invariant()
     def note_what_is_written(self) -> None:
-        """Whoever needs a new segment has everything written that was asked for before, committed or not."""
+        """A new segment writes everything that was asked for before, committed or not."""
         if self.store.log.sequence > self.sequence:
             self.saved = self.before
             self.sequence = self.store.log.sequence

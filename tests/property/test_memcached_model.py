@@ -62,7 +62,7 @@ class MemcachedMachine(EngineMachine):
 
     @rule()
     def other_server(self) -> None:
-        """What comes next is asked of the other one."""
+        """Sends the next requests to the other server."""
         self.engine, self.other = self.other, self.engine
         self.root, self.other_root = self.other_root, self.root
 

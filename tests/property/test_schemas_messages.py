@@ -146,7 +146,8 @@ def test_round_trip(op: str) -> None:
 
 
 def events(pieces: list[bytes], limits: Limits) -> list[Any]:
-    """What a peer makes of the pieces. Of a fault that closes only its row: its text quotes what had come by then."""
+    """Returns the events that a peer makes of the pieces; of a closing fault only its row, as its text quotes what had
+    come."""
     peer = Peer(limits)
     found: list[Any] = []
     for piece in pieces:

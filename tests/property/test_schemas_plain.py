@@ -204,7 +204,7 @@ def same(one: Any, other: Any) -> bool:
 @settings(PROFILE, max_examples=examples(1300))
 @given(nearly(), st.sampled_from(BOUNDS))
 def test_plain_or_declined(data: bytes, limits: Limits) -> None:
-    """What is read without the parser is framed, accepted and understood by framer and parser in just that way."""
+    """The framer and the parser understand every document that is read without the parser in just the same way."""
     found = PlainReader(limits).read(data)
     PARSED["not" if found is None else "plain"] += 1
     if found is None:
@@ -227,7 +227,8 @@ def test_many_are_plain() -> None:
 
 
 def events(pieces: list[bytes], limits: Limits, serving: bool) -> list[Any]:
-    """What a peer makes of the pieces. Of a fault that closes only its row: its text quotes what had come by then."""
+    """Returns the events that a peer makes of the pieces; of a closing fault only its row, as its text quotes what had
+    come."""
     peer = Peer(limits, serving=serving)
     found: list[Any] = []
     for piece in pieces:
@@ -311,7 +312,7 @@ def test_as_the_readme_writes_them(document: bytes) -> None:
 
 
 def test_refusals_come_from_the_parser() -> None:
-    """What looks plain and is wrong is refused as it always was."""
+    """A document that looks plain and is wrong gets the parser's refusal."""
     bad = b'<qs %b req="7"><op max="0"><receive-message/></op><qid>orders</qid></qs>' % NS
     with pytest.raises(ProtocolError) as refused:
         parse(bad)

@@ -1,4 +1,4 @@
-"""Whatever comes to a TLS channel, it gives plaintext that was sent, or raises the one error."""
+"""A TLS channel gives only plaintext that was sent, or raises the one error, whatever bytes come."""
 
 import contextlib
 
@@ -53,7 +53,7 @@ def test_changed_handshakes(hello: list[tuple[int, int]], answer: list[tuple[int
 @settings(max_examples=examples(200), deadline=None)
 @given(versions, st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=5), changes)
 def test_changed_records(version: str, parts: list[bytes], where: list[tuple[int, int]]) -> None:
-    """Of records that were changed on their way, only those before the change are received."""
+    """Of a stream with changed records, only those before the change are received."""
     client, server = channels(version)
     sent = b""
     for part in parts:

@@ -234,7 +234,7 @@ class Journal(NamedTuple):
         return to
 
     def written(self) -> Iterator[tuple[Path, range]]:
-        """Where the bytes of headers, frames' heads and records are."""
+        """Returns the places of the bytes of headers, frames' heads and records."""
         for segment in self.recovered.segments:
             path = Path(segment.path)
             yield path, range(64)
@@ -286,7 +286,7 @@ def journal_at(root: Path) -> Journal:
 
 
 def flip(path: Path, at: int, bit: int) -> None:
-    """Another bit at that place; the same again heals it."""
+    """Flips a bit at that place; the same again restores it."""
     fd = os.open(path, os.O_RDWR)
     try:
         byte = os.pread(fd, 1, at)[0]

@@ -48,8 +48,8 @@ class Scale:
 
 @dataclass
 class Counted:
-    """What happened, by queue. taken: payloads that some subscriber has acknowledged; named: and those that a member of
-    the name has; unasked: deliveries to clients that were taken for silent, before they spoke."""
+    """Counts events by queue. taken: payloads that some subscriber has acknowledged; named: those that a member of the
+    name has; unasked: deliveries to clients that were taken for silent, before they sent anything."""
 
     answered: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     unanswered: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -110,7 +110,7 @@ class Churn:
         self._ending = False
 
     async def run_in_time(self) -> None:
-        """Like `run`. AssertionError when something hangs, with what everybody waits for: then nothing of it is left to
+        """Like `run`. If something hangs, raises AssertionError with what everybody waits for, and leaves nothing to
         disturb other tests."""
         with trio.move_on_after(self._scale.seconds):
             async with trio.open_nursery() as nursery:
@@ -132,7 +132,7 @@ class Churn:
                 print(await lines.line())
 
     async def run(self) -> None:
-        """Until everything is pushed, all faults have been, and the queues that were asked for are empty."""
+        """Runs until everything is pushed, all faults have been, and the queues that were asked for are empty."""
         async with trio.open_nursery() as staying:
             for request_, named in ((subscribe("a", "b", prefetch=1000), False), (subscribe("b", name=NAME), True)):
                 await staying.start(self._stay, request_, named)
@@ -330,7 +330,7 @@ def contents(wire: Wire, qid: str) -> list[str]:
 
 
 def stall(which: list[Listening], seconds: float) -> None:
-    """They stand still together for so long."""
+    """Stops all of them together for so long."""
     if which:
         with stopped(which[0]):
             stall(which[1:], seconds)

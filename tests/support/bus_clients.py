@@ -232,7 +232,7 @@ class Publisher(threading.Thread):
                 self._wait_for_leave()
 
     def _pause(self, most: float) -> None:
-        """So that the load is what it is meant to be."""
+        """Pauses, so that the load is as planned."""
         time.sleep(self._rng.uniform(0, most))
 
     def _wait_for_leave(self) -> None:

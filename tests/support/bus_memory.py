@@ -86,7 +86,7 @@ class Reader:
         self.credit = 0
 
     def hang_up(self) -> None:
-        """Whatever is sent from now on breaks the connection."""
+        """Breaks the connection: the next bytes that the bus sends fail."""
         self.broken = True
         self._wake()
 

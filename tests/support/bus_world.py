@@ -139,7 +139,7 @@ class World:
         self.server = ServerProcess(self.server.root, "--durability", self.durability, port=self.server.port)
 
     def go_on(self, most: int) -> None:
-        """Until a random number of pushes more have been answered, or all that may be pushed in this round."""
+        """Waits until a random number of further pushes have been answered, or all of this round."""
         count = self._answered() + self.rng.randint(0, most)
         with self.progress:
             over = self.progress.wait_for(
@@ -221,7 +221,7 @@ class World:
 
 
 class Clients:
-    """Those of the bus: all kinds of subscribers, in threads and in a process, once each has subscribed."""
+    """All kinds of subscribers of the bus, in threads and in a process, once each has subscribed."""
 
     def __init__(self, bus: Where, folder: Path, rng: random.Random) -> None:
         self._bus = bus
@@ -241,7 +241,7 @@ class Clients:
         self.process.ready()
 
     def _subscribers(self) -> list[Subscriber]:
-        """Those that say what they want."""
+        """Returns the subscribers that send requests."""
         return [
             self._subscriber("singly", subscribe("a"), subscribe("b", req="s2")),
             self._subscriber("few ahead", subscribe("a", prefetch=10)),

@@ -50,7 +50,7 @@ def receive(engine: Engine, count: int = 1000, window: int = 30 * SECOND) -> lis
 
 
 def crash(bench: Bench) -> Engine:
-    """Another process over what the first one has on disk. That one is not asked any more."""
+    """Opens another process's engine on the disk of the first, which is not used any more."""
     bench.engine._watch.close()  # type: ignore[attr-defined]
     bench.engine._journal.close()  # type: ignore[attr-defined]
     bench.engine = bench.make(bench.clock)

@@ -179,7 +179,7 @@ class Place:
         return True
 
     def upkeep_all(self) -> None:
-        """Until nothing is left to be done."""
+        """Runs upkeep until nothing is left to be done."""
         for _ in range(1000):
             if not self.upkeep():
                 return
@@ -191,7 +191,7 @@ class Place:
         return self.engine.queue(qid).list_mids(State.ALL, 10**6, -1)
 
     def payloads(self, qid: str) -> list[bytes | None]:
-        """Of the messages that are ready, in order."""
+        """Returns the payloads of the queue's messages in order; None for one that is not ready."""
         found = (self.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in self.mids(qid))
         return [message.payload for message in found]
 

@@ -30,7 +30,7 @@ class PresentClock:
 
 
 class Foreign:
-    """Another program: both of dirq's queues with one face."""
+    """Another program, with one interface to both of dirq's queues."""
 
     def __init__(self, layout: str, path: Path) -> None:
         self.layout = layout

@@ -77,19 +77,19 @@ PING = request("ping")
 
 
 def code(line: str) -> int:
-    """Of an error; 0 for any other answer."""
+    """Returns the code of an error; 0 for any other answer."""
     found = re.search(r'<error code="(\d+)"', line)
     return int(found[1]) if found else 0
 
 
 def text(line: str) -> str:
-    """Of an error."""
+    """Returns the text of an error."""
     found = re.search(r"<error[^>]*>(.*)</error>", line)
     return found[1] if found else ""
 
 
 def mids(line: str) -> list[int]:
-    """Of an answer, in order, wherever they stand."""
+    """Returns the ids in an answer, in order, wherever they stand."""
     return [int(a or b) for a, b in re.findall(r'<mid[^>]*>(\d+)</mid>|<message [^>]*\bmid="(\d+)"', line)]
 
 

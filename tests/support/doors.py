@@ -55,7 +55,7 @@ class Doors:
         return True
 
     def settle(self) -> int:
-        """Until it has nothing to do now; how many pieces."""
+        """Runs until it has nothing to do now, and returns the number of pieces."""
         self.engine.refresh()
         for count in range(10_000):
             if not self.step():

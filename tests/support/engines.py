@@ -198,16 +198,17 @@ def checkpointed(engine: DirectoriesEngine) -> Position | None:
 
 def _overlooks_work(engine: DirectoriesEngine) -> bool:
     """Tells whether the log's upkeep has work, or none, and has not noticed. Every test of an engine asks at each
-    commit, as only some states make the maintenance look. Changes nothing."""
+    commit, as only some states make the maintenance look, and what compaction chose is remembered. Changes nothing."""
     maintenance = engine._journal.maintenance
     if maintenance is None or maintenance._running is not None or maintenance._store.log.failed is not None:
         return False
-    state, usage = dict(vars(maintenance)), maintenance._store.usage
-    written = usage.written
+    usage, choice = maintenance._store.usage, maintenance.compaction._choice  # type: ignore[attr-defined]
+    before = [(each, dict(vars(each))) for each in (maintenance, usage, choice)]
+    choice._seen = None
     maintenance._look()
     found = maintenance._has_work
-    vars(maintenance).update(state)
-    usage.written = written
+    for each, state in before:
+        vars(each).update(state)
     return found is not maintenance._has_work
 
 

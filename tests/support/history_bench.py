@@ -96,7 +96,7 @@ class Bench:
 
     @property
     def mids(self) -> list[list[int]]:
-        """Of the lines in each finished file."""
+        """The ids of the lines in each finished file."""
         return [[line["mid"] for line in lines_of(path)] for path in self.finished]
 
 

@@ -48,7 +48,7 @@ def marks(*keys: Path) -> list[str]:
 
 
 def leaks(told: Iterable[tuple[str, str | bytes]], sought: Iterable[str]) -> list[str]:
-    """Where one of them is found: the name of the output, and the lines around it. told: outputs by their names."""
+    """Returns where a mark is found: the name of the output, and the lines around it. told: outputs by their names."""
     sought = list(sought)
     found = []
     for name, text in told:

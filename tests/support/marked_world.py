@@ -62,6 +62,6 @@ class World:
                     self.told.append((str(each), each.read_bytes().replace(b"\0", b" ")))
 
     def leaks(self) -> list[str]:
-        """Where a mark was printed, logged or written."""
+        """Returns where a mark was printed, logged or written."""
         given = [self.folder / "secrets" / each.name for each in self.secrets.iterdir()]
         return leaks([*self.told, *files_below(self.folder, but=given)], self.sought)

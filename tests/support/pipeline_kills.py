@@ -53,7 +53,7 @@ class Job:
             self._told.notify_all()
 
     def wait_for_batches(self, count: int) -> None:
-        """Until it has told of so many more than now."""
+        """Waits until it has reported so many more batches."""
         with self._told:
             wanted = self._batches + count
             came = self._told.wait_for(lambda: self._batches >= wanted or self.ended.is_set(), BATCH_WITHIN)

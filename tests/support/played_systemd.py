@@ -92,7 +92,7 @@ class PlayedSystemd:
         return self.process.wait(READY_WITHIN)
 
     def port(self) -> int:
-        """Where the log says that it listens, the last time it was said."""
+        """Returns the port of the log's last line about listening."""
         return int(re.findall(r"^listening on .*:(\d+)$", self.log.read_text(), re.MULTILINE)[-1])
 
     def close(self) -> None:

@@ -35,8 +35,8 @@ class Image(NamedTuple):
 
 
 def power_loss(world: World, how: str) -> Image:
-    """What is there after a power loss now. how: NOTHING or EVERYTHING of what is not durable, or else the seed of a
-    mixture."""
+    """Makes the state of the disk after a power loss now. how: NOTHING or EVERYTHING of what is not durable, or else
+    the seed of a mixture."""
     rng = None if how in (NOTHING, EVERYTHING) else random.Random(how)
     world.dirty = {number: node for number, node in world.dirty.items() if node.dirty}
     last = None if rng is None or not world.ordered else _last(world, rng)

@@ -230,8 +230,8 @@ class PowerLossCheck(PowerLosses):
         )
 
     def after_a_kill(self, number: int, world: World, when: When) -> list[str]:
-        """What is wrong when the process is killed there, another one is started and answers a push and a delete, and
-        then the power is lost: what the first one left in the page cache is gone unless the second one sees to it."""
+        """Returns the faults when the process is killed there, another one starts and answers a push and a delete, and
+        then the power fails: what the first one left in the page cache is lost unless the second one syncs it."""
         world = deepcopy(world)
         root = tempfile.mkdtemp(dir=self._directory)
         disk = RecordingDisk(root, direct=self._direct, first=10**6)

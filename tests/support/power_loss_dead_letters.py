@@ -25,7 +25,7 @@ QUEUES = ("q", "dead", "last")
 
 
 class Placed(NamedTuple):
-    """Where a message is, the queue from which it came if it is a dead letter, and how often it was received."""
+    """The queue of a message, the queue from which it came if it is a dead letter, and its count of receives."""
 
     qid: str
     came_from: str | None
@@ -48,7 +48,7 @@ class Recorded:
 
 
 def show(engine: Engine) -> Shown:
-    """Where each message is. None may be there twice."""
+    """Returns the place of each message. None may be there twice."""
     shown: Shown = {}
     for qid in QUEUES:
         if qid not in engine.queues():

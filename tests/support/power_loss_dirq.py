@@ -34,7 +34,8 @@ def data(make: object, number: int) -> Any:
 
 
 def elements(make: Callable[..., Any], path: str, names: list[str]) -> Elements:
-    """Those of the names that a program finds there after a purge. Each is whole, or reading it raises."""
+    """Returns the elements that a program finds under these names after a purge. Each is whole, or reading it
+    raises."""
     q = make(path, sync=False)
     q.purge()
     found = {}

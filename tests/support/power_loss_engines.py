@@ -89,7 +89,7 @@ def _half_in_files(steps: list[Held], found: Held) -> bool:
 
 
 def small_journal(patch: pytest.MonkeyPatch) -> None:
-    """So that a run has many segments, which are compacted, and checkpoints."""
+    """Makes segments small, so that a run has many, which are compacted, and checkpoints."""
     patch.setattr(supply, "FIRST_SEGMENT", 1 << 15)
     patch.setattr(supply, "LARGEST_SEGMENT", 1 << 16)
     patch.setattr(supply, "SMALLEST", 4096)

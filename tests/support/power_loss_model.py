@@ -63,7 +63,8 @@ Seen = dict[str, SeenQueue]
 
 @dataclass(frozen=True)
 class Leniency:
-    """What may be there in half of operations that were not answered. Nothing, unless the engine's pages say so."""
+    """The operations that a power loss may leave half done if they were not answered. None, unless the engine's pages
+    say so."""
 
     apart: frozenset[str] = frozenset()
     """Operations whose messages may be there in part: copy."""
@@ -102,7 +103,7 @@ class Model:
         del self.present[qid]
 
     def set(self, operation: int, what: str, qid: str, mid: int, held: Held | None) -> None:
-        """What has become of a message; None: it is gone."""
+        """Sets the state of a message; None: it is gone."""
         made, messages = self.present[qid]
         self.messages.setdefault(made, {}).setdefault(mid, []).append(Mark(operation, what, held))
         if held is None:

@@ -13,8 +13,8 @@ NOTHING, EVERYTHING = "nothing", "everything"
 
 
 class Change(NamedTuple):
-    """Of the names in a directory. node: what the name is now, None: it is gone. old: the name that it had before, and
-    has no more. needs: in another directory, what has to be there for this to be."""
+    """A change of the names in a directory. node: what the name is now, None: it is gone. old: the name that it had
+    before, and has no more. needs: in another directory, what has to be there for this to be."""
 
     number: int
     name: str

@@ -55,6 +55,6 @@ class Pages:
         return whole[offset - first * PAGE :][:length]
 
     def parts(self) -> Iterator[tuple[int, bytes]]:
-        """Where there is something else than zeros, and what."""
+        """Returns the parts that are not zeros, with their places."""
         for number, page in self.pages.items():
             yield number * PAGE, page[: self.size - number * PAGE]

@@ -114,7 +114,7 @@ class _Run:
 
     @property
     def _number(self) -> int:
-        """Of the operation that comes next."""
+        """Returns the number of the next operation."""
         return len(self.operations)
 
     def _do(self) -> None:
@@ -328,5 +328,5 @@ def copied_by(engine: Engine) -> int:
 
 
 def shown(options: Options) -> object:
-    """Those of a queue that are compared."""
+    """Returns the messages of a queue that are compared."""
     return options.visibility, options.capacity

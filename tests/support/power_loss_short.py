@@ -45,7 +45,7 @@ class Short(ABC):
         """Fails when what was answered is not in what a power loss has left."""
 
     def wanted(self) -> list[int]:
-        """Where the power fails."""
+        """Returns the points at which the power fails."""
         return points(self.log)
 
     def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:

@@ -72,7 +72,7 @@ def payloads(engine: JournalEngine, qid: str) -> list[bytes | None]:
 
 
 class Holes(Short):
-    """What is left of messages that stay and of those that go is the same with and without the checkpoint."""
+    """Checks that holes in the messages that stay and those that go are the same with and without the checkpoint."""
 
     durability = Durability.ALWAYS
 

@@ -52,7 +52,7 @@ class World:
         return kind(next(self._numbers))
 
     def number(self) -> int:
-        """Of a change: greater than all before."""
+        """Returns a number for a change, greater than all before."""
         return next(self._numbers)
 
     def touched(self, node: Node) -> None:
@@ -66,7 +66,7 @@ class World:
             getattr(self, f"_{entry.kind}")(*entry.args)
 
     def complete(self, entry: Entry) -> None:
-        """What is durable once the operation has returned."""
+        """Applies an operation that syncs: its bytes are durable once it has returned."""
         if entry.kind == "write":
             handle, offset, data = entry.args
             node, flags = self.handles[handle]

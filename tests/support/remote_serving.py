@@ -99,7 +99,7 @@ def made(wire: Wire, qid: str, storage: str, **options: int | float) -> str:
 
 
 def attributes(line: str, qid: str) -> dict[str, str]:
-    """Of a queue in an answer with figures."""
+    """Returns the attributes of a queue in an answer with figures."""
     found = re.search(rf"<queue ([^>]*)>{re.escape(qid)}</queue>", line)
     assert found is not None, line
     return dict(re.findall(r'([\w-]+)="([^"]*)"', found[1]))

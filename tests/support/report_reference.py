@@ -71,7 +71,7 @@ def _life(chance: random.Random, mid: int) -> list[Line]:
 
 @dataclass
 class Figures:
-    """Of a queue, or of a queue in an hour."""
+    """The figures of a queue, or of a queue in an hour."""
 
     counts: Counter[str] = field(default_factory=Counter)
     waiting: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Told:
     receives: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def depth(self, queue: str, until: int, lines: Iterable[Line]) -> int:
-        """Of a queue just before that time."""
+        """Returns the depth of a queue just before that time."""
         events = Counter(each["event"] for each in lines if each["queue"] == queue and each["time"] < until)
         return self.at_start[queue] + events["pushed"] - sum(events[name] for name in ENDS)
 

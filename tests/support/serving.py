@@ -23,7 +23,7 @@ FAST = ("--durability", "none")
 
 
 class Address(Protocol):
-    """Where something listens: a server, a bus, or what stands between them."""
+    """The address of a server, a bus, or a proxy between them."""
 
     host: str
     port: int

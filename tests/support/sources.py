@@ -1,4 +1,4 @@
-"""Where subscriptions get messages, when no other server keeps any queue."""
+"""The sources of subscriptions when no other server keeps a queue."""
 
 from qs_server.broker.fetcher import FetchedSource
 from qs_server.broker.remotes import Remotes

@@ -36,7 +36,7 @@ class SparkQueue:
         return self.client.push_many(self.name, payloads)
 
     def bodies(self) -> list[bytes]:
-        """Of the visible messages, in order. They are not visible after that."""
+        """Receives the visible messages, and returns their bodies in order."""
         found: list[bytes] = []
         while messages := self.client.receive(self.name, max=1000, visibility=600):
             found += [message.payload for message in messages]

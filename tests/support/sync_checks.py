@@ -70,7 +70,7 @@ def first_change(log: list[Entry], altered: list[Entry]) -> int:
 
 
 class EngineChecks(Checks):
-    """Of a run of an engine: at its points, at starts, and after kills."""
+    """Checks a run of an engine: at its points, at starts, and after kills."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -121,7 +121,7 @@ class EngineChecks(Checks):
 
 
 class ClaimsChecks(Checks):
-    """Of a run of claims and batches."""
+    """Checks a run of claims and batches."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,7 +141,7 @@ class ClaimsChecks(Checks):
 
 
 class DeadLettersChecks(Checks):
-    """Of a run in which messages die and are moved back."""
+    """Checks a run in which messages die and are moved back."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -157,7 +157,7 @@ class DeadLettersChecks(Checks):
 
 
 class DoorsChecks(Checks):
-    """Of files that are taken in from a queue's directory."""
+    """Checks a run that takes files in from a queue's directory."""
 
     def __init__(self, durability: Durability) -> None:
         self.durability = durability
@@ -174,7 +174,7 @@ class DoorsChecks(Checks):
 
 
 class DirqChecks(Checks):
-    """Of a directory queue."""
+    """Checks a run of a directory queue."""
 
     def __init__(self, make: Callable[..., Any], existing: bool, directory: Path) -> None:
         self.make = make
@@ -189,7 +189,7 @@ class DirqChecks(Checks):
 
 
 class ShortChecks(Checks):
-    """Of a short run."""
+    """Checks a short run."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.short = SHORT[name](directory)

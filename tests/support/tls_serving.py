@@ -53,7 +53,7 @@ class OpenSslClient:
         return self._client.stdout.readline()
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and what it has said on both outputs. It ends by itself if the connection does."""
+        """Waits for the process, which ends if the connection does; returns its exit code and both outputs."""
         try:
             out, errors = self._client.communicate(timeout=WITHIN)
         finally:

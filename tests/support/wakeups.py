@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def wakeups(pid: int) -> int:
-    """How often the threads of a process have gone to sleep of their own accord: once for each time they woke up."""
+    """Returns how often the threads of a process have gone to sleep of their own accord: once for each time they woke
+    up."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         lines = status.read_text().splitlines()

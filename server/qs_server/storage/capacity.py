@@ -12,8 +12,8 @@ def require_room(
     more: int,
     refresh: Callable[[], object] = lambda: None,
 ) -> None:
-    """Raises QueueFullError when a queue cannot hold so many more messages. held: how many it does now, by what is
-    known; refresh: looks at what others have done, who may just have made room."""
+    """held: the known count of messages; more: to be added; refresh: looks for room that others have made.
+    QueueFullError."""
     if capacity is None or held() + more <= capacity:
         return
     refresh()

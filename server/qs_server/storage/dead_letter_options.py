@@ -1,4 +1,4 @@
-"""Checks what is asked of dead letters before anything is changed."""
+"""Checks options of dead letters before anything changes."""
 
 import os
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from .names import directory_of
 from .settings import read_options
 
 _STORAGES = ("files", "journal", "sqs")
-"""The storages that have dead letters."""
+"""Storages with dead letters."""
 REDRIVING = "'files' and 'journal'"
-"""The storages that can take a receive back and move dead letters back, for texts of errors."""
+"""Storages that can take a receive back and move dead letters back."""
 
 
 def refuse_uncounted(storage: str, *, count: bool) -> None:
-    """Raises UnsupportedError if a release should take the receive back, for a storage that cannot."""
+    """UnsupportedError for a storage that cannot take a receive back (count=False)."""
     if not count:
         raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
-    """Raises UnsupportedError if a queue should have a dead-letter queue, and its storage cannot."""
+    """UnsupportedError for a dead-letter queue of a storage without dead letters."""
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
@@ -29,15 +29,15 @@ def refuse_dead_letters(options: Options) -> None:
 
 
 def storage_in(root: str, qid: str, default: str) -> str | None:
-    """Returns the storage of the queue of that name in a root, None if there is none. default: of a queue whose options
-    name none. StorageError when its `.queue.toml` is wrong, BadQueueNameError, OSError."""
+    """Returns a queue's storage, None if there is no queue. default: of a queue whose options name none.
+    StorageError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     return read_options(path, default).storage if os.path.isdir(path) else None
 
 
 def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options], storage: str | None) -> None:
-    """Checks the dead-letter queue that a queue is to have. queues: the options of all; storage: of the dead-letter
-    queue, None if there is none yet. UnsupportedError for one of another storage, DeadLetterCycleError."""
+    """queues: the options of all; storage: of the dead-letter queue, None if there is none yet. UnsupportedError for
+    one of another storage, DeadLetterCycleError."""
     refuse_dead_letters(options)
     name = options.dead_letter
     if name and name != qid and storage not in (None, options.storage):

@@ -1,5 +1,4 @@
-"""Says when a message goes to the dead-letter queue of its queue, what it is there, and what becomes of it if it cannot
-go: the same for every storage that has dead letters."""
+"""Decides when a message becomes a dead letter, and what becomes of it if it cannot move: for every storage."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -13,18 +12,17 @@ Kind = TypeVar("Kind", bound=EngineQueue)
 
 
 def is_exhausted(options: Options, receives: int) -> bool:
-    """Tells whether a message that was received so often goes to the dead-letter queue once its window ends."""
+    """Tells whether a message with so many receives becomes a dead letter when its window ends."""
     return options.max_receives is not None and receives >= options.max_receives
 
 
 def new_origin(qid: str, mid: int, receives: int, now: int, *, pushed_at: int, before: Origin | None) -> Origin:
-    """Returns what a message was that moves to a dead-letter queue now. pushed_at: by its id; before: its origin, if it
-    is a dead letter already."""
+    """Returns the origin of a message that dies now. before: its origin, if it is a dead letter already."""
     return Origin(qid, mid, receives, now, "receives", pushed_at if before is None else before.pushed_at)
 
 
 def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
-    """Adds to a message what it was, if it is a dead letter. origins: of the dead letters of its queue."""
+    """Sets the origin of a message that is a dead letter. origins: by id, of its queue."""
     origin = origins.get(message.mid)
     if origin is not None:
         message.origin, message.pushed_at = origin, origin.pushed_at
@@ -32,8 +30,8 @@ def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
 
 
 def dead_letter_queue(find_or_make: Callable[[str, str], EngineQueue], options: Options, kind: type[Kind]) -> Kind:
-    """Returns the dead-letter queue that options name. find_or_make: see Shared; kind: the class of a queue of that
-    storage. StorageError, OSError."""
+    """Returns the dead-letter queue that options name. find_or_make: see Shared; kind: its class. StorageError,
+    OSError."""
     queue = find_or_make(options.dead_letter, options.storage)
     if not isinstance(queue, kind) or queue.options.storage != options.storage:
         raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {options.storage!r}")
@@ -43,13 +41,13 @@ def dead_letter_queue(find_or_make: Callable[[str, str], EngineQueue], options: 
 
 
 def other_storage(storage: str, other: str) -> UnsupportedError:
-    """Returns the error for a dead letter that should be moved to a queue of another storage."""
+    """Returns the error for a dead letter that should move to a queue of another storage."""
     return UnsupportedError(f"dead letters of a queue of the storage {storage!r} cannot go to one of {other!r}")
 
 
 class DeadLetterMoves:
-    """Tries to move messages of one queue to its dead-letter queue. A message that cannot be moved stays, and the log
-    says so once."""
+    """Moves messages of one queue to its dead-letter queue. A message that cannot be moved stays, and the log says
+    so once."""
 
     def __init__(self, qid: str, options: Options, rollbacks: Callable[[], int] = lambda: 0) -> None:
         """rollbacks: counts how often changes of the queue were taken back."""
@@ -59,8 +57,7 @@ class DeadLetterMoves:
         self._failing = False  # whether the last message could not be moved, and the log says so
 
     def attempt(self, move: Callable[[], None]) -> bool:
-        """Calls move. Returns False if it raised, and has changed nothing: the caller makes the message visible.
-        OSError: earlier changes were taken back too."""
+        """Calls move. Returns False if it raised and changed nothing. OSError: earlier changes were taken back too."""
         rollbacks = self._rollbacks()
         try:
             move()

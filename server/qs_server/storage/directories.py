@@ -1,7 +1,7 @@
 """The engine over a root directory, with queues of the journal, of files and in dirq's layouts side by side.
 
-Each queue is a directory, and its options say which kind it is. Without queues of the journal, several servers and any
-program that knows the layouts may share the root while they run; the journal has one server.
+Each queue is a directory; its options name its storage. The journal has one server. Without it, several servers and
+any program that knows the layouts may share the root.
 """
 
 import sys
@@ -39,11 +39,11 @@ from .totals import Totals
 from .watch import Watch
 
 _REPORTS = 4000
-"""Reports of our own changes that may wait to be read. The kernel keeps 16,384, then it drops them."""
+"""Reports of our own changes before they are read. The kernel keeps 16,384, then it drops some."""
 
 
 class DirectoriesEngine(Engine):
-    """Does what concerns several queues, or all. Each queue does what is asked of it alone."""
+    """Does what concerns several queues, or all."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class DirectoriesEngine(Engine):
         lifecycle: Lifecycle | None = None,
         on_sync: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory; on_sync: is
-        told how long each write and sync of the journal has taken, in any thread. OSError when the root cannot be used;
-        StorageError when a `.queue.toml` is wrong, or the journal is damaged or another server's."""
+        """root: an existing directory; cache: bytes of payloads of the journal in memory; on_sync: is told the
+        seconds of each sync of the journal, in any thread. OSError; StorageError for a wrong `.queue.toml`, or a
+        journal that is damaged or another server's."""
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
@@ -118,8 +118,8 @@ class DirectoriesEngine(Engine):
         self._root.create(qid, options)
 
     def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
-        """Returns a dead-letter queue. Takes no notice of what others do in the root, but for this queue: the one that
-        needs it could be gone. StorageError, OSError."""
+        """Returns a dead-letter queue, without a look at changes in the root, by which the queue in use could go.
+        StorageError, OSError."""
         if qid not in self._queues:
             try:
                 self.create(qid, Options(storage=storage))
@@ -138,13 +138,13 @@ class DirectoriesEngine(Engine):
         self._root.remove(self.queue(qid), force=force)
 
     def take_in_files(self, qid: str) -> Iterator[int]:
-        """Takes in all files in the directory of a queue of the journal, piece by piece; how many each time. For
-        commands, without a server. OSError."""
+        """Takes all files in the directory of a journal's queue in, by pieces; yields their sizes. For commands.
+        OSError."""
         queue = self.queue(qid)
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 
     def size(self, qid: str) -> int:
-        """Returns how many messages a queue has, hidden ones included."""
+        """Counts messages, hidden ones included."""
         return len(self.queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -301,7 +301,6 @@ class DirectoriesEngine(Engine):
         return None
 
     def _announce(self, queue: EngineQueue) -> None:
-        """Notes when a queue has something to do next."""
         due = queue.next_expiry()
         if due is not None:
             self._activity.announce(queue.qid, due)
@@ -358,14 +357,14 @@ class DirectoriesEngine(Engine):
 
 
 def _expire(queue: EngineQueue, *, held: bool) -> None:
-    """Ends what is due before a receive. held: see Engine.receive: what would become a dead letter is left to the
-    timer, as that has to be committed before anything is sent."""
+    """Ends due windows before a receive. held: see Engine.receive: dead letters are left to the timer, as they have
+    to be committed before anything is sent."""
     if not held or queue.options.max_receives is None:
         queue.expire()
 
 
 def _carries(target: Options, source: Options) -> bool:
-    """Tells whether an id of the one queue means the same in the other."""
+    """Tells whether ids of both queues mean the same."""
     return target.storage == "null" or _ids_of(target) == _ids_of(source)
 
 
@@ -374,14 +373,14 @@ def _ids_of(options: Options) -> str:
 
 
 class JournalEngine(DirectoriesEngine):
-    """Makes new queues, and directories without options, queues of the journal."""
+    """New queues, and directories without options, are in the journal."""
 
     name = "journal"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
 
 
 class FilesEngine(DirectoriesEngine):
-    """Makes new queues, and directories without options, queues in the vsqs layout."""
+    """New queues, and directories without options, are in the vsqs layout."""
 
     name = "files"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
@@ -399,24 +398,25 @@ _DIRQ_CANNOT = frozenset(
     }
 )
 """An id is the name of an element, and the elements of a list get their names one after the other."""
+"""An id is an element's name, and the elements of a list get their names one after the other."""
 
 
 class DirqSimpleEngine(DirectoriesEngine):
-    """Makes new queues, and directories without options, queues in the layout of dirq's QueueSimple."""
+    """New queues, and directories without options, are in the layout of dirq's QueueSimple."""
 
     name = "dirq-simple"
     cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
 
 
 class DirqEngine(DirectoriesEngine):
-    """Makes new queues, and directories without options, queues in the layout of dirq's Queue."""
+    """New queues, and directories without options, are in the layout of dirq's Queue."""
 
     name = "dirq"
     cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
 
 
 class NullEngine(DirectoriesEngine):
-    """Makes new queues, and directories without options, queues that keep nothing."""
+    """New queues, and directories without options, keep nothing."""
 
     name = "null"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEEP, Feature.DURABLE})

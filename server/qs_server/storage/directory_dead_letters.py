@@ -1,49 +1,42 @@
-"""The dead letters of a queue in a directory: messages that go to its dead-letter queue, and those that are moved back,
-each by one rename."""
+"""Moves messages of a queue in a directory to its dead-letter queue and back, each by one rename."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
-from .engine import NoSuchQueueError, Options, Origin, Queue, StorageError
+from .engine import NoSuchQueueError, Origin, Queue, StorageError
 from .lifecycle import Event
 from .message_state import MessageState
 from .message_store import MessageMover, MessageStore
 from .publisher import Publisher
 from .recording import QueueRecorder
-from .shared import Shared
 
 
 class DirectoryDeadLetters:
-    """Moves the messages of one queue. Its Redrive, where each message is moved by itself: `move` ends at the first one
-    that cannot be moved."""
+    """The Redrive of one queue. Messages move one by one: `move` ends at the first failure."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
-        qid: str,
-        options: Options,
-        shared: Shared,
         store: MessageStore,
         mover: MessageMover,
         publisher: Publisher[Any],
         recorder: QueueRecorder,
         find: "Callable[[], DirectoryDeadLetters | None]",
     ) -> None:
-        """find: returns those of the dead-letter queue, which it makes if there is none; StorageError, OSError."""
-        self._qid = qid
-        self._options = options
-        self._clock = shared.clock
+        """find: returns those of the dead-letter queue, which it makes if needed; StorageError, OSError."""
+        self._qid = recorder.qid
+        self._options = publisher.options
+        self._clock = recorder.shared.clock
         self._store = store
         self._mover = mover
         self._publisher = publisher
         self._recorder = recorder
         self._find = find
-        self._moves = DeadLetterMoves(qid, options)
+        self._moves = DeadLetterMoves(self._qid, self._options)
 
     def bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
-        """Moves a message to the dead-letter queue if it has been received so often. Call it within `exclusive`, with
-        the state that it gave. receives: how many count; peer: see Lifecycle. Returns False if it has not, or cannot be
-        moved."""
+        """Moves a message with so many receives to the dead-letter queue. Call it within `exclusive`, with its
+        state. peer: see Lifecycle. Returns False if it is not exhausted, or cannot move."""
         return is_exhausted(self._options, receives) and self._moves.attempt(
             lambda: self._bury(mid, state, receives, peer)
         )
@@ -72,22 +65,18 @@ class DirectoryDeadLetters:
         return new
 
     def require_room(self, count: int) -> None:
-        """Raises QueueFullError when so many more messages are too many here."""
         self._publisher.require_room(count)
 
     # -- moving back
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """Returns dead letters, oldest first, at most count, each with the queue from which it came. mids: only these;
-        empty: all."""
+        """See Redrive."""
         self._publisher.publish()
         return [(mid, origin.qid) for mid, origin in self._mover.letters(mids, count)]
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
-        """Moves dead letters, each to the end of a queue, visible and never received. Returns (id, new id) of those
-        that were moved: without those that others have taken meanwhile, and those from the first on that cannot be
-        moved. QueueFullError, NoSuchQueueError, UnsupportedError for a queue of another storage, OSError: then nothing
-        has changed."""
+        """See Redrive. Returns those that moved: without those taken by others, and those from the first failure on.
+        QueueFullError, NoSuchQueueError, UnsupportedError, OSError: then nothing has changed."""
         targets = [self._target(queue) for _, queue in letters]
         for target in {id(target): target for target in targets}.values():
             if not target._store.in_place():

@@ -1,4 +1,4 @@
-"""A queue in a directory that other programs may use at the same time. Every operation acts on the files at once."""
+"""A queue in a directory that other programs may share. Every operation acts on the files at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,16 +28,15 @@ from .recording import QueueRecorder
 from .shared import Shared
 
 _AT_ONCE = 1000
-"""Messages that are looked at in one slice of `prepare_stats` or `purge`: some 30 ms."""
+"""Messages in one slice of `prepare_stats` or `purge`: some 30 ms."""
 _MOVES = 20
 _AS_LONG_AS = 25
 """Windows that can be ended in the time of a move, for which a file is synced."""
 
 
 class DirectoryQueue:
-    """The messages of one directory. Not for several threads at once. See EngineQueue.
-
-    Methods that change a message raise StaleReceiptError also when another program has it locked."""
+    """See EngineQueue. For one thread at a time. Changes raise StaleReceiptError also for a message that another
+    program has locked."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -55,8 +54,8 @@ class DirectoryQueue:
         dismantle: Callable[[], None],
         mover: MessageMover | None = None,
     ) -> None:
-        """path: the directory, which is listed at once; dismantle: removes from it what is no message, but for files;
-        mover: None if the layout has no dead letters. OSError."""
+        """path: is listed at once; dismantle: removes what is neither a message nor a file; mover: None without dead
+        letters. OSError."""
         self.path = path
         self.qid = qid
         self.options = options
@@ -75,9 +74,7 @@ class DirectoryQueue:
         self._origins: Mapping[int, Origin] = {} if mover is None else mover.origins
         self.redrive: DirectoryDeadLetters | None = None
         if mover is not None:
-            self.redrive = DirectoryDeadLetters(
-                qid, options, shared, store, mover, self._publisher, self._recorder, self._find_dead_letters
-            )
+            self.redrive = DirectoryDeadLetters(store, mover, self._publisher, self._recorder, self._find_dead_letters)
         self.push = self._publisher.push
         self.flush = self._publisher.flush
         self.note_removed = self._recorder.note_all_deleted
@@ -85,7 +82,7 @@ class DirectoryQueue:
         self.time = store.pushed_at
         self.arrived = store.arrived
         self.in_place = store.in_place
-        self._retirement = DirectoryRetirement(options, self._clock, store, self._recorder, self.counts)
+        self._retirement = DirectoryRetirement(options, store, self._recorder, self.counts)
         self.retire, self.next_expiry = self._retirement.retire, self._retirement.next_due
         self.commit = store.commit
         self.file_of = store.path_of
@@ -96,7 +93,7 @@ class DirectoryQueue:
             raise
 
     def _find_dead_letters(self) -> DirectoryDeadLetters | None:
-        """Returns those of the dead-letter queue, which is made if there is none. StorageError, OSError."""
+        """Returns those of the dead-letter queue, which is made if needed. StorageError, OSError."""
         return dead_letter_queue(self._find_or_make, self.options, DirectoryQueue).redrive
 
     def __len__(self) -> int:
@@ -144,7 +141,6 @@ class DirectoryQueue:
         return with_origin(message, self._origins) if self._origins else message
 
     def _end_of(self, visibility: int | None) -> int:
-        """Returns the end of a window that begins now."""
         window = self.options.visibility if visibility is None else visibility
         return max(self._store.number(self._clock() + window), 1)
 
@@ -186,7 +182,7 @@ class DirectoryQueue:
                     return with_origin(message, self._origins)
 
     def _find(self, mid: int) -> MessageState:
-        """Returns how a message is now. NoSuchMessageError."""
+        """NoSuchMessageError."""
         self._publisher.publish()
         state = self._store.look(mid)
         if state is None:
@@ -197,7 +193,7 @@ class DirectoryQueue:
         return NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
 
     def _matches(self, receipt: Receipt, state: MessageState) -> bool:
-        """Tells whether a message is as the holder of the receipt saw it; False: look again. StaleReceiptError."""
+        """Tells whether a message is as the receipt says; False: look again. StaleReceiptError."""
         mid, seen = receipt
         if seen is None or state.receives == seen:
             return True
@@ -226,7 +222,7 @@ class DirectoryQueue:
                 return payload
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """See EngineQueue. FileExistsError when another process is writing a message of that id."""
+        """See EngineQueue. FileExistsError for an id that another process is writing."""
         self._publisher.publish()
         payload = source.payload_of(mid)
         if self._holds(mid, payload):
@@ -247,7 +243,7 @@ class DirectoryQueue:
         return taken
 
     def _holds(self, mid: int, payload: bytes) -> bool:
-        """Tells whether a message is here already. OtherMessageError when another one of that id is."""
+        """Tells whether the message is here. OtherMessageError for another one of that id."""
         while (state := self._store.look(mid)) is not None:
             own = self._store.read(mid, state.hidden)
             if own is not None:
@@ -260,8 +256,8 @@ class DirectoryQueue:
 
     @contextlib.contextmanager
     def _held(self, receipt: Receipt, *, removing: bool = False) -> Iterator[MessageState]:
-        """Keeps other servers away from a message that its holder is about to change. Gives how it is now. removing:
-        see MessageStore. NoSuchMessageError, StaleReceiptError."""
+        """Keeps other servers away from a message, and gives its state. removing: see MessageStore.
+        NoSuchMessageError, StaleReceiptError."""
         self._publisher.publish()
         matches = False
         while not matches:
@@ -332,7 +328,7 @@ class DirectoryQueue:
                     return store.time(until)
 
     def purge(self, upto: int, count: int) -> int:
-        """See EngineQueue. What other programs have locked stays."""
+        """See EngineQueue. Messages that others have locked stay."""
         self._publisher.publish()
         removed, after = 0, -1
         try:
@@ -357,7 +353,7 @@ class DirectoryQueue:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def expire(self, count: int | None = None) -> int:
-        """See EngineQueue. Moves twenty messages to the dead-letter queue at most, and counts each of them as 25."""
+        """See EngineQueue. Moves at most twenty messages to the dead-letter queue, which count as 25 each."""
         done = moved = 0
         now, upto = self._store.number(self._clock()), self._retirement.upto()
         while (count is None or done < count) and moved < _MOVES and (mid := self._store.due(now)) is not None:

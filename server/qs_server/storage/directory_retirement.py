@@ -1,6 +1,6 @@
-"""Removes messages that are older than the retention of their queue from its directory, one file after the other."""
+"""Removes messages from a queue's directory that are older than its retention."""
 
-from .engine import Clock, Options, Stats
+from .engine import Options, Stats
 from .message_state import MessageState
 from .message_store import MessageStore
 from .recording import QueueRecorder
@@ -8,14 +8,10 @@ from .retention import end_of, too_old_since
 
 
 class DirectoryRetirement:
-    """Retires the messages of one queue."""
-
-    def __init__(
-        self, options: Options, clock: Clock, store: MessageStore, recorder: QueueRecorder, counts: Stats
-    ) -> None:
-        """counts: of the queue, in which `retired` is counted."""
+    def __init__(self, options: Options, store: MessageStore, recorder: QueueRecorder, counts: Stats) -> None:
+        """counts: of the queue; counts `retired`."""
         self._options = options
-        self._clock = clock
+        self._clock = recorder.shared.clock
         self._store = store
         self._recorder = recorder
         self._counts = counts
@@ -23,13 +19,13 @@ class DirectoryRetirement:
         self._listing: object = None
 
     def upto(self) -> int:
-        """Returns the greatest id that is too old, -1: none is. Messages that are not in flight and too old are given
-        to nobody."""
+        """Returns the greatest id that is too old, -1: none. Such messages are given to nobody, unless they are in
+        flight."""
         time = too_old_since(self._options, self._clock())
         return -1 if time is None else self._store.last_at(time)
 
     def next_due(self) -> int | None:
-        """Returns when a window or a delay ends, or a message that is visible or delayed is too old. OSError."""
+        """Returns when a window, a delay or a retention ends. OSError."""
         due = self._store.next_expiry()
         if self._options.retention is None:
             return due
@@ -46,8 +42,8 @@ class DirectoryRetirement:
             self._listing = index.messages
 
     def retire(self, count: int) -> int:
-        """Removes messages that are too old and visible or delayed, oldest first, at most count. Returns how many it
-        looked at. What cannot be removed holds up none of the others. OSError if nothing else is left."""
+        """Removes at most count old messages that are visible or delayed, oldest first. Returns how many it looked
+        at. A failure holds up no others; OSError if there are none."""
         upto = self.upto()
         mids = self._store.index.old(upto, count) if upto >= 0 else []
         failure: OSError | None = None
@@ -65,8 +61,8 @@ class DirectoryRetirement:
         return done
 
     def remove(self, mid: int, state: MessageState, peer: str | None) -> bool:
-        """Removes a message, whatever its age. Call it within `exclusive`, with the state that it gave. peer: see
-        Lifecycle. Returns False if another process was faster."""
+        """Removes a message. Call it within `exclusive`, with its state. peer: see Lifecycle. False if another
+        process was faster."""
         size = self._store.index.size(mid)
         removed = self._store.remove(mid, state)
         if removed:

@@ -1,4 +1,4 @@
-"""The file operations of the storage, in one object that a test can replace, for instance by a full disk."""
+"""The file operations of the storage, in one object that tests can replace, for instance by a full disk."""
 
 import contextlib
 import ctypes
@@ -13,20 +13,20 @@ from itertools import chain, islice
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Flags to open a file of another program for reading: it may be a link, a pipe or a device."""
+"""Flags to read another program's file, which may be a link, a pipe or a device."""
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
-"""Errors that mean that the kernel does not copy between these two files."""
+"""Errors of files between which the kernel does not copy."""
 _PART = 1 << 20
-"""Bytes that are copied at a time where the kernel does not do it."""
+"""Bytes of a copy at a time, where the kernel does not copy."""
 
 # The names in a directory are read by getdents64(2), in half the time that `os.scandir` takes. A queue's directory may
 # hold a million files, nearly all of them with names of one length. The kernel then returns entries of one length too,
 # whose fields are columns, and no Python code runs for each of them.
 _SIZES = 1 << 15, 1 << 20
-"""Bytes of entries that the first call and each following one may return: at most some 26,000 messages, in 10 ms. The
-first call also returns `.` and `..`, so its entries are parsed one by one."""
+"""Bytes of entries of the first and of following calls, at most some 26,000 messages in 10 ms. The first has `.` and
+`..`, so its entries are parsed one by one."""
 _COUNT = 4096
-"""Entries of a block where the C library lacks the call."""
+"""Entries of a block without the call."""
 
 # struct linux_dirent64 of getdents(2): the inode, an offset, the bytes of the entry, its type, the name and a zero
 # byte. Behind that there may be anything, up to a multiple of 8 bytes.
@@ -69,25 +69,23 @@ class Disk:
     _copy_range = staticmethod(os.copy_file_range)
 
     def free_bytes(self, path: str) -> int:
-        """Returns the bytes that are free on the file system of a directory, with those that are kept for root."""
+        """Counts free bytes, those for root included."""
         found = os.statvfs(path)
         return found.f_bfree * found.f_frsize
 
     def files_in(self, path: str) -> list[str]:
-        """Returns the names of the regular files in a directory."""
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
     def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
-        """Yields the names of the regular files in blocks, as a directory may hold a million."""
+        """Yields the names of the regular files in blocks: there may be a million."""
         return file_blocks(path)
 
     def directories_in(self, path: str) -> list[str]:
-        """Returns the names of the directories in a directory."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def read_all(self, fd: int, size: int) -> bytes:
-        """Reads an open file from its position to its end. size: the expected bytes."""
+        """Reads an open file to its end. size: the expected bytes."""
         data = self.read(fd, size + 1)
         if len(data) == size:
             return data
@@ -97,7 +95,6 @@ class Disk:
         return b"".join(parts)
 
     def read_file(self, path: str) -> bytes:
-        """Reads a file of another program."""
         fd = self.open(path, READ)
         try:
             return self.read_all(fd, self.fstat(fd).st_size)
@@ -105,20 +102,17 @@ class Disk:
             self.close(fd)
 
     def write(self, fd: int, data: bytes) -> None:
-        """Writes all of the data."""
         written = self._write(fd, data)
         while written < len(data):
             written += self._write(fd, data[written:])
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        """Writes all of the data at a place in the file."""
         written = self._pwrite(fd, data, offset)
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
 
     def copy(self, source: int, target: int) -> None:
-        """Copies an open file from its position to its end, in the kernel if it can: then the file system may share the
-        blocks."""
+        """Copies an open file to its end, in the kernel if possible: the file system may share the blocks."""
         try:
             while self._copy_range(source, target, 1 << 30):
                 pass
@@ -129,17 +123,15 @@ class Disk:
             self.write(target, data)
 
     def begin_writing(self, fd: int) -> None:
-        """Starts the write-out of a file without waiting. Then the syncs of many new files share commits of ext4's
-        journal: 8 files are synced 1.5 times as fast, 32 files twice as fast."""
+        """Starts writing a file out, so that syncs of many files share commits of ext4's journal: twice as fast for
+        32 files."""
         # The kernel starts writing dirty pages before it drops clean ones; the page cache keeps the dirty ones.
         self._advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: str) -> None:
-        """Makes the names in a directory durable."""
         self.sync_file(path, os.O_DIRECTORY)
 
     def sync_file(self, path: str, flags: int = 0) -> None:
-        """Makes the content and the attributes of a file durable."""
         fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         try:
             self.fsync(fd)
@@ -147,8 +139,7 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """Makes a directory and its missing parents. sync: makes their names durable. NotADirectoryError if one of them
-        is something else."""
+        """Makes a directory and its missing parents. sync: their names too. NotADirectoryError."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
             return
@@ -163,7 +154,7 @@ class Disk:
             self.sync_directory(above)
 
     def sync_file_system(self, path: str) -> None:
-        """Makes everything on the file system that holds the directory durable (syncfs(2))."""
+        """Calls syncfs(2) for the file system of a directory."""
         fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._syncfs(fd)
@@ -176,7 +167,7 @@ class Disk:
             raise OSError(code, os.strerror(code))
 
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """Writes a new file atomically. sync: makes its content durable before it gets its name."""
+        """Writes a new file atomically. sync: its content before it gets its name."""
         temporary = f"{path}.tmp"
         fd = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
@@ -194,20 +185,19 @@ class Disk:
 
 
 def reason_of(error: OSError) -> str:
-    """Returns a text that says why a directory cannot be used."""
+    """Says why a directory cannot be used."""
     if isinstance(error, NotADirectoryError):
         return "it is a file, not a directory"
     return error.strerror or str(error)
 
 
 def has_no_room(error: OSError) -> bool:
-    """Tells whether an error means that the disk is exhausted."""
     return error.errno in NO_ROOM
 
 
 def file_blocks(path: str) -> Iterator[list[bytes]]:
-    """Yields the names of the regular files in a directory, a few thousand at a time, in no order. A file that is
-    removed and made again meanwhile may come twice. OSError as from os.scandir."""
+    """Yields the names of the regular files, some thousands at a time, unsorted. A file that is removed and made
+    again may come twice. OSError."""
     if _getdents64 is None:
         yield from _scanned(path)
         return
@@ -253,7 +243,7 @@ def of_one_length(entries: bytes) -> list[bytes] | None:
 
 
 def each_file(entries: bytes, folder: int) -> Iterator[bytes]:
-    """Yields the names of the regular files one by one. folder: a descriptor of the directory."""
+    """Yields the names of the regular files one by one. folder: a descriptor."""
     at = 0
     while at < len(entries):
         _, _, length, kind = _HEADER.unpack_from(entries, at)

@@ -1,10 +1,10 @@
 """The interface of the storage: an engine finds queues and commits; a queue keeps messages.
 
-Both are plain synchronous code, called from one thread at a time, and know nothing of networks. All times and durations
-are whole microseconds, times since the Epoch. What an engine cannot do it says in `cannot`.
+Both are synchronous code for one thread at a time, and know no network. Times are microseconds since the Epoch,
+durations microseconds.
 
-What is asked of a queue happens at once, for everybody to see. Engine.commit makes all of it survive a power loss, so
-that many requests share one sync. A push that fails after it was answered is one of the effects of that commit.
+Operations act at once, for everybody to see. Engine.commit makes them durable, so that many requests share a sync. A
+push that fails after its answer is an effect of that commit.
 """
 
 import time
@@ -21,16 +21,16 @@ DEFAULT_VISIBILITY = 30 * SECOND
 """bucker's default window."""
 
 Clock = Callable[[], int]
-"""Gives the time in microseconds since the Epoch."""
+"""Returns microseconds since the Epoch."""
 
 
 def wall_clock() -> int:
-    """Microseconds since the Epoch, by the system's clock."""
+    """Reads the system's clock."""
     return time.time_ns() // 1000
 
 
 class StorageError(Exception):
-    """Base of what an engine raises on purpose. The text is for the one who asked."""
+    """Base of what an engine raises on purpose. The text is for the client."""
 
 
 class NoSuchQueueError(StorageError):
@@ -78,11 +78,11 @@ class QueueFullError(StorageError):
 
 
 class UnfinishedError(StorageError):
-    """The engine is closed, and has left work for the next start. The text says what, and why; nothing is lost."""
+    """The engine is closed, and has left work for the next start, as the text says. Nothing is lost."""
 
 
 class BadQueueNameError(StorageError):
-    """The name cannot be kept by this engine."""
+    """This engine cannot keep the name."""
 
 
 class UnsupportedError(StorageError):
@@ -90,13 +90,12 @@ class UnsupportedError(StorageError):
 
 
 class RemoteError(StorageError):
-    """The server that keeps the messages is not there, does not answer, or refuses. The text says which server, what
-    happened, and what to do."""
+    """The remote server does not answer, or refuses. The text names it, and says what to do."""
 
 
 class Durability(Enum):
-    """Says what an answered operation survives. ALWAYS: a power loss; INTERVAL: the same, 50 ms later at the latest;
-    NONE: the end of the process, but not of the machine."""
+    """What an answered operation survives. ALWAYS: a power loss; INTERVAL: one 50 ms later; NONE: the end of the
+    process."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -104,8 +103,7 @@ class Durability(Enum):
 
 
 class Feature(Enum):
-    """Names what some engines lack. The values are the words of docs/storage.md, whose table says which engine lacks
-    what."""
+    """What some engines lack. The values are the words of the table in docs/storage.md."""
 
     KEEP = "keeps messages at all"
     DURABLE = "keeps them through a power loss, with `--durability always`"
@@ -133,7 +131,7 @@ class Feature(Enum):
 
 
 class State(Enum):
-    """Selects the messages that `list_mids` returns. NEW: never retrieved, whether visible or delayed."""
+    """Selects messages in `list_mids`. NEW: never retrieved, visible or delayed."""
 
     NEW = "new"
     READY = "ready"
@@ -143,8 +141,8 @@ class State(Enum):
 
 
 class Draft(NamedTuple):
-    """A message to store. delay: microseconds until it becomes visible, 0 or more; key: a push with the same one within
-    five minutes stores nothing, and gets the id of the first."""
+    """delay: microseconds until it is visible; key: a second push with it within five minutes stores nothing, and
+    gets the id of the first."""
 
     payload: bytes
     delay: int = 0
@@ -152,16 +150,15 @@ class Draft(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """A message, and the count of receives that its holder saw; None: whatever it is by now."""
+    """receives: that the holder saw; None: any."""
 
     mid: int
     receives: int | None = None
 
 
 class Origin(NamedTuple):
-    """Says what a dead letter was. qid, mid, receives: its queue, its id there, and how often it was received there;
-    at: when it was moved, reason: why (`receives`: too often); pushed_at: when it was pushed first. receives and at are
-    0 when the storage does not know them."""
+    """What a dead letter was. qid, mid, receives: in its former queue; at: when it moved; reason: `receives`, too
+    many; pushed_at: when it was pushed first. receives and at are 0 if unknown."""
 
     qid: str
     mid: int
@@ -173,8 +170,8 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """A message handed out or looked at. status: ready, delivered, in-flight or delayed; payload: None when it is
-    inside a visibility window; visible_at: None when it is visible now; origin: of a dead letter."""
+    """status: ready, delivered, in-flight or delayed; payload: None inside a window; visible_at: None for now;
+    origin: of a dead letter."""
 
     qid: str
     mid: int
@@ -188,10 +185,9 @@ class Message:
 
 @dataclass(slots=True)
 class Options:
-    """The options of a queue. visibility: microseconds; capacity: messages, None for no bound; paused: it gives nothing
-    out; dead_letter: the queue to which a message goes after max_receives receives, empty and None for never;
-    retention: microseconds after which a message that is not in flight is removed, None for never, see `retention.py`.
-    A change of the object takes effect at once."""
+    """visibility: microseconds; capacity: messages; paused: gives nothing out; dead_letter: the queue for messages
+    after max_receives receives; retention: microseconds after which a message that is not in flight is removed, see
+    `retention.py`. None, empty: no bound. A change of the object takes effect at once."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -199,9 +195,9 @@ class Options:
     timestamps: str = "us"
     """Unit of the numbers in file names, `us` or `ms`."""
     schema: str = ""
-    """For the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
+    """For dirq's Queue: an element's pieces of data, `NAME=TYPE,...`."""
     body: str = ""
-    """Which of them is the payload."""
+    """The payload's piece."""
     paused: bool = False
     dead_letter: str = ""
     max_receives: int | None = None
@@ -210,8 +206,7 @@ class Options:
 
 @dataclass(slots=True)
 class Stats:
-    """The figures of a queue: messages by state, bytes of payload, age of the oldest message (None: empty), counts
-    since the start."""
+    """Messages by state, bytes of payload, age of the oldest (None: empty), counts since the start."""
 
     new: int = 0
     ready: int = 0
@@ -227,16 +222,16 @@ class Stats:
     dead: int = 0
     """Moved to the dead-letter queue."""
     retired: int = 0
-    """Removed as they were older than the retention."""
+    """Older than the retention."""
     redelivered: int = 0
-    """Of those delivered, how many had been delivered before."""
+    """Deliveries after the first of a message."""
     released: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Describes a claim. seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None when it has no messages; checksum:
-    of the ids; since: when it was made, microseconds since the Epoch."""
+    """seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None without messages; checksum: of the ids; since:
+    microseconds since the Epoch."""
 
     consumer: str
     seq: int
@@ -249,97 +244,95 @@ class Claim:
 
 
 class Claims(Protocol):
-    """The claims on a queue's messages. Each call may be repeated, whatever became of its answer."""
+    """The claims on a queue's messages. Each call may be repeated."""
 
     @property
     def most(self) -> int:
-        """The number of messages that a claim may have."""
+        """The most messages of a claim."""
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Takes the oldest visible messages for a consumer: at most count, with at most max_bytes of payload but for
-        the first, and none with an id greater than upto. seq: one more than that of the consumer's last claim; that of
-        an earlier one describes it again. ClaimOrderError."""
+        """Takes the oldest visible messages for a consumer: at most count, with max_bytes of payload (but at least
+        one), and ids up to upto. seq: follows the consumer's last one; an earlier one describes that claim again.
+        ClaimOrderError."""
 
     def part(
         self, consumer: str, seq: int, part: tuple[int, int], count: int, max_bytes: int
     ) -> Sequence[Message] | None:
-        """Reads a part of a claim: (n, m) is the n-th of m parts, from 0. None when that part has more messages than
-        count, or more bytes of payload than max_bytes. NoSuchClaimError."""
+        """Reads a part of a claim: (n, m) is the n-th of m parts, from 0. None if it has more than count messages,
+        or max_bytes of payload. NoSuchClaimError."""
 
     def acknowledge(self, consumer: str, seq: int) -> None:
         """Deletes the messages of the consumer's claims up to seq. NoSuchClaimError, ClaimOrderError."""
 
     def release(self, consumer: str, seq: int) -> int:
-        """Makes the messages of the consumer's claims from seq on visible again; how many. NoSuchClaimError."""
+        """Makes the messages of the consumer's claims from seq on visible again. Returns how many. NoSuchClaimError."""
 
     def all(self) -> Sequence[Claim]:
-        """Every claim, by consumer and seq."""
+        """Returns all claims, by consumer and seq."""
 
 
 class Batches(Protocol):
-    """The batches of messages that producers stage for a queue. Each call may be repeated."""
+    """Batches of messages that producers stage for a queue. Each call may be repeated."""
 
     def stage(self, producer: str, name: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
-        """Adds messages to a part of a batch that nobody sees yet. name: batch, part, attempt."""
+        """Adds messages to a part of a batch. name: batch, part, attempt."""
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
-        """Makes a batch visible at once: of each part the attempt that is named; everything else that the producer has
-        staged up to that batch is dropped. NoSuchPartError."""
+        """Makes a batch visible at once: the named attempt of each part. Drops everything else that the producer
+        staged up to that batch. NoSuchPartError."""
 
 
 class Redrive(Protocol):
     """Moves the dead letters of a queue to other queues."""
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """Returns dead letters that are in no claim, oldest first, at most count, each with the queue from which it
-        came. mids: only these; empty: all."""
+        """Returns dead letters that are in no claim, oldest first, at most count, with their former queues. mids:
+        only these; empty: all."""
 
     def move(self, letters: Sequence[tuple[int, "Queue"]]) -> list[tuple[int, int]]:
-        """Moves dead letters, each to the end of a queue, visible and never received: those that it returns, (id, new
-        id), or none. QueueFullError, UnsupportedError for a queue of another storage."""
+        """Moves dead letters to the ends of queues, visible and never received, all or none. Returns (id, new id).
+        QueueFullError, UnsupportedError for a queue of another storage."""
 
 
 class Queue(Protocol):
-    """One queue. Its methods may raise OSError: then nothing has changed, except where it is said."""
+    """Methods may raise OSError: then nothing has changed, unless they say so."""
 
     options: Options
     merges_pushes: ClassVar[bool]
-    """True if pushes that are made with one call are as independent as those of many calls, only faster."""
+    """Pushes of one call are as independent as those of many, only faster."""
 
     @property
     def last_mid(self) -> int:
         """The greatest id that was given or seen, -1: none."""
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Stores messages, all or none. Returns their ids, increasing. QueueFullError."""
+        """Stores messages, all or none. Returns increasing ids. QueueFullError."""
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """Looks at one message. A visible one is received, unless it is peeked at; one that is not visible comes
-        without its payload. NoSuchMessageError."""
+        """Receives a visible message, or peeks at it; one that is not visible comes without its payload.
+        NoSuchMessageError."""
 
     def read(self, receipt: Receipt) -> Message:
-        """Reads a message and its payload, in whatever state it is, for whoever holds the receipt.
-        NoSuchMessageError, StaleReceiptError."""
+        """Reads a message in any state for the receipt's holder. NoSuchMessageError, StaleReceiptError."""
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """Returns ids greater than after (-1: all), oldest first, at most count."""
+        """Returns at most count ids greater than after (-1: all), oldest first."""
 
     def delete(self, receipt: Receipt) -> None:
-        """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
+        """Removes a message in any state. NoSuchMessageError, StaleReceiptError."""
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """Makes a message visible now (returns None), or after delay (returns the time); moves one that was received
-        too often to the dead-letter queue (returns None). count: False takes the receive back, UnsupportedError without
-        Feature.REDRIVE.
-        NoSuchMessageError, StaleReceiptError."""
+        """Makes a message visible (None), or after delay (the time), or a dead letter if it is exhausted (None).
+        count: False takes the receive back, UnsupportedError without Feature.REDRIVE. NoSuchMessageError,
+        StaleReceiptError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """Lets the window of a message in flight end `visibility` from now (None: the queue's own). Returns the time at
-        which it ends. NoSuchMessageError, StaleReceiptError."""
+        """Ends the window of a message in flight `visibility` from now (None: the queue's). Returns the time.
+        NoSuchMessageError, StaleReceiptError."""
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes at most count messages whose ids are at most upto, one after the other. Returns how many; fewer than
-        count when none is left."""
+        """Removes at most count messages with ids up to upto, one by one. Returns how many; fewer than count: none
+        is left."""
 
     @property
     def claims(self) -> Claims | None:
@@ -351,22 +344,19 @@ class Queue(Protocol):
 
     @property
     def redrive(self) -> Redrive | None:
-        """None without Feature.REDRIVE, or an UnsupportedError that says what to do instead."""
+        """None without Feature.REDRIVE, or an UnsupportedError that names the way."""
 
     def prepare_stats(self) -> bool:
-        """Does a slice of the work that `stats` needs; False when nothing is left to do."""
+        """Does a slice of work for `stats`; False when it is done."""
 
-    def stats(self) -> Stats:
-        """Counts the messages."""
+    def stats(self) -> Stats: ...
 
 
 class Effects(NamedTuple):
-    """Says what has happened in an engine since it was last asked. arrived: queues in which messages have become
-    visible, and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that
-    came to nothing after they returned, by queue and first id. next_expiry: when `expire` has something to do
-    next, None: nothing will be due; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
-    commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time;
-    pushes_first: whether pushes should be done before everything else of a batch, so that their files are synced
+    """What has happened since it was last asked. arrived: counts of visible messages, of queues with new ones; for a
+    removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first id.
+    next_expiry: when to call `expire`, None: never; next_upkeep: when to call `begin_upkeep`, None: never;
+    commit_is_cheap: the next commit needs no thread; pushes_first: pushes of a batch should come first, to be synced
     together."""
 
     arrived: dict[str, int]
@@ -378,53 +368,51 @@ class Effects(NamedTuple):
 
 
 class Background(Protocol):
-    """Work of an engine that may be done while it goes on."""
+    """Work that may be done while the engine goes on."""
 
     def run(self) -> None:
-        """Does the work. Raises nothing."""
+        """Raises nothing."""
 
 
 class Engine(ABC):
-    """Keeps queues. Methods may raise OSError: then nothing has changed, and `commit` can be called again."""
+    """Methods may raise OSError: then nothing has changed, and `commit` can be called again."""
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]] = frozenset()
-    """The features that queues of its own storage lack. Without KEEP every queue is always empty, and the others mean
-    nothing; a method or an option for what is lacking raises UnsupportedError; without TELLS nothing ever arrives or
-    expires."""
+    """Lacking features of queues of its own storage: using one raises UnsupportedError. Without KEEP a queue is
+    always empty, and the other features mean nothing; without TELLS nothing ever arrives or expires."""
     early_commits: int = 0
-    """The number of commits in the middle of a batch: each made durable what was changed before it."""
+    """Commits in the middle of a batch: each made durable what was changed before it."""
 
     # -- queues
 
     @abstractmethod
     def queues(self) -> Collection[str]:
-        """Returns the names of all queues, in no order."""
+        """Returns all names, unsorted."""
 
     @abstractmethod
     def queue(self, qid: str) -> Queue:
-        """Returns a queue, to be used at once: after the next request it may be another one. NoSuchQueueError."""
+        """Returns a queue, valid until the next request. NoSuchQueueError."""
 
     def in_place(self, qid: str) -> bool:
-        """Tells whether a queue is still there: False also when somebody has removed its directory, and nobody has
-        noticed yet."""
+        """False also if its directory was removed, and nobody has noticed yet."""
         return qid in self.queues()
 
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
-        """Makes a queue. QueueExistsError, BadQueueNameError."""
+        """QueueExistsError, BadQueueNameError."""
 
     def options(self, qid: str) -> Options:
-        """Returns the options of a queue, as they are by now. NoSuchQueueError."""
+        """NoSuchQueueError."""
         return self.queue(qid).options
 
     def configure(self, qid: str, options: Options) -> None:
-        """Replaces the options of a queue, durably and at once. NoSuchQueueError, UnsupportedError."""
+        """Replaces a queue's options, durably and at once. NoSuchQueueError, UnsupportedError."""
         raise UnsupportedError(f"options of queues of the storage {self.name!r} cannot be changed")
 
     @abstractmethod
     def remove(self, qid: str, *, force: bool) -> None:
-        """Removes a queue and, with force, what is in it. NoSuchQueueError; QueueNotEmptyError without force."""
+        """Removes a queue. force: with its messages. NoSuchQueueError; QueueNotEmptyError without force."""
 
     # -- what concerns several queues
 
@@ -432,63 +420,61 @@ class Engine(ABC):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        """Receives the oldest visible messages of all the queues, ordered by id; each becomes invisible for
-        `visibility` (None: its queue's own). At most count, and no more than fit in max_bytes of payload, except for
-        the first. held: for a subscriber that is connected to this process: it need not survive anything, and with
-        Feature.HELD the messages are visible as soon as the next process opens the engine. NoSuchQueueError."""
+        """Receives the oldest visible messages of the queues, ordered by id, at most count, and no more than
+        max_bytes of payload (but at least one). visibility: None for the queue's. held: for a subscriber of this
+        process: nothing need be durable, and with Feature.HELD the next process that opens the engine makes the
+        messages visible. NoSuchQueueError."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        """Stores a message in other queues too, under its id, ready; queues of the log share its bytes. A queue that
-        has the message already is left alone; all the others get it, or none. NoSuchQueueError, NoSuchMessageError,
-        QueueFullError; OtherMessageError for a queue in which the id is that of a message with another payload."""
+        """Stores a message in other queues too, under its id, ready: in all or none, except those that have it
+        already. NoSuchQueueError, NoSuchMessageError, QueueFullError; OtherMessageError for an id that is another
+        message's."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
     # -- time, durability, others
 
     @abstractmethod
     def commit(self) -> Effects:
-        """Makes durable all that has happened so far, as the durability asks."""
+        """Makes all changes durable, as the durability asks."""
 
     @abstractmethod
     def effects(self) -> Effects:
-        """Returns what has happened since the last call, or the last commit, without a commit."""
+        """Returns what has happened since the last call or commit, without a commit."""
 
     def roll_back(self) -> int:
-        """Takes back what was changed since the last commit, as a batch has failed, with whatever error. Returns a
-        number: what was changed while `early_commits` was less than that is durable all the same."""
+        """Takes back the changes since the last commit, after a failure. Returns a number: changes made while
+        `early_commits` was less are durable all the same."""
         return 0
 
     def background_sync(self) -> Callable[[], None] | None:
-        """Returns a function that makes durable all that has happened so far, to be called in any thread while the
-        engine goes on; None if all is durable, or durability is not INTERVAL."""
+        """Returns a function that makes all changes durable, for any thread; None if they are, or durability is not
+        INTERVAL."""
         return None
 
     def begin_upkeep(self) -> Background | None:
-        """Does a slice of a few milliseconds of the engine's own work. The caller commits, runs what is returned in any
-        thread while the engine goes on, and then gives it to `finish_upkeep`. One at a time."""
+        """Does some milliseconds of the engine's own work. The caller commits, runs the result in any thread, and
+        gives it to `finish_upkeep`. One at a time."""
         return None
 
     def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
-        """Takes over what was done in a thread."""
+        """Takes over a thread's work."""
 
     def figures(self) -> dict[str, float]:
-        """Returns what is to be known of the engine as a whole, by the names in docs/protocol.md: what has happened in
-        all queues since the start, and how the journal and the disk are."""
+        """Returns figures of the whole engine by their names in docs/protocol.md."""
         return {}
 
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
-        """Takes notice of what other processes have changed."""
+        """Reads what other processes have changed."""
 
     def fileno(self) -> int | None:
-        """Returns a descriptor that becomes readable when `refresh` has something to do, or None."""
+        """Returns a descriptor that is readable when `refresh` has something to do, or None."""
         return None
 
     @abstractmethod
     def expire(self, count: int) -> int:
-        """Makes visible what is due, and removes what is too old: at most count messages. Returns how many; 0: nothing
-        is due."""
+        """Ends at most count windows, delays and retentions that are due. Returns how many; 0: nothing is due."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves everything durable and lets go of it. OSError: the last changes may not survive a power loss;
-        UnfinishedError: all of them do, and the next start has something left to do."""
+        """Makes everything durable and closes. OSError: the last changes may be lost; UnfinishedError: the next
+        start has something left to do."""

@@ -1,4 +1,4 @@
-"""Refuses to take messages out of a queue's directory while the queue keeps them in a journal."""
+"""Refuses to take messages out of a queue's directory while they are in a journal."""
 
 import os
 
@@ -13,9 +13,8 @@ class QueueInUseError(StorageError):
 
 
 def check_no_server(path: str) -> None:
-    """Makes sure that messages may be taken out of a directory of the layout vsqs. QueueInUseError when it is a queue
-    of a server's journal: what is in the directory is on its way into that. docs/storage.md, "Moving messages in and
-    out"."""
+    """QueueInUseError for a directory that is a queue of a journal: its files are on their way into that. See
+    docs/storage.md, "Moving messages in and out"."""
     root = os.path.dirname(os.path.realpath(path))
     running = is_in_use(os.path.join(root, JOURNAL))
     if read_options(path, "journal" if running else "files").storage != "journal":

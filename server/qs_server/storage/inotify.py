@@ -1,7 +1,4 @@
-"""Calls Linux's inotify, which reports in order the names that change in directories.
-
-Python has no binding for it. This module has the three calls and the record of inotify(7).
-"""
+"""Calls Linux's inotify(7), for which Python has no binding: it reports changes of names in directories, in order."""
 
 import ctypes
 import errno
@@ -26,12 +23,10 @@ _BUFFER = 64 * 1024
 
 
 Event = tuple[int, int, bytes]
-"""The watch that `add` returned; one of the constants above, maybe with IS_DIRECTORY; a name in the directory."""
+"""A watch, one of the constants above, maybe with IS_DIRECTORY, and a name in the directory."""
 
 
 class Inotify:
-    """An instance of inotify. Returns the events of all its watches in the order in which they happened."""
-
     def __init__(self) -> None:
         # One buffer for all calls: malloc is slow for this size, and a request makes several calls.
         self._buffer = bytearray(_BUFFER)
@@ -49,7 +44,7 @@ class Inotify:
         return result
 
     def add(self, directory: str, mask: int) -> int:
-        """Watches a directory. Returns a number that its events carry. OSError."""
+        """Watches a directory. Returns the watch. OSError."""
         return self._checked(
             self._libc.inotify_add_watch(self.fd, os.fsencode(directory), mask | _ONLY_DIRECTORY), directory
         )
@@ -59,7 +54,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def events(self) -> list[Event]:
-        """Returns the events since the last call; never waits."""
+        """Returns the events since the last call, in order; never waits."""
         events: list[Event] = []
         data = self._buffer
         while True:
@@ -77,5 +72,4 @@ class Inotify:
                 return events
 
     def close(self) -> None:
-        """Stops all watches."""
         os.close(self.fd)

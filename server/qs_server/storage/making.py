@@ -12,13 +12,12 @@ from .names import directory_of
 from .settings import write_options
 
 MAKING = ".making-"
-"""The prefix of the name of a directory that is not a queue yet."""
+"""Begins the name of a directory that is not a queue yet."""
 
 
 def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
-    """Makes the directory of a queue, with its options. made: is called once the directory exists; if it raises, the
-    directory is removed. The content is durable on return, the name once the caller has synced the root.
-    QueueExistsError, BadQueueNameError, OSError."""
+    """Makes a queue's directory with its options. made: called then; if it raises, the directory is removed. The
+    content is durable; the caller syncs the root. QueueExistsError, BadQueueNameError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     if os.path.lexists(path):
         raise _exists(qid)

@@ -1,4 +1,4 @@
-"""Keeps the metadata of messages that has to survive a restart, in the message's file or in a hidden file beside it."""
+"""Keeps metadata of messages over restarts, in the message's file or in a hidden file beside it."""
 
 import contextlib
 import errno
@@ -12,7 +12,7 @@ from .disk import NO_ROOM, Disk
 _PROBE = "user.qs.probe"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
-"""Errors that mean: the extended attribute does not exist, or must not be read by us."""
+"""Errors of an extended attribute that is missing or must not be read."""
 _LARGEST = 2000
 """Bytes of the largest hidden file."""
 
@@ -20,18 +20,17 @@ Value = TypeVar("Value")
 
 
 class Medium(Protocol[Value]):
-    """Reads and writes the metadata of messages. path: of the file as it is named now. Methods may raise OSError."""
+    """Reads and writes metadata. path: of the file as it is named now. OSError."""
 
     def read(self, path: str, mid: int) -> Value:
-        """Returns the metadata of a message; the default when there is none."""
+        """Returns the default if there is none."""
 
     def write(self, path: str, mid: int, value: Value) -> None:
-        """Replaces the metadata of a message. FileNotFoundError when it is gone."""
+        """FileNotFoundError if the message is gone."""
 
 
 class Codec(NamedTuple, Generic[Value]):
-    """The names and the content of hidden files: `.ID` and a suffix. base: of the id's digits, 10, or 16 for 14 of
-    them."""
+    """The names and contents of hidden files: `.ID` and a suffix. base: 10, or 16 for 14 digits."""
 
     suffix: str
     base: int
@@ -43,7 +42,7 @@ class SidecarFiles(Generic[Value]):
     """Keeps metadata in hidden files in one directory."""
 
     def __init__(self, directory: str, disk: Disk, codec: Codec[Value], *, sync: bool) -> None:
-        """sync: whether a file is synced when it is written."""
+        """sync: whether to sync written files."""
         self._directory = directory
         self._disk = disk
         self._codec = codec
@@ -68,38 +67,38 @@ class SidecarFiles(Generic[Value]):
         self._disk.write_file(self._path(mid), self._codec.encode(value) + b"\n", sync=self._sync)
 
     def remove(self, mid: int) -> None:
-        """Removes the file of a message that is gone. OSError."""
+        """OSError."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._path(mid))
 
     def orphans(self, names: Iterable[str], known: Callable[[int], bool]) -> Iterator[int]:
-        """Yields the ids of hidden files without a message. See MetadataStore.clear."""
+        """Yields the ids of files without a message, see MetadataStore.clear."""
         mids = (int(match[1], self._codec.base) for match in map(self._match, names) if match)
         return (mid for mid in mids if not known(mid))
 
 
 class MetadataStore(Generic[Value]):
-    """The metadata of the messages in one directory. path: of the file as it is named now."""
+    """The metadata of one directory's messages. path: of the file as it is named now."""
 
     def __init__(self, medium: Medium[Value], merge: Callable[[Value, Value], Value]) -> None:
-        """merge: makes the true value from the stored one and the one that could not be written."""
+        """merge: joins the stored value and the one that could not be written."""
         self._medium = medium
         self._merge = merge
         self._sidecars = medium if isinstance(medium, SidecarFiles) else None
         self.beside = self._sidecars is not None
-        """True if the metadata is in files of its own."""
+        """The metadata is in files of its own."""
         # Consuming makes room, so it has to work on a full disk, and also on files that we may not write to. Metadata
         # that could not be written is kept here for as long as the process lives.
         self.unwritten: dict[int, Value] = {}
 
     def read(self, path: str, mid: int) -> Value:
-        """Returns the metadata of a message; the default when it is gone. OSError."""
+        """Returns the default for a message that is gone. OSError."""
         stored = self._medium.read(path, mid)
         unwritten = self.unwritten.get(mid)
         return stored if unwritten is None else self._merge(stored, unwritten)
 
     def write(self, path: str, mid: int, value: Value, *, or_fail: bool = False) -> None:
-        """Replaces the metadata of a message. or_fail: a full disk raises OSError, as other failures do."""
+        """or_fail: a full disk raises OSError, as other failures do."""
         try:
             self._medium.write(path, mid, value)
         except FileNotFoundError:
@@ -112,20 +111,20 @@ class MetadataStore(Generic[Value]):
             self.unwritten.pop(mid, None)
 
     def forget(self, mid: int) -> None:
-        """Removes the metadata of a message that is gone. OSError."""
+        """Removes metadata of a message that is gone. OSError."""
         self.unwritten.pop(mid, None)
         if self._sidecars is not None:
             self._sidecars.remove(mid)
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Removes metadata of messages that do not exist. names: of the files that are not messages; known: tells
-        whether a message exists. OSError."""
+        """Removes metadata without messages. names: of other files than messages; known: tells whether a message
+        exists. OSError."""
         for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
             self.forget(mid)
 
 
 def read_attribute(disk: Disk, path: str, name: str) -> bytes:
-    """Returns an extended attribute of a file; nothing when there is none. OSError."""
+    """Returns an extended attribute, empty if there is none. OSError."""
     try:
         return disk.getxattr(path, name, follow_symlinks=False)
     except OSError as error:
@@ -135,8 +134,7 @@ def read_attribute(disk: Disk, path: str, name: str) -> bytes:
 
 
 def lists_attributes(directory: str, disk: Disk) -> bool | None:
-    """Tells by trying whether the file system of a directory lists extended attributes by their names; None when it has
-    none. OSError."""
+    """Tells whether the file system lists extended attributes; None without any. Writes one to try it. OSError."""
     lists = False
     try:
         disk.setxattr(directory, _PROBE, b"1")

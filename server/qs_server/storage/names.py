@@ -1,4 +1,4 @@
-"""Converts between queues and the names of their directories, and between messages and the names of their files."""
+"""Names of queues' directories and of messages' files."""
 
 import re
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -6,7 +6,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from .engine import BadQueueNameError
 
 JOURNAL = ".journal"
-"""The directory of a root that holds the log: no queue can have the name."""
+"""A root's directory of the log: no queue can have the name."""
 MAX_QID = 200
 _MAX_DIRECTORY = 255  # bytes: NAME_MAX of every file system in use
 _SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
@@ -18,17 +18,17 @@ _MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,17}|new))?")
 _MID_DIGITS = 18
 MAX_MID = 10**18 - 1
 FAR = MAX_MID // 10
-"""Ids from here on (the year 5138 in microseconds) are taken for a mistake of the program that made the file."""
+"""Ids from here on (the year 5138 in microseconds) are mistakes."""
 WITHHELD = MAX_MID - 1
-"""The expiry of a message that is in a claim: hidden without a time limit from every program that knows the layout."""
+"""The expiry of a claimed message: every program that knows the layout takes it for hidden for good."""
 PRIVATE = ".taken-"
-"""The prefix of the name of a file that a journal is taking in."""
+"""Begins the name of a file that a journal is taking in."""
 NEW = -1
-"""The expiry that `parse_message` gives for a file that is still being written."""
+"""The expiry of a file that is still being written."""
 
 
 def check_qid(qid: str) -> None:
-    """Raises BadQueueNameError unless the name is 1 to 200 characters, none of them a control character."""
+    """BadQueueNameError unless the name has 1 to 200 characters without control characters."""
     if not 1 <= len(qid) <= MAX_QID:
         raise BadQueueNameError(f"a queue's name has 1 to {MAX_QID} characters; this one has {len(qid)}")
     if _CONTROL.search(qid):
@@ -36,7 +36,7 @@ def check_qid(qid: str) -> None:
 
 
 def directory_of(qid: str) -> str:
-    """Returns the directory name of a queue: every byte outside A-Za-z0-9_-. and a leading dot percent-encoded."""
+    """Percent-encodes every byte outside A-Za-z0-9_-. and a leading dot."""
     check_qid(qid)
     try:
         name = "".join(c if c in _SAFE else quote_from_bytes(c.encode(), safe="").replace("~", "%7E") for c in qid)
@@ -52,7 +52,7 @@ def directory_of(qid: str) -> str:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Raises BadQueueNameError unless the name of a consumer or a producer (kind) could be that of a queue."""
+    """BadQueueNameError unless a consumer's or producer's name (kind) could be a queue's."""
     try:
         directory_of(name)
     except BadQueueNameError as error:
@@ -60,7 +60,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def qid_of(directory: str) -> str | None:
-    """Returns the queue that a directory holds, or None when no queue's directory has that name."""
+    """Returns a directory's queue, None for another name."""
     try:
         qid = unquote_to_bytes(directory).decode()
         return qid if directory_of(qid) == directory else None
@@ -69,8 +69,8 @@ def qid_of(directory: str) -> str | None:
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:
-    """Returns (mid, expiry) from a message's file name: expiry 0 for a ready one, NEW for one being written. None if
-    the name is not a message's."""
+    """Returns (mid, expiry): expiry 0 when it is ready, NEW while it is written. None for a name that is no
+    message's."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None
@@ -81,8 +81,8 @@ def parse_message(name: bytes) -> tuple[int, int] | None:
 
 
 def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """Returns the ids of ready messages among these file names, in increasing order, and the names that have to be
-    parsed one by one: all of them if the ids differ in length. Takes a fifth of the time of `parse_message`."""
+    """Returns the sorted ids of ready messages, and the names to be parsed one by one: all if ids differ in length.
+    Takes a fifth of the time of `parse_message`."""
     mids = _mids(names)
     if mids is not None:
         return mids, []
@@ -91,7 +91,7 @@ def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
 
 
 def _mids(names: list[bytes]) -> list[int] | None:
-    """Returns the sorted ids if all names are ids of one length without leading zeros, else None."""
+    """Returns sorted ids if all names are ids of one length without leading zeros, else None."""
     joined = b"".join(names)
     if not joined.isdigit():
         return None
@@ -102,5 +102,5 @@ def _mids(names: list[bytes]) -> list[int] | None:
 
 
 def message_name(mid: int, expiry: int) -> str:
-    """Returns the file name of a message: ready when expiry is 0, else hidden until then."""
+    """expiry: 0 when it is ready."""
     return f"{mid}.{expiry}" if expiry else str(mid)

@@ -1,5 +1,4 @@
-"""A queue that keeps nothing: a push gets ids, and its messages are dropped. Like dirq's QueueNull, it is for tests
-with load, or for a queue that somebody wants to switch off."""
+"""A queue that keeps nothing, like dirq's QueueNull: for load tests, or to switch a queue off."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from .shared import DirectoryIdentity, Shared
 
 
 class NullQueue:
-    """A directory with its options. It is always empty; ids are microseconds, and increase while the server runs."""
+    """Ids are microseconds, and increase while the server runs."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -20,7 +19,6 @@ class NullQueue:
     redrive: None = None
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        """path: an existing directory."""
         self.path = path
         self.qid = qid
         self.options = options
@@ -35,7 +33,7 @@ class NullQueue:
     # -- pushing: ids, and nothing else
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Returns ids. A key means nothing: nothing is stored twice."""
+        """Ignores keys: nothing is stored twice."""
         first = min(max(self._shared.clock(), self.last_mid + 1), MAX_MID - len(drafts))
         mids = list(range(first, first + len(drafts)))
         if mids:
@@ -44,7 +42,7 @@ class NullQueue:
         return mids
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """Takes the message of another queue, whatever its id means, and keeps nothing of it."""
+        """Takes a message whatever its id means, and keeps nothing."""
         source.payload_of(mid)  # it has to be there
         self.counts.pushed += 1
         return True
@@ -114,7 +112,6 @@ class NullQueue:
     def close(self) -> list[int]:
         return []
 
-    def _do_nothing(self) -> None:
-        """Does nothing: there is nothing to announce, to make durable or to remove."""
+    def _do_nothing(self) -> None: ...
 
     arrived = commit = dismantle = note_removed = _do_nothing

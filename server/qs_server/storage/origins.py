@@ -1,10 +1,8 @@
-"""The origins of dead letters, in the files of the messages or in hidden files beside them: what they were before they
-moved, see `engine.Origin`.
+"""The origins of dead letters (`engine.Origin`), in the messages' files or in hidden files beside them.
 
-An origin is written before the move, and holds for the id that the message has after it: without the move it means
-nothing. It is a line of the extended attribute `user.qs.dead` of the file, which has a second line while a dead letter
-is about to move on. Where the file system has no extended attributes: a hidden file `.MID.dead` in the directory to
-which the message moves.
+An origin is written before the move, and holds for the id after it. It is a line of the file's extended attribute
+`user.qs.dead`, with a second line while a dead letter moves on. Without extended attributes: a hidden file
+`.MID.dead` in the target directory.
 """
 
 import re
@@ -19,22 +17,21 @@ _LINE = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0
 
 
 class OriginStore:
-    """The origins of the dead letters in one directory. path: of the message's file, wherever it is. Methods raise
-    OSError."""
+    """The origins of one directory's dead letters. path: of the message's file, wherever it is. OSError."""
 
     def __init__(self, directory: str, disk: Disk, *, beside: bool, sync: bool) -> None:
-        """beside: the file system has no extended attributes; sync: whether a hidden file is synced."""
+        """beside: without extended attributes; sync: hidden files."""
         self._disk = disk
         self._files = SidecarFiles(directory, disk, _CODEC, sync=sync) if beside else None
 
     def read(self, path: str, mid: int) -> Origin | None:
-        """Returns the origin of a message, None if it is no dead letter."""
+        """None if it is no dead letter."""
         if self._files is not None:
             return self._files.read(path, mid)
         return _find(read_attribute(self._disk, path, _DEAD), mid)
 
     def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
-        """Writes the origin of a message that will move to this directory. mid, new: its ids now and then."""
+        """Writes the origin of a message that is about to move here. mid, new: its ids before and after."""
         if self._files is not None:
             self._files.write(path, new, origin)
             return

@@ -1,4 +1,4 @@
-"""Pushes to a queue in a directory: messages are written at once, and made visible together with others."""
+"""Pushes to a queue in a directory: messages are written at once, and published together."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -8,11 +8,11 @@ from .engine import Draft, Options, Stats, UnsupportedError
 from .shared import Shared
 
 STAGED = 1000
-"""Messages that are written, each maybe with an open file, before they are made visible."""
+"""Messages, maybe with open files, before they are published."""
 
 
 class StagedMessage(Protocol):
-    """A message that is written and not visible yet."""
+    """A written message that is not visible."""
 
     mid: int
     size: int
@@ -22,28 +22,27 @@ Staged = TypeVar("Staged", bound=StagedMessage)
 
 
 class Writer(Protocol[Staged]):
-    """Writes the messages of one queue into its directory. Methods may raise OSError."""
+    """Writes the messages of one queue. OSError."""
 
     def stage(self, draft: Draft) -> Staged:
-        """Writes a message under a name that no consumer looks at. QueueFullError when no id is left."""
+        """Writes a message that no consumer sees. QueueFullError if no id is left."""
 
     def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
-        """Writes the copy of a message, which has its id, in the same way. file: the path of the message's own file, as
-        it was a moment ago, None: it has none. FileExistsError when somebody is writing one of that id;
-        NoSuchQueueError."""
+        """Writes a copy under its id. file: the original's path a moment ago, or None. FileExistsError for an id
+        that somebody is writing; NoSuchQueueError."""
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
-        """Makes what is written durable, as the durability asks; and complete lists, so that a crash leaves all of a
-        list or nothing, where the layout can. Returns by first id the requests for which that failed, and why."""
+        """Makes messages durable, and lists all or nothing in a crash, if the layout can. Returns the failed
+        requests by first id."""
 
     def show(self, staged: Staged) -> None:
         """Makes a message visible."""
 
     def finish(self, request: list[Staged]) -> None:
-        """Ends a request all of whose messages are visible."""
+        """Ends a request after all its messages are visible."""
 
     def take_back(self, staged: Staged) -> None:
-        """Removes a message that was made visible, as another one of its request cannot be. Raises nothing."""
+        """Removes a visible message of a request that failed. Raises nothing."""
 
     def discard(self, request: list[Staged]) -> None:
         """Removes messages that are not visible. Raises nothing."""
@@ -55,10 +54,10 @@ class Publisher(Generic[Staged]):
     def __init__(
         self, qid: str, options: Options, writer: Writer[Staged], shared: Shared, held: Callable[[], int]
     ) -> None:
-        """held: tells how many messages the queue holds."""
+        """held: counts the queue's messages."""
         self.counts = Stats(storage=options.storage)
         self._qid = qid
-        self._options = options
+        self.options = options
         self._writer = writer
         self._shared = shared
         self._activity = shared.activity
@@ -66,18 +65,18 @@ class Publisher(Generic[Staged]):
         self._requests: list[list[Staged]] = []
         self._failed: dict[int, OSError] = {}
         self._peers: dict[int, str] = {}
-        """Whose pushes are staged, by first id."""
+        """Clients of staged pushes, by first id."""
 
     def __len__(self) -> int:
-        """Tells how many messages are staged."""
+        """Counts staged messages."""
         return sum(map(len, self._requests))
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none, which are visible after `flush`. Returns their ids. UnsupportedError for one
-        with a key; QueueFullError, OSError."""
+        """Writes messages, all or none, visible after `flush`. Returns their ids. UnsupportedError for a key;
+        QueueFullError, OSError."""
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError(
-                f"the storage {self._options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
+                f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
             )
         self.require_room(len(drafts))
         request: list[Staged] = []
@@ -96,16 +95,15 @@ class Publisher(Generic[Staged]):
         return [staged.mid for staged in request]
 
     def publish_copy(self, staged: Staged) -> None:
-        """Makes a message visible that was written as a copy. OSError, and then it is not there."""
+        """Makes a copy visible. OSError: it is not there."""
         self._add([staged])
         self.publish()
         if (error := self._failed.pop(staged.mid, None)) is not None:
             raise error
 
     def require_room(self, count: int) -> None:
-        """Raises QueueFullError when so many more messages are too many."""
         require_room(
-            self._qid, self._options.capacity, lambda: self._held() + len(self), count, self._shared.watch.refresh
+            self._qid, self.options.capacity, lambda: self._held() + len(self), count, self._shared.watch.refresh
         )
 
     def _add(self, request: list[Staged]) -> None:
@@ -114,15 +112,13 @@ class Publisher(Generic[Staged]):
         self._activity.staged_messages += len(request)
 
     def flush(self) -> dict[int, OSError]:
-        """Makes every pushed message visible. Returns the requests that came to nothing since the last call, by first
-        id, and why."""
+        """Publishes, and returns the requests that failed since the last call, by first id."""
         self.publish()
         failures, self._failed = self._failed, {}
         return failures
 
     def publish(self) -> None:
-        """Makes every pushed message visible; `flush` tells what came to nothing. To be called before messages are
-        looked at."""
+        """Makes pushed messages visible. Call it before looking at messages; `flush` returns failures."""
         if not self._requests:
             return
         requests = self._take()
@@ -163,7 +159,7 @@ class Publisher(Generic[Staged]):
                 lifecycle.note("pushed", self._qid, staged.mid, staged.size, 0, peer=peer)
 
     def close(self) -> list[int]:
-        """Takes back what is not visible. Returns the first ids of the requests that came to nothing."""
+        """Takes back what is not visible. Returns the first ids of failed requests."""
         requests = self._take()
         for request in requests:
             self._writer.discard(request)

@@ -1,4 +1,4 @@
-"""Receives from several queues in the order of their messages' age."""
+"""Receives from several queues by the messages' age."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -16,8 +16,7 @@ def take_oldest(
     *,
     held: bool,
 ) -> None:
-    """Receives the oldest messages of all the queues into `found`, see Engine.receive. OSError, StorageError: those
-    received before are there."""
+    """See Engine.receive. OSError, StorageError: earlier messages are in `found`."""
     room: int | None = None  # the first message is handed out whatever its size
     while len(found) < count:
         first = _oldest(queues)

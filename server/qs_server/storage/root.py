@@ -1,4 +1,4 @@
-"""The root directory, in which each queue is a directory: made and removed here, or by other hands."""
+"""The root directory, in which each queue is a directory, made and removed here or by others."""
 
 import contextlib
 import errno
@@ -30,21 +30,19 @@ from .shared import Shared
 
 _logger = logging.getLogger(__name__)
 REMOTE = frozenset({"memcached", "sqs"})
-"""Storages that other engines have: each of their queues has a directory here, so that its name is taken."""
+"""Storages of other engines, with directories that take their names."""
 _REMOVING = ".removing-"
 _LEFT_AFTER = 60
-"""Seconds without change after which nobody can be at work on a directory that is being made or removed."""
+"""Seconds without change until a directory being made or removed is taken for left behind."""
 _FEW = 1000
-"""Messages whose files are removed within the request that removes their queue: some 20 ms."""
+"""Messages whose files a request removes with their queue: some 20 ms."""
 
 
 OpenQueue = Callable[[str, str, Options, Shared], EngineQueue]
-"""Opens the queue in a directory: path, name, options. OSError, StorageError."""
+"""Opens a queue: path, name, options. OSError, StorageError."""
 
 
 class RootDirectory:
-    """The directories of an engine's queues."""
-
     def __init__(
         self,
         path: str,
@@ -53,14 +51,14 @@ class RootDirectory:
         default: str,
         on_closed: Callable[[EngineQueue], None],
     ) -> None:
-        """path: an existing directory; storages: how queues of each are opened; default: that of queues without
-        options; on_closed: is told of each queue that is gone. Opens nothing yet: see `scan`."""
+        """storages: how to open queues of each; default: for queues without options; on_closed: is told of each
+        queue that is gone. Opens nothing yet: see `scan`."""
         self.path = path
         self.queues: dict[str, EngineQueue] = {}
         self.gone: set[str] = set()
-        """Queues that are gone, and nobody has been told."""
+        """Removed queues of which nobody has been told."""
         self.failures: dict[tuple[str, int], OSError] = {}
-        """Pushes that came to nothing, by queue and first id, and nobody has been told."""
+        """Failed pushes of which nobody has been told, by queue and first id."""
         self.dirty = True  # whoever was killed may have left names that nothing has made durable
         self._shared = shared
         self._disk = shared.disk
@@ -71,7 +69,7 @@ class RootDirectory:
         shared.watch.add(path, self, of_queues=True)
 
     def scan(self) -> None:
-        """Opens all queues. OSError; StorageError when a `.queue.toml` is wrong."""
+        """Opens all queues. OSError; StorageError for a wrong `.queue.toml`."""
         for name in self._disk.directories_in(self.path):
             if name.startswith((MAKING, _REMOVING)):
                 self._clear_left_behind(f"{self.path}/{name}")
@@ -79,7 +77,7 @@ class RootDirectory:
                 self._open(name, strict=True)
 
     def _clear_left_behind(self, path: str) -> None:
-        """Removes what a crash has left, unless another server is just at it."""
+        """Removes what a crash has left, unless another server may be at it."""
         try:
             idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
         except FileNotFoundError:
@@ -88,7 +86,7 @@ class RootDirectory:
             shutil.rmtree(path, ignore_errors=True)
 
     def _open(self, directory: str, *, strict: bool) -> None:
-        """Takes up a queue's directory. strict: what is wrong with it is raised, else logged."""
+        """strict: raises errors; else logs them."""
         qid = qid_of(directory)
         path = f"{self.path}/{directory}"
         if qid is None:
@@ -118,7 +116,7 @@ class RootDirectory:
     # -- what others do
 
     def reopen(self, qid: str) -> None:
-        """Closes a queue whose directory is gone, and opens the one that is in its place, if there is one."""
+        """Closes a queue whose directory is gone, and opens the one in its place."""
         self._close(qid)
         directory = directory_of(qid)
         path = f"{self.path}/{directory}"
@@ -126,13 +124,13 @@ class RootDirectory:
             self._open(directory, strict=False)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Takes notice of a directory that has been made, renamed or removed (from Watch)."""
+        """See Watched."""
         qid = qid_of(os.fsdecode(name))
         if qid is not None and not self.in_place(qid):
             self.reopen(qid)
 
     def rescan(self) -> None:
-        """Looks at all directories, as reports were lost (from Watch)."""
+        """See Watched."""
         for qid in list(self.queues):
             if not self.in_place(qid):
                 self.reopen(qid)
@@ -141,18 +139,18 @@ class RootDirectory:
                 self._open(name, strict=False)
 
     def vanished(self) -> None:
-        """Logs that the root is gone (from Watch). Every operation says so then; those on the journal after a start."""
+        """Logs that the root is gone. Every operation says so then; those on the journal after a start."""
         _logger.error("%s is gone", self.path)
 
     # -- queues
 
     def in_place(self, qid: str) -> bool:
-        """Tells whether there is such a queue, in the directory that was opened. OSError."""
+        """OSError."""
         queue = self.queues.get(qid)
         return queue is not None and queue.in_place()
 
     def publish_staged(self) -> None:
-        """Makes visible what was pushed to any queue."""
+        """Publishes the pushes to all queues."""
         activity = self._shared.activity
         staged, activity.staged = activity.staged, {}
         for qid, flush in staged.items():
@@ -160,7 +158,7 @@ class RootDirectory:
                 self.failures[qid, mid] = error
 
     def sync(self) -> None:
-        """Makes durable which queues there are. OSError."""
+        """Makes the queues' names durable. OSError."""
         if self.dirty:
             self._disk.sync_directory(self.path)
             self.dirty = False
@@ -180,8 +178,8 @@ class RootDirectory:
         self.dirty = True
 
     def configure(self, queue: EngineQueue, options: Options) -> None:
-        """Replaces the options of a queue: first in its directory, durably. A dead-letter queue that cannot be used any
-        more prevents no other change. OSError, UnsupportedError, DeadLetterCycleError: then nothing has changed."""
+        """Replaces a queue's options, first in its directory. A dead-letter queue that became unusable prevents no
+        other change. OSError, UnsupportedError, DeadLetterCycleError: nothing has changed."""
         refuse_retention(options)
         if options.dead_letter != queue.options.dead_letter:
             self._check_dead_letter(queue.qid, options)
@@ -191,13 +189,13 @@ class RootDirectory:
         queue.arrived()  # it may have been paused, and what is there may be too old now
 
     def _check_dead_letter(self, qid: str, options: Options) -> None:
-        """Raises UnsupportedError or DeadLetterCycleError if the queue cannot have the dead-letter queue."""
+        """UnsupportedError, DeadLetterCycleError."""
         if options.dead_letter:
             storage = storage_in(self.path, options.dead_letter, self._default)
             check_dead_letter(qid, options, {name: queue.options for name, queue in self.queues.items()}, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
-        """Removes a queue. OSError; QueueNotEmptyError without force."""
+        """OSError; QueueNotEmptyError without force."""
         self.publish_staged()
         self._shared.watch.refresh()
         held = len(queue)
@@ -215,7 +213,7 @@ class RootDirectory:
             clear()
 
     def _move_away(self, queue: EngineQueue) -> Callable[[], None]:
-        """Renames the directory of a queue that is to be removed. Returns what removes it. OSError."""
+        """Renames a queue's directory. Returns a function that removes it. OSError."""
         removing = f"{self.path}/{_REMOVING}{secrets.token_hex(8)}"
         self._disk.rename(queue.path, removing)
         if self._shared.always:
@@ -229,8 +227,8 @@ class RootDirectory:
 
 
 def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
-    """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
-    so nothing can be lost. QueueNotEmptyError, OSError."""
+    """Removes a directory without messages. rmdir refuses what others have put there by then. QueueNotEmptyError,
+    OSError."""
     try:
         queue.dismantle()
         for name in os.listdir(queue.path):
@@ -251,8 +249,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Tells whether a file goes with the queue: of the server, or of somebody who has not finished writing a message.
-    Not one that is just being taken in."""
+    """Tells whether a file goes with the queue: of the server, or an unfinished message, but not one being taken in."""
     if name.startswith(PRIVATE):
         return False
     return name.startswith(".") or (parse_message(os.fsencode(name)) is not None and name.endswith(".new"))

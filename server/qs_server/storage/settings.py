@@ -1,4 +1,4 @@
-"""Reads and writes `.queue.toml`, the options of a queue in its directory. A queue without one has the defaults."""
+"""Reads and writes `.queue.toml`, the options in a queue's directory. Without one, they are the defaults."""
 
 import json
 import math
@@ -16,13 +16,13 @@ _OPTIONS_HELP = (
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _MOST_SECONDS = 10**10
-"""Some 300 years: the end of a window has to be a number that fits into a file name."""
+"""Some 300 years: a window's end has to fit into a file name."""
 
 _MOST_RECEIVES = 1000
 
 
 def read_options(directory: str, default_storage: str) -> Options:
-    """Returns the options in a queue's directory. StorageError if the file is not valid."""
+    """StorageError for an invalid file."""
     path = f"{directory}/{FILE}"
     try:
         with open(path, "rb") as file:
@@ -72,12 +72,11 @@ def _set(options: Options, key: str, value: object) -> None:
 
 
 is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
-"""Matches text that can be the schema of a dirq queue, or the name of a piece."""
+"""Matches a schema of a dirq queue, or a piece's name."""
 
 
 def write_options(directory: str, options: Options, disk: Disk) -> None:
-    """Writes the options into a queue's directory. The file is whole once it has its name, whatever the durability: a
-    start refuses one that is torn."""
+    """Writes the options atomically, whatever the durability: a start refuses a torn file."""
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
     if options.capacity is not None:
         lines.append(f"capacity = {options.capacity}")

@@ -1,5 +1,4 @@
-"""Counts over all queues of an engine: what has happened to their messages, also in those that are gone, and what is
-there now."""
+"""Figures over all queues of an engine, also those that are gone."""
 
 from collections.abc import Iterable
 
@@ -16,11 +15,11 @@ _COUNTED = {
     "dead": "messages_dead_lettered_total",
     "retired": "messages_retired_total",
 }
-"""Fields of Stats, and the names of their sums."""
+"""Fields of Stats, and their names as figures."""
 
 
 def totals_of(counts: Stats) -> dict[str, float]:
-    """Returns counts by the names of their sums."""
+    """Returns counts by their names as figures."""
     return {name: getattr(counts, field) for field, name in _COUNTED.items()}
 
 
@@ -36,7 +35,7 @@ class Totals:
             self._gone[field] += getattr(queue.counts, field)
 
     def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
-        """Returns each sum by its name. queues: those that are there."""
+        """queues: those that exist."""
         queues = list(queues)
         counts = [queue.counts for queue in queues]
         sums: dict[str, float] = {

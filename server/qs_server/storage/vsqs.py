@@ -32,24 +32,24 @@ from .shared import Activity, Shared
 from .watch import Watch
 
 _POLL = 0.1
-"""Seconds between two looks at a directory whose changes the system does not report."""
+"""Seconds between two looks without reports of changes."""
 
 
 def micros() -> int:
-    """Returns microseconds since the Epoch: the clock of queues that were not given another."""
+    """Returns microseconds since the Epoch: the default clock."""
     return int(time.time() * SECOND)
 
 
 class QueueException(StorageError):  # noqa: N818 - named as in vsqs
-    """The base of the errors that this module raises on purpose."""
+    """The base of this module's errors."""
 
 
 class QueueFullException(QueueException):
-    """`publish` has waited, and the queue is still at its capacity."""
+    """The queue is still full after a wait."""
 
 
 class Queue:
-    """A queue in a directory. May be used by several threads at once; close it, or use it in a with statement."""
+    """A queue in a directory, for several threads. Close it, or use it in a with statement."""
 
     def __init__(
         self,
@@ -61,16 +61,12 @@ class Queue:
         sync: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Opens the queue in a directory.
+        """path: of the directory. capacity: messages, at least 1, None for no bound. create: makes a missing directory,
+        and takes one for a queue that holds other things only. publish_only: allows `publish` and `close` only, so that
+        a server may have the queue in its journal and take up what is published. sync: published messages are durable
+        when `publish` returns. clock: microseconds since the Epoch.
 
-        path: the directory. capacity: messages, None for no bound, else at least 1. create: makes the directory when it
-        is missing, with those above it, and takes one for a queue that holds other things only; without, both are
-        refused. publish_only: nothing but `publish` and `close` will be called, so that a server may have the queue in
-        its journal: it takes up what is published. sync: whether a published message is on the disk, not only in the
-        machine's memory, before `publish` returns. clock: gives microseconds since the Epoch.
-
-        QueueException: there is no queue in the directory, or a server has it in its journal; the text says what to do.
-        OSError: the directory cannot be used.
+        QueueException: the directory is no queue, or a server has it in its journal. OSError.
         """
         self.path = os.path.abspath(os.fspath(path))
         self.capacity = capacity
@@ -119,7 +115,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the directory. The messages stay."""
+        """Messages stay."""
         with self._changes:
             if self._closed:
                 return
@@ -135,11 +131,8 @@ class Queue:
         self._watch.close()
 
     def publish(self, data: bytes, timeout: float | None = None) -> str:
-        """Stores a message, at the end of the queue. Its id.
-
-        timeout: seconds to wait when the queue is at its capacity; None: as long as it takes. QueueFullException when
-        it still is then; OSError when the message cannot be written, and then it is not there.
-        """
+        """Stores a message. Returns its id. timeout: seconds to wait for room, None: for ever. QueueFullException;
+        OSError: nothing was stored."""
         draft = Draft(bytes(memoryview(data)))
         deadline = _deadline(timeout)
         with self._changes:
@@ -168,10 +161,8 @@ class Queue:
     def receive(
         self, visibility_timeout: float = 10, timeout: float | None = None
     ) -> tuple[str, bytes] | tuple[None, None]:
-        """Returns the oldest visible message: its id and payload. Nobody else gets it for visibility_timeout seconds.
-
-        timeout: seconds to wait for one; None: as long as it takes. (None, None) when there was none by then.
-        """
+        """Returns the oldest visible message's id and payload, hidden for visibility_timeout seconds; (None, None)
+        after timeout seconds without one, None: waits for ever."""
         self._check_not_publish_only()
         deadline = _deadline(timeout)
         visibility = round(visibility_timeout * SECOND)
@@ -188,7 +179,7 @@ class Queue:
                     return None, None
 
     def delete(self, mid: str | int) -> None:
-        """Removes a message, in whatever state it is. One that is gone already is fine."""
+        """Removes a message in any state, if it is there."""
         self._check_not_publish_only()
         with self._changes:
             self._look()
@@ -197,7 +188,7 @@ class Queue:
                 self._commit()
 
     def size(self) -> int:
-        """Returns how many messages there are, those that are hidden included."""
+        """Counts messages, hidden ones included."""
         self._check_not_publish_only()
         with self._changes:
             self._look()
@@ -229,7 +220,7 @@ class Queue:
         self._changes.notify_all()
 
     def _wait(self, deadline: float | None, until: int | None) -> bool:
-        """Waits until something changes, or a time on the queue's clock. False when the deadline has passed."""
+        """Waits for a change, or a time on the queue's clock. False after the deadline."""
         waits = [] if deadline is None else [deadline - time.monotonic()]
         if waits and waits[0] <= 0:
             return False
@@ -242,7 +233,7 @@ class Queue:
         return True
 
     def _start_watching(self) -> None:
-        """Starts the thread that listens for what other processes do, when somebody has to wait for the first time."""
+        """Starts the thread that listens for changes by other processes, for the first wait."""
         if self._watcher is None and self._watch.fileno() is not None:
             self._end_read, self._end_write = os.pipe()
             self._watcher = threading.Thread(target=self._listen, name=f"watch {self.path}", daemon=True)
@@ -262,7 +253,7 @@ class Queue:
 
 
 def _check_is_queue(path: str) -> None:
-    """Raises QueueException unless a directory is empty, or holds a message or the options of a queue. OSError."""
+    """QueueException unless a directory is empty, or holds a message or a queue's options. OSError."""
     try:
         with os.scandir(path) as entries:
             others = None
@@ -287,22 +278,20 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 class QueueManager:
-    """Opens the queues in the directories of one directory, like the QueueManager of the package vsqs."""
+    """Opens queues in directories of one directory, as in the package vsqs."""
 
     def __init__(self, path: str | os.PathLike[str] = "") -> None:
-        """path: the directory of the queues."""
         self.path = os.fspath(path)
         self._queues: list[Queue] = []
 
     def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
-        """Returns the queue in the directory of that name, which is made when it is missing, as vsqs does. capacity:
-        messages, None for no bound. QueueException: a server has the queue in its journal."""
+        """Returns the queue of that name, which is made if missing. capacity: messages, None for no bound.
+        QueueException: a server has it in its journal."""
         queue = Queue(os.path.join(self.path, name), capacity, create=True)
         queue.manager = self
         self._queues.append(queue)
         return queue
 
     def close(self) -> None:
-        """Closes every queue that was got here."""
         while self._queues:
             self._queues.pop().close()

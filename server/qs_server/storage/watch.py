@@ -1,8 +1,8 @@
-"""Reports what other processes do to directories, and leaves out what this process does to them.
+"""Reports other processes' changes of directories, without those of this process.
 
-The kernel reports every change, our own too, in order. Each operation of ours notes the event that it will cause. An
-event that is the next noted one is ours and is dropped. All others are foreign and go to the owner of the directory.
-The directory may have changed again since, so the owner asks the disk whether the report is still true.
+The kernel reports all changes in order. Our operations note the events that they cause; an event that is the next
+noted one is dropped. All others go to the owner of the directory, which asks the disk whether the report is still
+true.
 """
 
 import logging
@@ -19,25 +19,23 @@ _APPEARED = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.CREATE
 
 
 class Watched(Protocol):
-    """Gets the reports about a directory."""
-
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Handles a file that a foreign process made, renamed or removed. It may have changed again since."""
+        """Handles a file that another process made, renamed or removed. It may have changed again."""
 
     def rescan(self) -> None:
-        """Lists the directory again, as reports were lost."""
+        """Lists the directory, as reports were lost."""
 
     def vanished(self) -> None:
-        """Handles the removal of the directory itself."""
+        """Handles the removal of the directory."""
 
 
 class Watch:
-    """Watches any number of directories. Without inotify it reports nothing, and logs that once."""
+    """Watches any number of directories. Without inotify it logs that once, and reports nothing."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
         self.expected: deque[tuple[int, int, bytes]] = deque()
-        """Reports of our own changes that wait to be read."""
+        """Our own changes whose reports were not read yet."""
         self._reporting = False
         self._inotify: inotify.Inotify | None = None
         try:
@@ -48,12 +46,11 @@ class Watch:
             )
 
     def fileno(self) -> int | None:
-        """Returns a descriptor that is readable when there is something to report."""
+        """Returns a descriptor that is readable when there are reports."""
         return None if self._inotify is None else self._inotify.fd
 
     def add(self, directory: str, owner: Watched, *, of_queues: bool = False) -> int:
-        """Watches a directory of messages, or of queues. Returns the watch for `expect` and `remove`, -1 if there is
-        none."""
+        """Watches a directory of messages, or of queues. Returns the watch, -1 for none."""
         if self._inotify is None:
             return -1
         try:
@@ -69,18 +66,16 @@ class Watch:
         return watch
 
     def remove(self, watch: int) -> None:
-        """Stops watching."""
         if self._owners.pop(watch, None) is not None and self._inotify is not None:
             self._inotify.remove(watch)
 
     def expect(self, watch: int, event: int, name: str) -> None:
-        """Notes that a change of ours will be reported as this event of `inotify`. Do not note events of files that are
-        ignored."""
+        """Notes a change of ours that `inotify` will report. Not for files that are ignored."""
         if watch >= 0:
             self.expected.append((watch, event, name.encode()))
 
     def refresh(self) -> None:
-        """Reports the changes since the last call. Raises nothing: an owner's OSError is logged."""
+        """Reports the changes since the last call. Logs an owner's OSError."""
         if self._inotify is None or self._reporting:
             return  # called by an owner that handles a report: it gets the next one afterwards
         self._reporting = True
@@ -119,7 +114,6 @@ class Watch:
             _logger.error("changes by other programs could not be read: %s", error)
 
     def close(self) -> None:
-        """Stops all watches."""
         self._owners.clear()
         if self._inotify is not None:
             self._inotify.close()
@@ -127,6 +121,6 @@ class Watch:
 
 
 def _is_ignored(event: inotify.Event) -> bool:
-    """Tells whether an event is about a file that is being written, or that belongs to a server."""
+    """Tells whether an event is about a file being written, or of a server."""
     _, mask, name = event
     return not mask & inotify.IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")

@@ -48,7 +48,7 @@ def make(memcached: Memcached, tmp_path: Path, clock: ManualClock) -> Iterator[M
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often memcached was called, by method."""
+    """Counts the calls of memcached, by method."""
     counter: Counter[str] = Counter()
     original = Server.call
 

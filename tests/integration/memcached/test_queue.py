@@ -82,7 +82,7 @@ def test_costs_do_not_grow(make: MakeEngine, calls: Counter[str]) -> None:
 
 
 def test_used_up_pages_are_given_up(make: MakeEngine) -> None:
-    """What has been received and deleted leaves no items but pages' graves, and those end by themselves."""
+    """A queue that has been emptied leaves only the graves of its pages, which expire."""
     with Memcached() as alone:
         engine = make(alone)
         empty = items(alone)

@@ -27,7 +27,7 @@ pytestmark = needs_memcached
 
 
 def test_shared_queue(make: MakeEngine) -> None:
-    """What one server is given another one hands out, and nobody gets it twice within its window."""
+    """One server hands out messages that another was given, each once within its window."""
     a, b = make(), make()
     mids = push_numbers(a, 10)
     first = b.receive(["q"], 4, None, LOTS)
@@ -89,7 +89,7 @@ def test_removed_by_one_server(make: MakeEngine) -> None:
 
 
 def test_one_key_at_once(make: MakeEngine) -> None:
-    """Of many that push with one key at the same time one does."""
+    """Of many simultaneous pushes with one key, one stores a message."""
     engines = [make(), make()]
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(engines[n % 2].queue("q").push, [Draft(b"%d" % n, key="k")]) for n in range(16)]

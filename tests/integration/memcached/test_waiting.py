@@ -54,7 +54,7 @@ def test_wait_for_push_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_wait_for_release_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So does a release."""
+    """A release wakes a waiting receive too."""
     monkeypatch.setattr("qs_server.storage.remote.memcached.memcached_engine.POLL_INTERVAL", 1000)
     engine = make()
     [mid] = push_numbers(engine, 1)
@@ -97,7 +97,7 @@ def test_wait_ends(make: MakeEngine) -> None:
 
 
 def test_wait_for_removed_queue(make: MakeEngine) -> None:
-    """Who waits for a queue that is removed is told."""
+    """A receive that waits for a removed queue fails."""
     engine = make()
     waiter = waiting(engine)
     engine.remove("q", force=True)

@@ -67,7 +67,7 @@ def test_a_queue_of_a_storage(remote_server: ServerProcess, wire: Wire, qid: str
 
 
 def test_a_name_is_taken_once(wire: Wire, name: str) -> None:
-    """Whatever the storages are, one name is one queue."""
+    """A name is one queue, whatever the storages are."""
     for first in ("journal", *STORAGES):
         made(wire, f"{name}-{first}", first)
         for second in ("journal", "files", *STORAGES):
@@ -105,7 +105,7 @@ def test_deletion_of_an_empty_queue(wire: Wire, qid: str) -> None:
 
 
 def test_push_and_receive(wire: Wire, qid: str) -> None:
-    """What was pushed, alone or in a list, is received once, by the ids that the answers gave."""
+    """A pushed message, alone or in a list, is received once, under the answered id."""
     first = pushed(wire, qid, "one")
     rest = mids(wire.ask(push_list(qid, "two", "three")))
     answer = wire.ask(receive(qid, max=10, wait=LONG))
@@ -210,7 +210,7 @@ def test_a_queue_deleted_during_a_wait(elsewhere: Elsewhere, wire: Wire, other: 
 
 
 def test_get_peek_and_list_in_memcached(wire: Wire, name: str) -> None:
-    """As in any queue: a peek changes nothing, a get begins the window, and the list knows who was retrieved."""
+    """As in any queue, a peek changes nothing, a get begins the window, and the list knows who was retrieved."""
     qid = made(wire, name, "memcached")
     one, two = mids(wire.ask(push_list(qid, "one", "two")))
     listing = request("list-messages", f"<qid>{qid}</qid>")
@@ -276,7 +276,7 @@ def test_extension(wire: Wire, qid: str) -> None:
 
 
 def test_a_stale_receipt(wire: Wire, qid: str) -> None:
-    """Who received a message that somebody else has received since can do nothing to it."""
+    """A stale receipt changes nothing."""
     mid = pushed(wire, qid, "x")
     wire.ask(receive(qid, wait=LONG))
     wire.ask(release(qid, mid))
@@ -297,7 +297,7 @@ def test_purge(wire: Wire, qid: str) -> None:
 
 
 def test_figures(wire: Wire, name: str, local: str) -> None:
-    """Of one queue and of all, beside those of the server's own."""
+    """There are figures of one queue and of all, beside those of the server."""
     for storage in STORAGES:
         made(wire, f"{name}-{storage}", storage)
         wire.ask(push_list(f"{name}-{storage}", "one", "two"))
@@ -397,7 +397,7 @@ def test_the_client(remote_server: ServerProcess, name: str, storage: str) -> No
 
 
 def test_the_async_client(remote_server: ServerProcess, name: str, storage: str) -> None:
-    """So does the asynchronous one."""
+    """The asynchronous client works too."""
 
     async def main() -> None:
         async with AsyncQueueClient(remote_server.host, remote_server.port, timeout=LONG) as client:

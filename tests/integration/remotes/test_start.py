@@ -1,5 +1,5 @@
-"""How the server process takes up queues that another server keeps: flags, the default storage, restarts, libraries
-that are missing."""
+"""The server process starts with queues that another server keeps: flags, the default storage, restarts, missing
+libraries."""
 
 import os
 import re

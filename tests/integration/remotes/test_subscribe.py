@@ -49,7 +49,7 @@ def deliveries(wire: Wire, count: int) -> list[str]:
 
 
 def test_deliveries(wire: Wire, other: Wire, qid: str) -> None:
-    """What was there before the subscription is sent, and what comes after it, with its req."""
+    """A subscriber gets the messages from before and after its subscription, with its req."""
     first = mids(other.ask(push(qid, "before")))
     assert code(wire.ask(subscribe(qid, req="mine"))) == 0
     [one] = deliveries(wire, 1)
@@ -61,7 +61,7 @@ def test_deliveries(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_acknowledgement(wire: Wire, other: Wire, qid: str) -> None:
-    """What the subscriber deletes is gone, and its place is free for the next."""
+    """A message that the subscriber deletes is gone, and makes room for the next."""
     other.ask(push_list(qid, "one", "two", "three"))
     wire.ask(subscribe(qid, prefetch=1))
     seen = []
@@ -74,7 +74,7 @@ def test_acknowledgement(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_release(wire: Wire, other: Wire, qid: str) -> None:
-    """What the subscriber releases is delivered again."""
+    """A message that the subscriber releases is delivered again."""
     [mid] = mids(other.ask(push(qid, "x")))
     wire.ask(subscribe(qid))
     assert receives(deliveries(wire, 1)[0]) == 1
@@ -95,7 +95,7 @@ def test_no_more_than_there_is_room_for(elsewhere: Elsewhere, wire: Wire, other:
 
 
 def test_the_next_after_a_full_subscriber(wire: Wire, other: Wire, qid: str) -> None:
-    """Of two subscribers the one that has no room leaves the rest to the other."""
+    """A subscriber without room leaves messages to the other one."""
     wire.ask(subscribe(qid, prefetch=1))
     other.ask(subscribe(qid, prefetch=100))
     with QueueClient(*wire.socket.getpeername(), timeout=LONG) as client:
@@ -128,8 +128,8 @@ def test_several_queues(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_disconnection(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
-    """What a subscriber that has room for more held is visible again long before its window ends, though its server
-    still waits for more."""
+    """After a disconnection, messages of a subscriber with room for more are visible long before their windows end,
+    though its server still waits for more."""
     sent = mids(other.ask(push_list(qid, "one", "two")))
     with elsewhere.waited_at(storage):
         wire.ask(subscribe(qid, visibility=3600))
@@ -178,7 +178,7 @@ def test_the_end_of_a_subscription(wire: Wire, other: Wire, qid: str) -> None:
 
 
 def test_a_queue_is_deleted(wire: Wire, other: Wire, qid: str) -> None:
-    """Who subscribes to nothing but a queue that is deleted is told so."""
+    """A subscription whose only queue is deleted ends with an error."""
     wire.ask(subscribe(qid, req="mine"))
     assert code(other.ask(request("delete-queue", f"<qid>{qid}</qid>", force="yes"))) == 0
     told = wire.line()

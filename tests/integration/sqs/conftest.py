@@ -26,7 +26,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def proxy(server: SqsServer) -> Iterator[FaultySqs]:
-    """What stands before the endpoint, and sees what is asked."""
+    """A proxy before the endpoint that records the calls."""
     proxy = FaultySqs(server)
     yield proxy
     proxy.close()

@@ -79,8 +79,8 @@ def test_changes(engine: SqsEngine, other: Any) -> None:
 
 
 def test_changed_by_others(engine: SqsEngine, other: Any) -> None:
-    """What another program has set is what the queue has. A queue that this server cannot name is not shown, and the
-    policy stays until it is set here."""
+    """A policy that another program has set holds. A dead-letter queue that this server cannot name is not shown, and
+    the policy stays until it is set here."""
     engine.create("dead", Options())
     foreign = other.create_queue(QueueName="foreign")["QueueUrl"]
     unknown = other.get_queue_attributes(QueueUrl=foreign, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -180,7 +180,7 @@ def test_a_dead_letter_queue_that_is_gone_at_sqs(engine: SqsEngine, other: Any) 
     ],
 )
 def test_options_that_cannot_be_set(engine: SqsEngine, other: Any, changes: dict[str, Any], text: str) -> None:
-    """They are refused before anything is changed."""
+    """Options that cannot be set are refused before anything is changed."""
     before = attributes(engine, other), engine.options("q")
     with pytest.raises(UnsupportedError, match=text):
         configure(engine, dead_letter="dead", max_receives=1, **changes)

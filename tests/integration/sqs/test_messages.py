@@ -49,7 +49,7 @@ def test_payloads(engine: SqsEngine, other: Any, payload: bytes, body: str) -> N
 
 
 def test_largest_payload(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """What SQS can carry is carried; one byte more is refused, and of the list nothing is sent."""
+    """A payload of SQS's largest size is stored; with one byte more, a list is refused and nothing is sent."""
     [mid] = push(engine, b"x")
     around = len("qs-mid") + len("Number") + len(str(mid))
     push(engine, b"x" * (MOST_BYTES - around))
@@ -300,7 +300,7 @@ def test_extend(engine: SqsEngine, proxy: FaultySqs, clock: LateClock) -> None:
 
 
 def test_extend_too_far(engine: SqsEngine) -> None:
-    """What SQS refuses is refused, and the window stays."""
+    """An extension that SQS refuses is refused, and the window stays."""
     [mid] = push(engine, b"x")
     receive(engine)
     with pytest.raises(UnsupportedError, match="at most 43200 seconds"):

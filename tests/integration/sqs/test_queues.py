@@ -82,7 +82,7 @@ def test_existing_queue_is_taken_up(engine: SqsEngine, other: Any, tmp_path: Pat
     ],
 )
 def test_options_that_sqs_has_not(engine: SqsEngine, options: Options, text: str, tmp_path: Path) -> None:
-    """What SQS cannot promise is refused, and no queue is left."""
+    """Options that SQS lacks are refused, and no queue is left."""
     with pytest.raises(UnsupportedError, match=text):
         engine.create("other", options)
     assert [path.name for path in tmp_path.iterdir()] == ["q"]

@@ -16,7 +16,7 @@ from qs_server.storage.remote.sqs import SqsEngine
 
 @pytest.mark.parametrize("qids", [["q"], ["r", "q"]])
 def test_wait(engine: SqsEngine, proxy: FaultySqs, qids: list[str]) -> None:
-    """Whoever waits gets the message when it comes, from whichever of the queues."""
+    """A waiting receive gets the message when it comes, from any of the queues."""
     engine.create("r", Options())
     seen = Seen(proxy, "ReceiveMessage")
     waiting = in_thread(lambda: wait(engine, *qids))
@@ -27,7 +27,7 @@ def test_wait(engine: SqsEngine, proxy: FaultySqs, qids: list[str]) -> None:
 
 
 def test_wait_for_what_is_there(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """What is there is not waited for, also when it is more than one call gives."""
+    """A receive does not wait for messages that are there, even if one call does not return all of them."""
     pushed = push(engine, *[b"x"] * 25)
     assert mids(wait(engine, count=20)) == pushed[:20]
     assert mids(wait(engine, count=20)) == pushed[20:]
@@ -44,7 +44,7 @@ def test_wait_in_vain(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_wait_in_vain_beside_a_poll(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """Who joins a poll that goes on, for 20 s, asks for nothing, and does not wait for its end."""
+    """A receive that joins a running poll of 20 s makes no call, and does not wait for its end."""
     seen, stop = Seen(proxy, "ReceiveMessage"), threading.Event()
     waiting = in_thread(lambda: wait(engine, stop=stop))
     assert seen.event.wait(LONG)
@@ -69,7 +69,7 @@ def test_wait_goes_on_with_the_poll_that_was_left(engine: SqsEngine, proxy: Faul
 
 
 def test_stop(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """Who is told to stop does so at once; a message that comes to the poll that is left is given back."""
+    """A stopped receive ends at once; a message that comes to its poll is given back."""
     polling, stop = Seen(proxy, "ReceiveMessage"), threading.Event()
     waiting = in_thread(lambda: wait(engine, stop=stop))
     assert polling.event.wait(LONG)
@@ -86,7 +86,7 @@ def test_stop(engine: SqsEngine, proxy: FaultySqs) -> None:
 
 
 def test_stopped_before(engine: SqsEngine) -> None:
-    """Who is told to stop before it begins takes nothing away."""
+    """A receive that is stopped before it begins takes no message."""
     [mid] = push(engine, b"x")
     stop = threading.Event()
     stop.set()

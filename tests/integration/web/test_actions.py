@@ -29,7 +29,7 @@ def test_push(browser: httpx.Client, client: QueueClient, qid: str) -> None:
 
 @pytest.mark.parametrize("form", [{"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}])
 def test_wrong_pushes(browser: httpx.Client, client: QueueClient, qid: str, form: dict[str, str]) -> None:
-    """What cannot be pushed is said, and nothing is stored."""
+    """A push that is refused is explained, and nothing is stored."""
     answer = browser.post("/push", params={"q": qid}, data={"payload": "x", **form})
     assert answer.status_code == 400
     assert client.stats(qid)[0].ready == 0
@@ -49,7 +49,7 @@ def test_purge(browser: httpx.Client, client: QueueClient, qid: str) -> None:
 
 @pytest.mark.parametrize("do", ["purge", "delete"])
 def test_more_than_a_thousand(browser: httpx.Client, client: QueueClient, qid: str, do: str) -> None:
-    """Of a queue with more than 1,000 messages the name has to be typed, and a wrong one changes nothing."""
+    """To purge more than 1,000 messages the queue's name has to be typed, and a wrong one changes nothing."""
     client.push_many(qid, ["x"] * 1001)
     form = {"do": do, "q": qid, "back": "queue"}
     assert (

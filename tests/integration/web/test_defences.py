@@ -27,7 +27,7 @@ def test_headers_of_every_answer(browser: httpx.Client, path: str) -> None:
 
 
 def test_a_refused_form_does_not_end_the_connection(web: WebProcess) -> None:
-    """What is left of its body is read, so that the next request on the connection is answered. A body that does not
+    """The rest of a refused body is read, so that the next request on the connection is answered. A body that does not
     come ends the connection, and the answer says so."""
     head = b"POST /nothing HTTP/1.1\r\nHost: %s\r\nContent-Length: 4\r\n\r\n" % web.url.partition("//")[2].encode()
     with web.connect() as connection:

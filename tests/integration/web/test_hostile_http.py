@@ -85,7 +85,7 @@ def test_odd_paths(web: WebProcess, target: bytes) -> None:
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 ], ids=["h2c", "websocket"])  # fmt: skip
 def test_upgrades(web: WebProcess, upgrade: bytes) -> None:
-    """Another protocol on the same connection reaches no page: a proxy would not look into it."""
+    """An upgrade to another protocol is refused: a proxy would not look into it."""
     with web.connect() as connected:
         connected.sendall(upgrade)
         got = b""

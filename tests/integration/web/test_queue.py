@@ -114,7 +114,7 @@ def test_xml_is_indented(browser: httpx.Client, client: QueueClient, qid: str) -
 
 
 def test_binary_is_hexadecimal(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """What is no text is shown as bytes, 4 KiB at a time."""
+    """Bytes that are no text are shown in hexadecimal, 4 KiB at a time."""
     mid = client.push(qid, bytes(range(256)) * 32)
     page = browser.get("/message", params={"q": qid, "id": mid})
     assert payload_of(page.text).startswith("00000000  00 01 02 03 04 05 06 07  08 09 0a 0b")
@@ -125,8 +125,8 @@ def test_binary_is_hexadecimal(browser: httpx.Client, client: QueueClient, qid: 
 
 
 def test_a_large_payload(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """Of a payload of megabytes the page shows the beginning; all of it can be saved. The table of messages does not
-    fetch one after the other."""
+    """The page shows the beginning of a payload of megabytes; all of it can be saved. The table of messages does not
+    fetch such payloads."""
     large = "0123456789" * 400_000
     mids = client.push_many(qid, [large, large, "small"])
     page = browser.get("/message", params={"q": qid, "id": mids[0]})
@@ -163,7 +163,7 @@ def test_in_flight_and_dead_letters(browser: httpx.Client, client: QueueClient, 
     ("/queue?q=%ff%fe", 404), ("/bus", 404),
 ])  # fmt: skip
 def test_addresses_of_nothing(browser: httpx.Client, address: str, status: int) -> None:
-    """What is not there, or cannot be, is said on a page, with a status."""
+    """An address of nothing gets a page that says so, with an error status."""
     answer = browser.get(address)
     assert answer.status_code == status, answer.text
     assert "Traceback" not in answer.text

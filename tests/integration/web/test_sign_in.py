@@ -150,7 +150,7 @@ def test_what_a_principal_may(browser: httpx.Client) -> None:
 
 
 def test_figures_without_payloads(browser: httpx.Client) -> None:
-    """Who may monitor sees the figures of every queue and of the server, and no message."""
+    """A principal with `monitor` sees the figures of every queue and of the server, and no message."""
     sign_in(browser, "watcher")
     assert names(browser.get("/").text) == ["orders", "public", "secret"]
     page = browser.get("/queue", params={"q": "secret"})

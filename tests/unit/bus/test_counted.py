@@ -48,7 +48,7 @@ async def test_a_fan_out(world: World) -> None:
 
 
 async def test_a_dead_letter(world: World) -> None:
-    """What does not come again is forgotten; who has it in hand may still acknowledge it."""
+    """A message that became a dead letter is forgotten; a client that has it in hand may still acknowledge it."""
     feed = world.fan_out(counted=True)
     one, two = world.client(), world.client()
     for client in (one, two):
@@ -126,7 +126,7 @@ async def test_a_name(world: World) -> None:
 
 @pytest.mark.parametrize("counted", [False, True])
 async def test_the_end_of_the_bus(world: World, *, counted: bool) -> None:
-    """What no member had is given back, if that has to be said; the server sends nothing more."""
+    """At the end, messages that no member got are given back uncounted; the server sends nothing more."""
     feed = world.fan_out(counted=counted)
     world.client().join(feed, ack=True, prefetch=1)
     sent = [world.push(feed) for _ in range(3)]
@@ -137,7 +137,7 @@ async def test_the_end_of_the_bus(world: World, *, counted: bool) -> None:
 
 
 async def test_a_client_that_was_only_slow(world: World) -> None:
-    """What a client got unasked, because it said nothing at first, does not count as received."""
+    """Messages that a slow client got unasked, before its first document, do not count as received."""
     feed = world.fan_out(counted=True)
     slow = world.client().join(feed, asked=False)
     mid = world.push(feed)

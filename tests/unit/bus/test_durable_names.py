@@ -23,8 +23,8 @@ NO_QUEUE = Error(code=404, kind="not-found", text="there is no such queue")
 
 
 class Server(FakeUpstream):
-    """Its queues can be made. refusal: the error with which that fails; options: those of `q`; hidden: the bus may not
-    see them; made: those of the queue that was made last."""
+    """A server that can make queues. refusal: the error with which that fails; options: those of `q`; hidden: the bus
+    may not see them; made: those of the queue that was made last."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ async def test_one_that_acknowledges_and_one_that_does_not(world: World) -> None
 
 
 async def test_written_is_when_the_socket_has_taken_the_last_byte(world: World) -> None:
-    """What a plain client's socket has not taken to the last byte is not handled."""
+    """A plain client has handled a message when its socket has taken the last byte."""
     q = world.fan_out()
     client = world.client(credit=10)
     client.join(q)
@@ -102,7 +102,7 @@ async def test_all_leave_and_nobody_has_handled_it(world: World) -> None:
 
 
 async def test_one_has_handled_it_and_the_rest_leave(world: World) -> None:
-    """What somebody has handled is deleted when the others leave, in whichever order that happens."""
+    """A message that one client has handled is deleted when the others leave, in any order."""
     for leaves_first in (True, False):
         q = world.fan_out()
         one, two = world.client(), world.client()
@@ -120,7 +120,7 @@ async def test_one_has_handled_it_and_the_rest_leave(world: World) -> None:
 
 
 async def test_what_was_half_written_is_given_back(world: World) -> None:
-    """What a plain client got half of when it left is not handled."""
+    """A message of which a plain client got half is not handled."""
     q = world.fan_out()
     client = world.client(credit=50)
     client.join(q)
@@ -131,8 +131,8 @@ async def test_what_was_half_written_is_given_back(world: World) -> None:
 
 
 async def test_one_that_was_silent_speaks(world: World) -> None:
-    """What a client got only because it was silent is given back when it speaks: what was written, what was begun,
-    what was not, and what was held. What was not begun is not sent any more."""
+    """When a silent client sends its first document, all messages that it got are given back: written, begun, unsent or
+    held. Unsent ones are not sent any more."""
     q = world.fan_out()
     client = world.client()
     subscription = client.join(q, asked=False)
@@ -151,8 +151,7 @@ async def test_one_that_was_silent_speaks(world: World) -> None:
 
 
 async def test_one_that_was_silent_stays_so(world: World) -> None:
-    """What was written to a silent client is handled once it is sure that it only listens, and not before; from then on
-    at once."""
+    """Messages written to a silent client are handled once it is sure that it only listens; from then on at once."""
     q = world.fan_out()
     client = world.client()
     subscription = client.join(q, asked=False)
@@ -205,8 +204,8 @@ async def test_with_nobody_there(world: World) -> None:
 
 
 async def test_redelivered_is_not_sent_twice(world: World) -> None:
-    """What the server delivers again after the connection broke, and is in a client's hands, is not sent again; it is
-    deleted once it is acknowledged."""
+    """A redelivered message that is still in a client's hands is not sent again; it is deleted once it is
+    acknowledged."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)
@@ -219,7 +218,8 @@ async def test_redelivered_is_not_sent_twice(world: World) -> None:
 
 
 async def test_redelivered_and_handled_before(world: World) -> None:
-    """What was handled, and whose deletion got lost with the connection, is deleted again and sent to nobody."""
+    """A message that was handled, and whose deletion was lost with the connection, is deleted again and sent to
+    nobody."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)
@@ -233,7 +233,7 @@ async def test_redelivered_and_handled_before(world: World) -> None:
 
 
 async def test_given_back_with_the_last_count(world: World) -> None:
-    """What was delivered again is given back as the server knows it now."""
+    """A redelivered message is given back with its latest count."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)
@@ -244,7 +244,8 @@ async def test_given_back_with_the_last_count(world: World) -> None:
 
 
 async def test_release(world: World) -> None:
-    """What a client gives back it gets again, fetched anew; others do not, and it is deleted when all have it."""
+    """A released message is fetched anew and sent to the same client, not to others; it is deleted when all have
+    handled it."""
     q = world.fan_out()
     one, two = world.client(), world.client()
     one.join(q, ack=True)
@@ -293,7 +294,7 @@ async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.tes
 
 
 async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """Who leaves while something is delayed for it lets that go as well; nothing is left running for it."""
+    """A client that leaves while a message is delayed for it lets that go too; nothing is left running."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)
@@ -348,7 +349,8 @@ async def test_a_name_without_members(world: World) -> None:
 
 
 async def test_stored_for_a_name_and_the_members_leave(world: World) -> None:
-    """What is stored for a name is deleted in the queue, though every plain member has left without handling it."""
+    """A message that is stored for a name is deleted in the queue, though every plain member left without handling
+    it."""
     for copied_first in (True, False):
         q = world.fan_out()
         q.names["n"] = world.share()

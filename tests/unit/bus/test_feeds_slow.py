@@ -139,7 +139,7 @@ async def test_who_leaves_before_it_was_fetched(nursery: trio.Nursery) -> None:
 
 
 async def test_two_subscriptions_share_an_outbox(nursery: trio.Nursery) -> None:
-    """What one subscription of a connection has to wait for because the other has filled the outbox, it gets."""
+    """A subscription gets its messages although another one of the same connection has filled the outbox."""
     world = World(nursery, outbox=500)
     q, other = world.fan_out("q"), world.fan_out("other")
     client = world.client(credit=0)
@@ -156,7 +156,7 @@ async def test_two_subscriptions_share_an_outbox(nursery: trio.Nursery) -> None:
 
 
 async def test_answers_fill_the_outbox(nursery: trio.Nursery) -> None:
-    """What has to wait because answers have filled the outbox is sent once they are read."""
+    """Messages that wait because answers have filled the outbox are sent once these are read."""
     world = World(nursery, outbox=500)
     q = world.fan_out()
     client = world.client(credit=0)

@@ -1,4 +1,4 @@
-"""Whom the bus waits for: those who come back after it was killed, and the server that notes a subscriber."""
+"""The bus waits for subscribers that return after it was killed, and for the server that notes a subscriber."""
 
 from collections.abc import Mapping
 

@@ -20,7 +20,7 @@ def test_there_and_back() -> None:
 
 
 def test_a_name_without_owner() -> None:
-    """Its queue is called as it was before names had owners."""
+    """The queue of a name without owner is called as it was before names had owners."""
     assert queue_of(DurableName("orders", "billing")) == "bus:orders:billing"
     assert queue_of(DurableName("orders", "billing", "ops")) == "bus:orders:ops:billing"
 

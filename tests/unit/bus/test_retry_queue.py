@@ -46,7 +46,7 @@ async def test_in_order_and_in_batches(requests: RetryQueue[str, int], nursery: 
 
 
 async def test_what_comes_later(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """Who serves an empty queue does what comes, when it comes."""
+    """Requests that come to an empty queue are sent at once."""
     server = Server()
     nursery.start_soon(requests.serve, server.do)
     await trio.testing.wait_all_tasks_blocked()
@@ -62,7 +62,7 @@ async def test_what_the_server_refuses(
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What the server says no to is asked again a second later, before what came after it, and the log says so."""
+    """A refused request is sent again a second later, before the later ones, and the log says so."""
     server = Server()
     server.fails = [NotFound(404, "not-found", "there is no queue 'a'")]
     for number in range(5):
@@ -77,7 +77,7 @@ async def test_what_the_server_refuses(
 
 
 async def test_a_lost_connection(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """What was under way when the connection ended stays, in its place, and is done on the next one."""
+    """Requests under way when the connection ends keep their place, and are done on the next one."""
     server = Server()
     server.fails = [ServerUnavailable("gone")]
     for number in range(4):

@@ -32,7 +32,7 @@ ADMIN = Principal("ops", admin=True)
 
 
 def rights(principal: Principal | None) -> Rights:
-    """Those of a client that has become a principal, None for one that may only say who it is."""
+    """Returns the rights of a client of this principal; None: of one that may only authenticate."""
     access = SimpleNamespace(table=SimpleNamespace(anonymous=principal))
     return Rights(Caller(access, "client:1"))  # type: ignore[arg-type]
 

@@ -42,7 +42,7 @@ async def test_who_has_no_room_is_passed_over(world: World) -> None:
 
 
 async def test_nobody_has_room(world: World) -> None:
-    """What comes when all have their hands full waits, and goes to the first who has room, in order."""
+    """While all members have their hands full, messages wait, and go in order to the first with room."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True, prefetch=1)
@@ -91,7 +91,7 @@ async def test_who_comes_when_all_are_full(world: World) -> None:
 
 
 async def test_a_member_leaves(world: World) -> None:
-    """What a member had in hand when it left goes to another, in order, fetched anew."""
+    """Messages in the hands of a member that leaves go to another, in order, fetched anew."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True)
@@ -110,7 +110,7 @@ async def test_a_member_leaves(world: World) -> None:
 
 
 async def test_the_last_member_leaves(world: World) -> None:
-    """What was in hand, and what waited, is given back when the last has left; the server sends nothing more."""
+    """When the last member leaves, its messages and those that waited are given back; the server sends nothing more."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True, prefetch=1)
@@ -127,7 +127,7 @@ async def test_the_last_member_leaves(world: World) -> None:
 
 
 async def test_release(world: World) -> None:
-    """What a member gives back goes to a member, before what came later."""
+    """A released message goes to a member before later ones."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True, prefetch=1)
@@ -174,7 +174,7 @@ async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.tes
 
 
 async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """What is delayed for a member that leaves goes to another one at once, or is given back."""
+    """A message that is delayed for a leaving member goes to another one at once, or is given back."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True)
@@ -211,7 +211,7 @@ async def test_prefetch_is_what_the_members_take(world: World) -> None:
 
 
 async def test_gone_while_it_waited(nursery: trio.Nursery) -> None:
-    """What somebody else has deleted while it waited for room is passed over."""
+    """A message that was deleted while it waited for room is skipped."""
     world = World(nursery, outbox=100)
     share = world.share()
     client = world.client()
@@ -224,7 +224,7 @@ async def test_gone_while_it_waited(nursery: trio.Nursery) -> None:
 
 
 async def test_redelivered(world: World) -> None:
-    """What is in a member's hands is not sent to another when the server delivers it again."""
+    """A redelivered message that is in a member's hands is not sent to another."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True)
@@ -235,7 +235,7 @@ async def test_redelivered(world: World) -> None:
 
 
 async def test_it_comes_after_the_last_has_left(world: World) -> None:
-    """What was on its way when the last member left is given back."""
+    """A message that was on its way when the last member left is given back."""
     share = world.share()
     client = world.client()
     client.join(share)

@@ -38,7 +38,7 @@ class FakeConnection:
 
 
 class Scripted(Upstream):
-    """Its server answers as `answers` says, or else with the request itself. asked: every request."""
+    """A server that answers as `answers` says, or else with the request itself. asked: every request."""
 
     def __init__(self) -> None:
         async def prepare(upstream: Upstream) -> None:
@@ -165,7 +165,8 @@ async def test_a_name_that_ends_meanwhile(upstream: Scripted, autojump_clock: tr
 
 
 async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
-    """What could be copied is not copied again; the rest is tried until it works; other queues do not wait for that."""
+    """Copies that succeeded are not repeated; the rest is tried until it works, and other queues do not wait for
+    that."""
     full, other = FanOut("full", upstream, 100, 100), FanOut("other", upstream, 100, 100)
     room = [1, 2]
 
@@ -204,7 +205,7 @@ class Stopping(FakeConnection):
 
 
 async def test_a_server_that_is_stopping(nursery: trio.Nursery) -> None:
-    """What it refuses waits for the end of the connection, and counts as lost with that: it is asked for again."""
+    """Requests that a stopping server refuses count as lost with the connection: they are sent again."""
 
     async def prepare(upstream: Upstream) -> None: ...
 
@@ -315,7 +316,8 @@ class IdleConnection(FakeConnection):
 async def test_who_waits_for_a_connection_is_told_of_the_next_one(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also when a connection ends before it was prepared: a subscriber that came meanwhile waited for ever."""
+    """A connection that ends before it was prepared wakes those that wait for the next one: a subscriber that came
+    meanwhile waited for ever."""
     cuts = [ServerUnavailable("cut"), ServerUnavailable("cut again")]
 
     async def prepare(upstream: Upstream) -> None:

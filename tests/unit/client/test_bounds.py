@@ -74,7 +74,7 @@ def test_times(name: str, call: Callable[[Any], object]) -> None:
     ],
 )
 def test_counts(name: str, call: Callable[[Any], object]) -> None:
-    """So is a count or an id that is none."""
+    """An invalid count or id is refused too."""
     for value in (-1, 10**18, 1.5, "1", True):
         with pytest.raises((ValueError, TypeError), match=f"^{name} is a whole number"):
             call(value)

@@ -142,7 +142,7 @@ def test_without_ack() -> None:
 
 @pytest.mark.parametrize("request_", [DeleteMessage("q", 1), ReleaseMessage("q", 1, delay=5)])
 def test_settled_by_hand(request_: DeleteMessage | ReleaseMessage) -> None:
-    """What was deleted or released in the loop is not acknowledged again; only what is in hand can be."""
+    """A message that was deleted or released in the loop is not acknowledged again; only one in hand can be."""
     driven = Driven()
     driven.subscribe()
     driven.deliver(1, 2)
@@ -162,7 +162,8 @@ def test_settled_by_hand(request_: DeleteMessage | ReleaseMessage) -> None:
 
 @pytest.mark.parametrize(("code", "told"), [(404, 0), (409, 0), (501, 1)])
 def test_answers_to_acknowledgements(code: int, told: int) -> None:
-    """That a message was somebody else's by then is nothing to the loop; any other refusal is told, and it goes on."""
+    """An acknowledgement for a message that went to somebody else is ignored; any other refusal is reported, and the
+    loop goes on."""
     driven = Driven()
     driven.subscribe()
     driven.deliver(1)
@@ -177,8 +178,8 @@ def test_answers_to_acknowledgements(code: int, told: int) -> None:
 
 
 def test_an_outage_with_a_message_in_hand() -> None:
-    """Its acknowledgement is dropped, and so is what had been sent ahead: all of it comes again. It is said once, and
-    once that it is over."""
+    """In an outage, the acknowledgement of the message in hand is dropped, and so is what had been sent ahead: all of
+    it comes again. The log says once that it began, and once that it is over."""
     driven = Driven(pauses=pauses)
     driven.subscribe()
     driven.deliver(1, 2)
@@ -232,7 +233,7 @@ def test_refusals_that_may_pass(code: int, kind: str) -> None:
     ("code", "error"), [(404, NotFound), (501, NotImplementedByServer), (400, Exception), (401, Exception)]
 )
 def test_refusals_that_stay(code: int, error: type[Exception]) -> None:
-    """What is wrong with the subscription itself is raised."""
+    """An error about the subscription itself is raised."""
     driven = Driven()
     driven.go()
     driven.flush()
@@ -242,7 +243,7 @@ def test_refusals_that_stay(code: int, error: type[Exception]) -> None:
 
 
 def test_what_is_no_bus() -> None:
-    """Where something else answers, no further attempt is made."""
+    """If something else answers, no further attempt is made."""
     driven = Driven()
     driven.go()
     driven.come(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -265,8 +266,8 @@ def test_a_bus_that_does_not_answer() -> None:
 
 
 def test_a_bus_without_its_server() -> None:
-    """That it does not take the subscription is said once in a wait, over several connections, and again in the next.
-    Who insists and is patient waits for as long as it takes."""
+    """A bus without its server refuses the subscription: the log says so once in a wait, over several connections, and
+    again in the next. A patient client waits for as long as it takes."""
     driven = Driven(pauses=pauses)
     with driven.bus.without_retry(patient=True):
         assert driven.go() == Read(LATE)
@@ -335,8 +336,8 @@ def test_leaving() -> None:
 
 
 def test_messages_before_the_subscription() -> None:
-    """What the bus sent because it took the client for a silent one counts as handled, so it is handed out; of queues
-    that were not asked for, it is dropped."""
+    """A message that the bus sent unasked, before the subscription, counts as handled, so it is handed out; one of
+    other queues is dropped."""
     driven = Driven()
     assert driven.go() == Read(LATE)
     driven.flush()
@@ -349,8 +350,8 @@ def test_messages_before_the_subscription() -> None:
 
 
 def test_a_message_that_comes_unasked_and_again() -> None:
-    """What the bus sent to a client that it took for a silent one goes back to its queue, and comes again: it is handed
-    out once, and acknowledged when it comes as asked for."""
+    """A message that the bus sent unasked, and sends again for the subscription, is handed out once, and acknowledged
+    the second time."""
     driven = unasked()
     assert driven.given().mid == 7
     assert driven.go() == Send()

@@ -314,7 +314,8 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
     ],
 )
 def test_wrong_kinds_of_arguments(call: Callable[[], Generator[asking.Exchange, Message, Any]]) -> None:
-    """What cannot be meant is a TypeError before anything is sent: no id, two ids, a number as payload, one as many."""
+    """Arguments of the wrong kind are a TypeError before anything is sent: no id, two ids, a number as payload, one as
+    many."""
     with pytest.raises(TypeError):
         next(call())
 
@@ -353,7 +354,7 @@ def test_push_many_goes_in_lists_of_1000() -> None:
 
 @pytest.mark.parametrize("character", [b"a", b"&", b"\n", b"\r", b"<", b">", b"\x00", b"\xff", "é".encode()])
 def test_lists_stay_under_a_documents_size(character: bytes) -> None:
-    """However long a payload gets when it is written, a list stays under what a server takes by default."""
+    """A list stays under the bytes that a server takes by default, however long its payloads are when written."""
     payloads = [character * 700_000] * 12
     written = [len(Peer().send(PushMessage("q", messages=batch))) for batch in batches.drafts_in_batches(payloads)]
     assert len(written) > 1

@@ -146,8 +146,7 @@ def test_an_error_without_req_answers_whoever_waits() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(413, "too-large"), (408, "timeout")])
 def test_an_error_about_a_document_answers_its_request(code: int, kind: str) -> None:
-    """What is wrong with one document is said to the first that has no answer, as answers come in order; the others
-    are not told that their requests were bad."""
+    """An error about a document goes to the oldest unanswered request; the others are not told that theirs were bad."""
     session = Session()
     first, second = (ask(session, PushMessage("q", b"x"))[0] for _ in range(2))
     come(session, Peer().send(Error(code, kind, "why")))
@@ -292,7 +291,7 @@ def test_a_dropped_answer() -> None:
 
 
 def test_an_answer_that_came_as_it_was_dropped() -> None:
-    """What is dropped after its answer has come is given back at once; a subscription is ended."""
+    """Messages of an answer that comes as its call is dropped are given back at once; a subscription is ended."""
     session = Session()
     pending, asked = ask(session, ReceiveMessage("q"))
     come(session, answer_bytes(asked, messages=[Delivery(1, b"x", "q")]))

@@ -13,7 +13,7 @@ from qs_pipeline.files import LocalFiles
 
 
 def test_partitions_are_named_as_hive_names_them() -> None:
-    """What would be taken for something else in a path is escaped; letters of any language are not."""
+    """Characters with a meaning in paths are escaped; letters of any language are not."""
     assert partition("orders") == "queue=orders"
     assert partition("a/b=c%d:e") == "queue=a%2Fb%3Dc%25d%3Ae"
     assert partition("Aufträge 2") == "queue=Aufträge 2"
@@ -64,7 +64,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", json.dumps({"format": 99}).encode()])
 def test_a_damaged_state_is_told(tmp_path: Path, damage: bytes) -> None:
-    """And not overwritten."""
+    """A damaged state is reported, and not overwritten."""
     files = LocalFiles(str(tmp_path))
     files.replace("_qs/archive.json", damage)
     with pytest.raises(errors.PipelineError, match="damaged"):

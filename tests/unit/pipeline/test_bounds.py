@@ -24,7 +24,7 @@ class Asked:
 
 @given(st.sets(st.integers(1, GREATEST)))
 def test_any_set(mids: set[int]) -> None:
-    """Whatever ids there are, 0 when there are none."""
+    """The greatest id is found in any set of ids; it is 0 when there are none."""
     assert greatest(Asked(sorted(mids)).after) == max(mids, default=0)
 
 

@@ -14,7 +14,7 @@ def written(root: Path, log: str, batch: int, text: str = 'v1\n{"a":1}\n{"seq":3
 
 
 def test_a_torn_log_is_mended(tmp_path: Path) -> None:
-    """What a loss of power left empty or torn at the end goes, with its checksum; what is before it stays."""
+    """An empty or torn log entry at the end is removed, with its checksum; earlier ones stay."""
     for batch in (8, 9, 10):
         written(tmp_path, OFFSETS, batch)
     written(tmp_path, OFFSETS, 11, 'v1\n{"a":1}\n{"se')

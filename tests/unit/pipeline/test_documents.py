@@ -62,7 +62,7 @@ SYNTAX: list[tuple[str | bytes, str]] = [
 @pytest.mark.parametrize(("body", "reason"), SYNTAX)
 @pytest.mark.parametrize("validated", [True, False])
 def test_a_payload_is_one_document(tmp_path: Path, body: str | bytes, reason: str, validated: bool) -> None:
-    """Whatever the schema: what is no single XML document does not fit, and nothing is expanded."""
+    """With any schema, a payload that is no single XML document does not fit, and no entity is expanded."""
     rules = Rules(NUMBERS, xsd=xsd(tmp_path) if validated else None)
     assert reason in (misfit(rules, body) or "fits")
 
@@ -84,8 +84,8 @@ def test_a_payload_is_one_document(tmp_path: Path, body: str | bytes, reason: st
     ],
 )
 def test_an_xsd_is_validated_by(tmp_path: Path, body: str, reason: str | None) -> None:
-    """Its root, what is missing, repeated or too much, and values: the first fault is told, in less than 600
-    characters."""
+    """An XSD validates the root, missing, repeated and superfluous elements, and values: the first fault is told, in
+    less than 600 characters."""
     told = misfit(Rules(NUMBERS, "order", xsd(tmp_path)), body)
     assert (told is None) if reason is None else (told is not None and reason in told and len(told) < 600)
 
@@ -120,7 +120,8 @@ def test_many_faults_take_no_longer_than_few(tmp_path: Path) -> None:
     ],
 )
 def test_columns_are_compared_with_a_document(body: str, reason: str | None) -> None:
-    """What has no room in its column, and what is NOT NULL and missing; elements without a column are left out."""
+    """A value without room in its column, and a missing one that is NOT NULL, do not fit; elements without a column are
+    left out."""
     inside = StructType([StructField("id", IntegerType())])
     kinds = columns(
         "id", id=IntegerType(), item=ArrayType(StringType()), sub=inside, map=MapType(StringType(), IntegerType())
@@ -153,7 +154,7 @@ def test_a_root_that_is_asked_for(root: str | None, body: str, fits: bool) -> No
 
 
 def test_values_that_spark_may_not_read_are_named() -> None:
-    """They are no misfit here: what Spark reads is for Spark to say."""
+    """Values that Spark may not read are no misfit here: Spark decides."""
     rules = Rules(columns(id=IntegerType(), f=DoubleType(), d=DateType(), _at=IntegerType(), s=StringType()))
     cases = {
         "<o><id>2147483648</id></o>": "o/id is '2147483648', which its column of the type int cannot hold",
@@ -188,7 +189,8 @@ PART = '<xs:simpleType name="%s"><xs:restriction base="%s"/></xs:simpleType>'
 
 
 def test_files_that_an_xsd_includes_go_with_it(tmp_path: Path) -> None:
-    """They are read once, at the start, from beside the file that names them: tasks have them without a file."""
+    """Files that an XSD includes are read once, at the start, from beside the file that names them: tasks have them
+    without a file."""
     folder = tmp_path / "sub dir"
     folder.mkdir()
     files = {

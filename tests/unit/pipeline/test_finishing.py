@@ -1,4 +1,4 @@
-"""What is looked at, and told, before a run and after it, without Spark: states of routes, checkpoints, causes."""
+"""The checks before and after a run, without Spark: states of routes, checkpoints, causes."""
 
 import errno
 import json
@@ -197,7 +197,7 @@ KeyError: b
     ],
 )
 def test_the_cause_of_other_trouble(text: str, said: str) -> None:
-    """Not where it was noticed, but what it was."""
+    """The cause of an error is its origin, not where it was noticed."""
     assert str(from_text(text)).startswith(said)
 
 

@@ -14,7 +14,7 @@ from qs_pipeline.offsets import INITIAL, Offset
 
 @given(st.integers(1, 10**18), st.integers(1, 10**5), st.integers(0, 10**12), st.text(max_size=20))
 def test_round_trip(seq: int, count: int, size: int, checksum: str) -> None:
-    """What is read is what was written, and what is written again is the same text: Spark compares texts."""
+    """An offset is read as written, and written again as the same text: Spark compares texts."""
     offset = Offset.of(Claim(seq, count, size, 1, 2, checksum))
     text = json.dumps(offset.to_json())
     assert Offset.from_json(json.loads(text)) == offset

@@ -52,7 +52,7 @@ def test_a_request_that_was_cut_off() -> None:
 
 
 def test_a_connection_that_ends() -> None:
-    """What was asked and not answered is not known: the caller asks again."""
+    """A request without an answer may or may not have been done: the caller asks again."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read(), GetMessage("q", 0))

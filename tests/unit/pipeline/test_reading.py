@@ -49,7 +49,7 @@ def test_a_new_reader_does_nothing() -> None:
     ],
 )
 def test_limits(ledger: Ledger, options: dict[str, int], limit: ReadLimit, counts: list[int]) -> None:
-    """What Spark is told, and what it then gives to bound each batch."""
+    """The stream announces its limits to Spark, and bounds each batch by those that Spark then gives."""
     reader = _reader(ledger, **options)
     assert reader.getDefaultReadLimit() == limit
     offset, found = INITIAL.to_json(), []
@@ -82,7 +82,8 @@ def test_the_initial_offset(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_what_is_available_now(ledger: Ledger) -> None:
-    """What is pushed after the run's beginning is not read by it, be the queue empty at first or not."""
+    """A run with available-now does not read messages pushed after its beginning, whether the queue was empty or
+    not."""
     reader = _reader(ledger)
     reader.prepareForTriggerAvailableNow()
     ledger.push(b"later")

@@ -51,7 +51,7 @@ def test_halves(count: int, parts: int, data: st.DataObject) -> None:
     ],
 )
 def test_how_many_partitions(count: int, size: int, wanted: int | None, parts: int) -> None:
-    """As many as asked for, else as many as it is worth; none is empty."""
+    """There are as many partitions as asked for, else as many as pay; none is empty."""
     assert len(partitions(count, size, wanted)) == parts
 
 

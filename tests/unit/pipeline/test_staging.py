@@ -59,7 +59,7 @@ def test_two_tasks_and_their_commit(ledger: Ledger) -> None:
 
 
 def test_an_answer_that_is_lost(ledger: Ledger) -> None:
-    """What may or may not have arrived is sent again under another attempt, and published once."""
+    """A part whose answer was lost is sent again under another attempt, and published once."""
     losses = itertools.cycle([True, False, False])
 
     def trouble(name: str) -> None:

@@ -23,7 +23,7 @@ qs_pipeline.errors.NoServerError: no queue server at 127.0.0.1:9 (Connection ref
 
 
 def test_the_last_of_our_errors_in_a_text_is_the_cause() -> None:
-    """Its class is known again, and nothing of Spark's is told."""
+    """The class of our last error in a text is recognized, without Spark's text."""
     found = from_text(WORKER)
     assert type(found) is errors.NoServerError
     assert str(found) == "no queue server at 127.0.0.1:9 (Connection refused): start one; tried for 60 s"

@@ -114,7 +114,7 @@ def test_a_program_of_bucker() -> None:
 
 
 def test_none_is_no_text() -> None:
-    """What may be left out may be None; what every message has may not."""
+    """Optional fields may be None, required ones may not."""
     subscribe = Subscribe(None, name=None)
     subscribe.qid = None
     with pytest.raises(TypeError):

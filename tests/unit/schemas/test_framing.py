@@ -103,7 +103,7 @@ def test_bom(size: int) -> None:
 
 @pytest.mark.parametrize(("data", "code", "says"), CLOSING, ids=[repr(row[0][:30]) for row in CLOSING])
 def test_unreadable(data: bytes, code: int, says: str) -> None:
-    """What cannot be framed is 400 and closes, says why, and nothing after it is read."""
+    """Bytes that cannot be framed are 400 with the reason; the stream closes, and nothing after them is read."""
     for size in (1, 3, 10_000):
         framer = Framer()
         with pytest.raises(ProtocolError) as caught:
@@ -189,7 +189,7 @@ def test_elements_exact(size: int) -> None:
     ],
 )
 def test_elements_unreadable(end: bytes, says: str, size: int) -> None:
-    """What cannot be framed closes the stream also in a document that is over the bound already."""
+    """Bytes that cannot be framed close the stream, also in a document that is over the bound already."""
     (found,) = documents(b"<a>" + b"<b><c/></b>" * 10 + end + PING, size, Limits(elements=4))
     assert isinstance(found, str)
     assert says in found
@@ -223,7 +223,7 @@ def test_refused_document_keeps_its_req(size: int) -> None:
 
 @pytest.mark.parametrize("req", [b"\0", b"a&amp;b", b"\xff\xfe\x01", b"a\tb", b'it is "x"', b"x" * 129])
 def test_refused_document_with_a_strange_req(req: bytes) -> None:
-    """What is not written as it is read, or cannot be sent back at all, is not sent back: the refusal is sent."""
+    """A req that is written otherwise than read, or cannot be sent, is left out of the refusal."""
     with pytest.raises(ProtocolError) as caught:
         feed(Framer(Limits(depth=2)), b"<qs req='%b'><a><b/></a></qs>" % req, 1000)
     assert caught.value.req is None
@@ -359,7 +359,7 @@ BOMBS = {
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
 @pytest.mark.parametrize("elements", [20_000, 1])
 def test_linear(data: bytes, elements: int, meter: Meter) -> None:
-    """However long what is open grows in tiny pieces, no byte is looked at more than a fixed number of times."""
+    """However long an open document grows in tiny pieces, each byte is read at most a fixed number of times."""
     framer = Framer(Limits(elements=elements))
     framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
     framer.buffer = MeteredBuffer()
@@ -397,7 +397,7 @@ def test_lists_in_pieces(size: int) -> None:
 
 
 def test_lists_that_are_wrong() -> None:
-    """What is wrong in a list that comes in pieces is found as soon as it has come."""
+    """A fault in a list that arrives in pieces is found as soon as it has arrived."""
     for bad in (b'<mid receives="<">1</mid>', b"<mid>1</message>", b"<message><payload>a</message>", b"<!DOCTYPE>"):
         framer = Framer()
         framer.feed(b"<qs><op><a/></op><messages>" + ENTRIES[0])

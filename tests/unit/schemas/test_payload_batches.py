@@ -23,7 +23,7 @@ LISTS = st.lists(PAYLOADS, max_size=5) | st.lists(PAYLOADS, min_size=60, max_siz
 @given(LISTS)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_written_as_each(payloads: list[bytes]) -> None:
-    """Whatever stands beside it in the list."""
+    """A payload is written the same whatever stands beside it in the list."""
     assert escape_payloads(payloads) == [escape_payload(payload) for payload in payloads]
 
 

@@ -59,7 +59,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
 def test_malformed(document: bytes, says: str) -> None:
-    """What is no well-formed XML in UTF-8 is 400, says so, and ends the stream."""
+    """A document that is no well-formed XML in UTF-8 is 400 with the reason, and ends the stream."""
     found = fault(document)
     assert (found.error.code, found.error.kind, found.error.closes) == (400, "bad-request", True)
     assert found.text.startswith("not well-formed: ")
@@ -133,7 +133,7 @@ INVALID = [
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in INVALID], ids=[row[0] for row in INVALID])
 def test_invalid(document: bytes, says: str) -> None:
-    """What is XML and breaks the contract is 400 under its req, says what is wrong, and the stream goes on."""
+    """XML that breaks the contract is 400 under its req with the fault, and the stream goes on."""
     found = fault(document)
     assert (found.error.code, found.error.kind, found.error.closes, found.req) == (400, "bad-request", False, "r1")
     assert says in found.text
@@ -152,7 +152,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
 def test_refused_before_the_schema(document: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could be there very often is refused without asking the schema, which would log each."""
+    """Faults that may occur very often are refused without the schema, which would log each."""
     monkeypatch.setattr(sys.modules["qs_schemas.parsing"], "_SCHEMA", None)
     with pytest.raises(ProtocolError, match=says):
         read_document(document)
@@ -283,7 +283,7 @@ def test_what_a_server_takes_for_a_request(kind: str) -> None:
     ],
 )
 def test_parse_alone_is_hardened(document: bytes) -> None:
-    """What no framer would hand over is refused by the parser itself too, and no entity is ever read."""
+    """The parser itself also refuses what no framer would pass on, and reads no entity."""
     with pytest.raises(ProtocolError) as caught:
         parse(document)
     assert caught.value.error.closes

@@ -173,13 +173,13 @@ def test_uncarriable() -> None:
 
 
 def test_escape() -> None:
-    """What a line reader or attribute normalization would change is written as a reference."""
+    """Characters that a line reader or attribute normalization would change are written as references."""
     assert escape("a\t\r\n\"'<&>\U0001f600 ") == "a&#9;&#13;&#10;&quot;'&lt;&amp;&gt;\U0001f600 "
 
 
 @pytest.mark.parametrize("text", ["A", "A===", "@@@@", "é", "AA=A", "AAAA\u00a0"])
 def test_bad_base64(text: str) -> None:
-    """What is no base64 is a ValueError."""
+    """Invalid base64 is a ValueError."""
     with pytest.raises(ValueError, match=r".+"):
         from_base64(text)
 

@@ -49,7 +49,7 @@ Session = tuple[TlsChannel, TlsChannel]
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 300_000])
 def test_both_ways(session: Session, size: int) -> None:
-    """What one side sends, the other receives, whatever its size."""
+    """Each side receives what the other sends, whatever its size."""
     for sender, taker in (session, session[::-1]):
         data = random.Random(size).randbytes(size)
         sender.send(memoryview(data))
@@ -75,14 +75,14 @@ def test_any_pieces(session: Session) -> None:
 
 
 def test_one_record_for_what_is_sent_together(session: Session) -> None:
-    """What is given to `send` at once is one record."""
+    """Bytes that are given to `send` at once are one record."""
     session[0].send(b"x" * 16_384)
     data = session[0].take()
     assert int.from_bytes(data[3:5], "big") == len(data) - 5
 
 
 def test_sent_before_the_handshake() -> None:
-    """What is sent too early follows the handshake, in order."""
+    """Bytes sent before the handshake follow it, in order."""
     client, server = pair()
     client.send(b"one ")
     client.send(b"two")
@@ -109,7 +109,7 @@ def test_the_end(session: Session) -> None:
 
 
 def test_the_last_answer(session: Session) -> None:
-    """What comes together with the end is received, also by a side that has ended itself before."""
+    """Bytes that come together with the end are received, also by a side that has ended before."""
     client, server = session
     client.close()
     assert server.receive(client.take()) == b""
@@ -122,7 +122,7 @@ def test_the_last_answer(session: Session) -> None:
 
 
 def test_closed_while_more_arrives(session: Session) -> None:
-    """What arrives after `close` does no harm, whether it can still be read or not."""
+    """Bytes that arrive after `close` do no harm, readable or not."""
     client, server = session
     client.send(b"on its way")
     data = client.take()
@@ -172,7 +172,7 @@ def test_a_record_that_is_too_long(session: Session, size: int) -> None:
 @pytest.mark.parametrize("data", [b"<qs/>", b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\x01\x00\x02", b"\0"])
 @pytest.mark.parametrize("side", [0, 1])
 def test_no_tls(data: bytes, side: int) -> None:
-    """Whoever speaks something else is told nothing."""
+    """A peer that speaks something else gets no answer."""
     channel = pair()[side]
     channel.take()
     with pytest.raises(TlsError, match="does not speak TLS"):
@@ -261,6 +261,6 @@ def test_no_host_name(host: str) -> None:
 
 
 def test_it_is_not_imported_with_the_package() -> None:
-    """Who imports the contract does not import ssl."""
+    """Importing the contract does not import ssl."""
     code = "import sys, qs_schemas; sys.exit('ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,7 +15,7 @@ _BENCH = str(PROJECT / "scripts" / "bench")
 
 @pytest.fixture(name="bench")
 def _bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """Its modules: they find each other as scripts do, and are forgotten afterwards."""
+    """Imports the modules of the bench as scripts find each other, and forgets them afterwards."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(_BENCH)
     import compare_docs

@@ -69,7 +69,7 @@ async def listed(running: Serving) -> list[int]:
 
 
 async def test_the_task_sleeps_on(running: Serving, autojump_clock: Clock) -> None:
-    """Whatever is answered at once, alone, pipelined or in pieces, wakes no task of a connection."""
+    """Requests that are answered at once, alone, pipelined or in pieces, wake no task of a connection."""
     clients = [running.connect() for _ in range(5)]
     for client in clients:
         await client.ask(PING)
@@ -106,7 +106,7 @@ async def test_nor_does_a_batch_in_the_thread_wake_it(tmp_path: Path, gate: Gate
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 async def test_documents_in_pieces(running: Serving, autojump_clock: Clock, size: int) -> None:
-    """However the bytes are cut, every request is answered once, in order."""
+    """Every request is answered once, in order, however the bytes are cut."""
     client = running.connect()
     data = "".join(push("q", str(number), req=str(number)) + request("ping", req=f"p{number}") for number in range(3))
     for start in range(0, len(data), size):
@@ -118,7 +118,8 @@ async def test_documents_in_pieces(running: Serving, autojump_clock: Clock, size
 
 
 async def test_more_than_a_batch_takes(running: Serving, autojump_clock: Clock) -> None:
-    """What is more than one group takes, by count or by messages, is done in several, in order, others in between."""
+    """Requests beyond one group, by count or by messages, are done in several groups, in order, with others in
+    between."""
     client, other = running.connect(), running.connect()
     await client.send(*(request("ping", req=str(number)) for number in range(700)))
     assert [req(line) for line in await client.lines(700)] == [str(number) for number in range(700)]
@@ -135,7 +136,7 @@ async def test_more_than_a_batch_takes(running: Serving, autojump_clock: Clock) 
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
 async def test_what_others_have_done_is_known(tmp_path: Path, durability: Durability) -> None:
-    """What another program has put into a directory or taken out of it before a request is answered for at once."""
+    """A request sees what other programs put into a directory or took out of it before."""
     async with serving(tmp_path / "root", durability=durability) as running:
         clients = [running.connect() for _ in range(2)]
         directory = running.root / "q"
@@ -205,7 +206,7 @@ async def test_half_closed_behind_requests(running: Serving, autojump_clock: Clo
 
 
 async def test_a_slow_reader(tmp_path: Path, autojump_clock: Clock) -> None:
-    """Who does not read its answer has nothing more done, and goes on where it was; reading again, it is as any."""
+    """A client that does not read its answer has nothing more done; when it reads again, it goes on where it was."""
     limits = ServerLimits(outbox=500)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
         slow = running.connect(lockstep=True)
@@ -233,7 +234,7 @@ async def test_a_request_that_subscribes(running: Serving, autojump_clock: Clock
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
 async def test_a_subscription_has_begun_when_it_is_answered(tmp_path: Path, durability: Durability) -> None:
-    """What anybody asks for after a subscribe has been answered finds it served."""
+    """A subscription is served from the moment of its answer."""
     async with serving(tmp_path / "root", durability=durability) as running:
         producer = running.connect()
         clients = [running.connect() for _ in range(10)]
@@ -254,7 +255,7 @@ async def test_a_subscription_has_begun_when_it_is_answered(tmp_path: Path, dura
 
 
 async def test_what_comes_meanwhile(tmp_path: Path, gate: Gate) -> None:
-    """What a client sends while its request is in the thread is done after it."""
+    """Requests that arrive while one of the client's is in the thread are done after it."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         client, other = await held_in_the_thread(running, gate, push("q", "1", req="1"))
         await client.send(push("q", "2", req="2"), receive("q", max=5, req="3"))
@@ -270,7 +271,7 @@ async def test_what_comes_meanwhile(tmp_path: Path, gate: Gate) -> None:
 
 
 async def test_stop_in_the_middle(tmp_path: Path, gate: Gate) -> None:
-    """What is in the thread as the server stops is answered; what is behind it, read or not, is refused."""
+    """At a stop, the request in the thread is answered; those behind it, read or not, are refused."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         pings = [request("ping", req=str(number)) for number in range(300)]
         client, other = await held_in_the_thread(running, gate, push("q", "1", req="first"), *pings)

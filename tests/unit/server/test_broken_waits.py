@@ -38,7 +38,7 @@ async def test_a_clock_that_is_set_back(tmp_path: Path, autojump_clock: Clock) -
 
 
 async def test_a_queue_that_is_deleted(tmp_path: Path, autojump_clock: Clock) -> None:
-    """Who waits for a queue that is deleted is told so at once."""
+    """A receive that waits for a deleted queue fails at once."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         consumer, other = await waiting(running, wait=600), running.connect()
         await other.ask(request("delete-queue", "<qid>q</qid>"))
@@ -61,7 +61,7 @@ async def test_a_receive_that_fails_passes_on(tmp_path: Path, autojump_clock: Cl
 
 
 async def test_read_ahead_is_bounded_over_several_waits(tmp_path: Path, autojump_clock: Clock) -> None:
-    """What comes during waits is read up to the bound on bytes, however many waits there are in a row."""
+    """During waits, requests are read up to the bound on bytes, however many waits follow each other."""
     limits = ServerLimits(outbox=200_000)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
         client = running.connect(lockstep=True)

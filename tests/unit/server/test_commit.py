@@ -97,7 +97,7 @@ async def gathered(running: Serving, disk: FaultyDisk, *documents: str) -> list[
 
 
 async def test_pushes_of_several_connections_share_a_commit(tmp_path: Path, disk: FaultyDisk) -> None:
-    """What 20 connections push while one commit is on its way is covered by the next one: one sync of the directory."""
+    """One commit, with one sync of the directory, covers what 20 connections push during the commit before."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         answers = await gathered(running, disk, *(push("q", str(number)) for number in range(20)))
         assert [code(answer) for answer in answers] == [0] * 20
@@ -325,8 +325,8 @@ async def test_leases_that_cannot_be_ended(
 
 
 async def test_a_push_and_a_receive_in_one_batch(tmp_path: Path, disk: FaultyDisk) -> None:
-    """What is pushed and received in one batch, and could not be synced, is refused to the one and not given to the
-    other."""
+    """If a push and its receive are in one batch whose sync fails, the push is refused and the message is not given
+    out."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         disk.faults["bad"] = errno.ENOSPC
         client = running.connect()
@@ -368,7 +368,7 @@ async def test_a_purge_lets_others_in_between(tmp_path: Path, autojump_clock: Cl
 
 
 async def test_a_purge_takes_only_what_was_there(tmp_path: Path, autojump_clock: Clock) -> None:
-    """What is pushed while a purge runs stays, and the count is of what was removed, in flight and delayed too."""
+    """Messages pushed while a purge runs stay, and the count is of the removed ones, in flight and delayed too."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         purging, other = running.connect(), running.connect()
         await other.ask(push_list("q", *["x"] * 1000), receive("q", max=3), push("q", "later", delay=60))

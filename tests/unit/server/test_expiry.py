@@ -105,7 +105,7 @@ async def test_beside_others(autojump_clock: MockClock) -> None:
 
 
 async def test_a_failure(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """What could not be done is tried again a second later."""
+    """A failed expiry is tried again a second later."""
     engine = DueEngine(10)
     engine.failure = OSError(28, "No space left on device")
     loop, _ = loop_of(engine)

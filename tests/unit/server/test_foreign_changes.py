@@ -1,4 +1,4 @@
-"""What other programs change in the directories is looked at, however slow the disk is."""
+"""The server looks at changes of other programs in the directories, however slow the disk is."""
 
 from collections.abc import Callable, Iterator
 from itertools import count

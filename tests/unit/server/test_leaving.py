@@ -1,4 +1,4 @@
-"""What a connection held that has ended: it is given back in slices, and whatever happens meanwhile, all of it."""
+"""The messages of an ended connection are given back in slices, and all of them, whatever happens meanwhile."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,8 +120,8 @@ async def test_a_batch_that_fails(bench: Bench) -> None:
 
 
 def test_what_happens_meanwhile(bench: Bench) -> None:
-    """What has not been given back yet can be deleted by whoever knows of it, and by its window's end; then it is left
-    alone, also when somebody else holds it by now."""
+    """A message not given back yet can be deleted, and its window can end; then it is left alone, also if another
+    client holds it."""
     bench.subscriptions.drop(bench.first)
     bench.subscriptions.give_back()
     bench.storage.queue("q").delete(Receipt(bench.mids[200]))
@@ -157,7 +157,7 @@ def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
 
 
 def test_the_engine_is_closed_meanwhile(bench: Bench) -> None:
-    """What has not been given back when the engine is closed is ready when its window ends."""
+    """A message not given back when the engine is closed is ready when its window ends."""
     bench.subscriptions.drop(bench.first)
     bench.subscriptions.give_back()
     bench.storage.close()
@@ -236,7 +236,7 @@ async def test_an_acknowledgement_from_elsewhere_meanwhile(running: Serving, aut
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
 async def test_a_server_that_stops_gives_everything_back(tmp_path: Path, durability: Durability) -> None:
-    """Also what takes many slices is ready before the engine is closed."""
+    """A stop gives back what takes many slices before the engine is closed."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, pushed = await holder(running, 1000)
         engine, close = running.storage, running.storage.close
@@ -255,8 +255,8 @@ async def test_a_server_that_stops_gives_everything_back(tmp_path: Path, durabil
 
 
 async def test_a_purge_and_a_delete_of_what_many_hold(tmp_path: Path, autojump_clock: Clock) -> None:
-    """Both end what subscribers hold, and there is room again for what comes next; the req of a subscription that has
-    ended by it is free."""
+    """A purge and a delete end what subscribers hold, and make room for the next messages; the req of a subscription
+    that ends so is free."""
     async with serving(tmp_path / "root", clock_of(autojump_clock), queues=("q", "r")) as running:
         client, _ = await holder(running, 600)
         other = running.connect()

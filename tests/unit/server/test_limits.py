@@ -1,4 +1,4 @@
-"""What bounds a connection: unanswered requests, unread answers, slow documents, and how many connections there are."""
+"""The limits of connections: unanswered requests, unread answers, slow documents, and their number."""
 
 from pathlib import Path
 
@@ -214,7 +214,7 @@ async def test_a_refused_connection_that_has_gone(tmp_path: Path, autojump_clock
 
 
 async def test_a_fault_that_closes_comes_after_the_answers(running: Serving, autojump_clock: Clock) -> None:
-    """What was asked before bytes that are no XML is done and answered first; nothing behind them is."""
+    """Requests before bytes that are no XML are done and answered first; nothing behind them is."""
     client = running.connect()
     await client.send(push("q", "1"), "<qs<", push("q", "2"))
     answers = await client.rest()

@@ -141,7 +141,7 @@ def test_pushes_that_were_done_together_are_not_refused(place: Place, run: Calla
 
 
 def test_a_queue_that_may_not_last_is_refused(place: Place, run: Callable[..., None]) -> None:
-    """What is pushed to a queue that was made in the same batch is refused with it, though it is in the log."""
+    """A push to a queue that was made in the same batch is refused with it, though it is in the log."""
     place.queue("q")
 
     def push_to_new() -> None:

@@ -51,7 +51,7 @@ def test_one_object(registry: QueueRegistry[Queue], tmp_path: Path) -> None:
 
 
 def test_names_do_not_change(registry: QueueRegistry[Queue]) -> None:
-    """Whoever goes through the names sees them as they were, while other threads add and remove some."""
+    """An iteration over the names is not disturbed by other threads that add and remove some."""
     registry.create("q", Options())
     before = registry.queues()
     registry.create("r", Options())

@@ -1,5 +1,5 @@
-"""What clients may still do when they become somebody else, or when the access file is read again: nothing is lost, and
-nothing is sent to those who may not have it."""
+"""When a client becomes another principal, or the access file is read again, nothing is lost, and nothing is sent to
+clients that may not have it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,7 +53,7 @@ async def waiting(running: Serving, token: str) -> Client:
 
 
 async def test_an_unknown_operation(running: Serving, autojump_clock: Clock, access: Access) -> None:
-    """Whoever may do nothing is not told which operations there are; what cannot be read is 400 to everybody."""
+    """A client without rights is not told which operations exist; an unreadable document is 400 to everybody."""
     reload(access, FIRST)
     client = running.connect()
     assert code(await client.ask(request("nonsense", req="n"))) == 401

@@ -57,7 +57,7 @@ async def in_flight(client: Client, qid: str = "q") -> int:
 
 
 async def test_the_answer_comes_before_the_first_delivery(running: Serving, autojump_clock: Clock) -> None:
-    """What is in the queue already comes, oldest first, behind the answer to the subscribe."""
+    """Messages in the queue come behind the answer to the subscribe, oldest first."""
     client = running.connect()
     await client.ask(push_list("q", "a", "b", "c"))
     await client.send(subscribe("q", req="mine"))
@@ -68,7 +68,7 @@ async def test_the_answer_comes_before_the_first_delivery(running: Serving, auto
 
 
 async def test_a_push_is_delivered(running: Serving, autojump_clock: Clock) -> None:
-    """What is pushed later comes by itself, in order, without a request."""
+    """Later pushes are delivered in order, without a request."""
     client, producer = await subscriber(running), running.connect()
     assert await client.nothing_yet()
     for number in range(5):
@@ -97,7 +97,7 @@ async def test_a_foreign_file_is_delivered(running: Serving, autojump_clock: Clo
 
 
 async def test_a_delayed_message_is_delivered_in_time(running: Serving, autojump_clock: Clock) -> None:
-    """What is pushed with a delay comes when that is over."""
+    """A message pushed with a delay is delivered when the delay is over."""
     client, began = await subscriber(running), trio.current_time()
     await running.connect().ask(push("q", "later", delay=7))
     assert await delivered(client, 1) == ["later"]
@@ -105,7 +105,7 @@ async def test_a_delayed_message_is_delivered_in_time(running: Serving, autojump
 
 
 async def test_a_released_message_is_delivered(running: Serving, autojump_clock: Clock) -> None:
-    """What somebody else has received and gives back comes, counted; with a delay, after it."""
+    """A message that another client received and releases is delivered, with its count; with a delay, after it."""
     other = running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
     await other.ask(receive("q"))
@@ -255,7 +255,7 @@ async def test_prefetch_of_100_when_none_is_named(running: Serving, autojump_clo
 
 
 async def test_an_acknowledgement_from_another_connection(running: Serving, autojump_clock: Clock) -> None:
-    """Whoever deletes or releases a delivery makes room; with a receives that is not true any more, nobody does."""
+    """A delete or release of a delivery on another connection makes room; with a wrong receives it does not."""
     client, other = await subscriber(running, prefetch=2), running.connect()
     a, b = mids(await other.ask(push_list("q", "a", "b")))
     await other.ask(push_list("q", "c", "d", "e"))
@@ -398,7 +398,7 @@ async def test_a_subscriber_that_waits_for_an_answer(running: Serving, autojump_
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.INTERVAL])
 async def test_with_commits(tmp_path: Path, durability: Durability) -> None:
-    """Also with the engine in the thread: everything comes once, in order, and what is acknowledged is gone."""
+    """With the engine in the thread too, everything comes once, in order, and acknowledged messages are gone."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, producer = await subscriber(running, prefetch=7), running.connect()
         await producer.send(*(push("q", str(number)) for number in range(100)))

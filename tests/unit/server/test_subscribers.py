@@ -54,7 +54,7 @@ async def in_flight(client: Client) -> int:
 
 
 async def test_a_queue_with_too_many_messages_is_not_the_only_one(running: Serving, autojump_clock: Clock) -> None:
-    """Whoever subscribes to another queue is served before the first one has been handed out to its end."""
+    """A subscriber to another queue is served before a long queue has been handed out to its end."""
     control = running.connect()
     for qid in ("a", "b", "c"):
         await control.ask(request("new-queue", f"<qid>{qid}</qid>"))
@@ -103,7 +103,7 @@ async def test_one_that_leaves_is_no_ones_turn(running: Serving, autojump_clock:
 
 
 async def test_a_long_queue_is_handed_out_in_slices(running: Serving, autojump_clock: Clock) -> None:
-    """What takes several batches comes all the same, while others are answered."""
+    """A queue that takes several batches is delivered whole, while others are answered."""
     producer, client = running.connect(), running.connect()
     await producer.ask(push_list("q", *map(str, range(1000))))
     await client.ask(subscribe("q", prefetch=1000))
@@ -186,7 +186,8 @@ async def test_subscribers_come_before_who_waits(running: Serving, autojump_cloc
 
 
 async def test_one_list_for_a_subscriber_and_who_waits(running: Serving, autojump_clock: Clock) -> None:
-    """Of one list the subscriber gets what it has room for, those who wait the rest, and nothing stays behind."""
+    """The subscriber gets the part of a list for which it has room, waiting receives the rest, and nothing stays
+    behind."""
     waiting = [running.connect() for _ in range(2)]
     for each in waiting:
         await each.send(receive("q", wait=3600))

@@ -1,4 +1,4 @@
-"""How a subscription ends: by unsubscribe, with its connection, its queues or the server. Nothing is lost by it."""
+"""A subscription ends by unsubscribe, with its connection, its queues or the server. Nothing is lost by it."""
 
 from pathlib import Path
 
@@ -94,8 +94,8 @@ async def test_the_req_is_free_again(running: Serving, autojump_clock: Clock) ->
 
 
 async def test_what_stayed_with_the_client_comes_back(running: Serving, autojump_clock: Clock) -> None:
-    """What was delivered before the unsubscribe and is not acknowledged is visible again at the end of its window, or
-    of the connection."""
+    """Unacknowledged deliveries from before the unsubscribe are visible again at the end of their window, or of the
+    connection."""
     client, other = await subscriber(running, visibility=10), running.connect()
     await other.ask(push("q", "x"))
     await client.line()
@@ -116,7 +116,8 @@ async def test_what_stayed_with_the_client_comes_back(running: Serving, autojump
 
 
 async def test_a_connection_that_ends(running: Serving, autojump_clock: Clock) -> None:
-    """What it has not acknowledged goes to another subscriber at once, counted; what it has deleted does not."""
+    """Unacknowledged messages of an ended connection go to another subscriber at once, with a higher count; deleted
+    ones do not."""
     client, producer = await subscriber(running), running.connect()
     a, b, c = mids(await producer.ask(push_list("q", *"abc")))
     await client.lines(3)
@@ -165,7 +166,7 @@ async def test_what_others_have_taken_is_left_alone(running: Serving, autojump_c
 
 
 async def test_a_reader_that_goes_without_reading(running: Serving, autojump_clock: Clock) -> None:
-    """What was on its way to a client that ends unread is visible again as well."""
+    """Messages on their way to a client that ends without reading are visible again too."""
     client, producer = running.connect(lockstep=True), running.connect()
     await client.ask(subscribe("q"))
     pushed = mids(await producer.ask(push_list("q", *["x" * 1000] * 50)))
@@ -212,7 +213,7 @@ async def test_one_of_several_queues_is_deleted(running: Serving, autojump_clock
 
 
 async def test_a_queue_that_is_deleted_and_made_again(running: Serving, autojump_clock: Clock) -> None:
-    """Also when both come in one piece, the subscription to the old one ends."""
+    """The subscription to a deleted queue ends, also when delete and new queue come in one piece."""
     client, other = await subscriber(running, prefetch=1), running.connect()
     await other.ask(push("q", "x"))
     await client.line()

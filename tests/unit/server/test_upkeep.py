@@ -107,7 +107,7 @@ def test_requests_have_half_of_the_time(clock: MockClock) -> None:
 
 
 def test_work_in_a_thread_is_given_back(clock: MockClock) -> None:
-    """What a slice leaves to a thread is given back to the engine before the next slice, and takes no longer rest."""
+    """Work that a slice leaves to a thread is back in the engine before the next slice, without a longer pause."""
     engine = run(clock, 3, 0, work=True)
     assert engine.finished == 3
     assert [after - before for before, after in pairwise(engine.begun)] == pytest.approx([2 * _SLICE + _WORK] * 2)

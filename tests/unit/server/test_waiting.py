@@ -190,7 +190,8 @@ async def test_who_leaves_as_the_push_comes_takes_nothing_along(running: Serving
 
 
 async def test_several_queues(running: Serving, autojump_clock: Clock) -> None:
-    """Who waits for several queues gets what comes into any, once, and does not stand in the other's line after."""
+    """A receive that waits for several queues gets the message of any of them, once, and leaves the lines of the
+    others."""
     both, only = await waiting(running, "q", "other"), await waiting(running, "q")
     producer = running.connect()
     await producer.ask(push("other", "1"))
@@ -225,7 +226,7 @@ async def test_a_deleted_queue_hides_no_message(running: Serving, autojump_clock
 
 
 async def test_the_only_queue_deleted(running: Serving, autojump_clock: Clock) -> None:
-    """Who waits for a queue that is deleted is told so, at the latest when the wait ends; the connection stays."""
+    """A receive whose only queue is deleted fails, at the latest when the wait ends; the connection stays."""
     client = await waiting(running, wait=5)
     await running.connect().ask(request("delete-queue", "<qid>q</qid>"))
     assert code(await client.line()) == 404
@@ -251,7 +252,7 @@ async def test_a_half_closed_stream_ends_the_wait(running: Serving, autojump_clo
 
 
 async def test_half_closed_with_requests_behind_the_wait(running: Serving, autojump_clock: Clock) -> None:
-    """What was asked behind a waiting receive is answered too when the client ends its half."""
+    """Requests behind a waiting receive are answered when the client ends its half."""
     client = running.connect()
     await client.send(receive("q", wait=3600, req="1"), push("q", "x", req="2"), receive("q", wait=3600, req="3"))
     await client.stream.send_eof()
@@ -285,7 +286,7 @@ async def test_its_own_push_does_not_overtake(running: Serving, autojump_clock: 
 
 
 async def test_a_requests_own_visibility(running: Serving, autojump_clock: Clock) -> None:
-    """What a waiting receive gets is invisible from then on, for the time that it asked for."""
+    """Messages for a waiting receive are hidden for the time that its request names, from their receive on."""
     consumer = await waiting(running, visibility=9)
     await trio.sleep(100)
     await running.connect().ask(push("q", "x"))

@@ -164,7 +164,7 @@ def test_a_file_that_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_contradictions(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What contradicts itself is refused, whichever of them the file says."""
+    """Contradictory flags are refused, whichever of them the file has."""
     file.write_text('access = "a"\n')
     with pytest.raises(SystemExit, match="2"):
         server_options(["--config", str(file), "--open"])

@@ -115,7 +115,7 @@ async def test_what_is_no_handshake(nursery: trio.Nursery, data: bytes) -> None:
 
 
 async def test_a_client_that_goes(nursery: trio.Nursery) -> None:
-    """Its handshake is over with it."""
+    """The handshake of a client that goes is over."""
     side = Side(handshakes_with(), nursery)
     await side.stream.send_all(side.hello[:100])
     await settled()
@@ -189,7 +189,7 @@ async def test_a_slow_client_in_time(autojump_clock: trio.testing.MockClock, nur
 
 @pytest.mark.parametrize("begin", [_nothing, _half, _hello, _bad])
 async def test_the_oldest_gives_way(nursery: trio.Nursery, begin: Begin) -> None:
-    """However many handshakes stand still, one that is honest gets in; no more of the others go than have to."""
+    """An honest client gets in however many handshakes stand still; no more of the others end than necessary."""
     handshakes = handshakes_with(handshakes=10, linger=100.0)
     for_ever = []
     for _ in range(10):

@@ -48,7 +48,7 @@ class Pair:
         self.outcome: object = None
 
     async def feed(self) -> None:
-        """Until it is roused; `outcome` says how it ended."""
+        """Waits until it is roused; `outcome` says how it ended."""
         try:
             await self.transport.feed(self.seen.append)
             self.outcome = "roused"
@@ -88,7 +88,7 @@ def pair(pairs: list[Pair]) -> Pair:
 
 
 async def test_many_at_once(hub: CountingHub, pairs: list[Pair], nursery: trio.Nursery) -> None:
-    """What comes on three hundred sockets at once is handed to each reader once, with few turns, waking no task."""
+    """Bytes on three hundred sockets at once go to each reader once, in few turns, and wake no task."""
     for pair in pairs:
         nursery.start_soon(pair.feed)
     await settled()
@@ -158,7 +158,7 @@ async def test_closed_while_it_waits(pair: Pair, nursery: trio.Nursery, how: str
 
 @pytest.mark.parametrize("how", ["feed", "receive"])
 async def test_a_cancelled_read_loses_nothing(pair: Pair, how: str) -> None:
-    """What comes after a read was cancelled is there for the next one, which may begin at once."""
+    """Bytes that come after a cancelled read are there for the next one, which may begin at once."""
     got = b""
     for number in range(3):
         pair.outcome = None
@@ -284,7 +284,7 @@ async def test_a_fault_of_a_reader(pairs: list[Pair], nursery: trio.Nursery) -> 
 
 @without_tls
 async def test_others_have_their_turn(pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery) -> None:
-    """However much there is to read, the loop's tasks run in between, and of the readers none waits for the others."""
+    """The loop's tasks run in between however much there is to read, and no reader waits for the others."""
     for pair in pairs[:20]:
         nursery.start_soon(pair.feed)
     await settled()

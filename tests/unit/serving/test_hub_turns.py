@@ -87,7 +87,7 @@ async def test_a_client_that_asks_again_and_again() -> None:
 
 @pytest.mark.parametrize("clients", [2, 16])
 async def test_several_that_ask_again_and_again(clients: int) -> None:
-    """However many they are, a turn that has to wait for each next request ends as soon; each was read from."""
+    """A turn that has to wait for each next request ends as soon with many readers as with few; each was read from."""
     epoll = FakeEpoll(PAUSE)
     hub = hub_of(epoll)
     asking = [Client(epoll, 7 + number, 0.00002) for number in range(clients)]

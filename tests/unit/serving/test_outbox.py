@@ -83,8 +83,8 @@ async def test_what_is_taken_at_once(pipe: Pipe, outbox: Outbox, told: list[obje
 
 
 async def test_order_and_tokens(pipe: Pipe, outbox: Outbox, told: list[object], nursery: trio.Nursery) -> None:
-    """What has to wait is sent in the order in which it was put, whatever the pieces; each token is told when its last
-    byte has gone; then the task is over."""
+    """Waiting bytes are sent in the order in which they were put, in whatever pieces; each token is told when its last
+    byte has gone; then the task ends."""
     pipe.give(2)
     assert not outbox.put(b"abcd", 1)
     assert not outbox.put(b"efg", 2)
@@ -122,7 +122,7 @@ async def test_who_sends_waits_for_everything(pipe: Pipe, outbox: Outbox, nurser
 
 
 async def test_more_is_put_while_it_is_sent(pipe: Pipe, outbox: Outbox, told: list[object]) -> None:
-    """What comes while something is on its way stands behind it, again and again."""
+    """Bytes put while others are sent follow them, again and again."""
     for number in range(50):
         outbox.put(b"%02d" % number, number)
         pipe.give(1)
@@ -151,7 +151,7 @@ async def test_a_broken_stream(pipe: Pipe, outbox: Outbox, told: list[object], w
 
 
 async def test_close(pipe: Pipe, outbox: Outbox, told: list[object], nursery: trio.Nursery) -> None:
-    """What is left when it is closed is not sent, and who waits for it is told so."""
+    """When the outbox is closed, the rest is not sent, and waiters for it are told so."""
     outcome: list[str] = []
 
     async def wait() -> None:
@@ -238,7 +238,8 @@ async def test_two_wait_for_everything(pipe: Pipe, outbox: Outbox) -> None:
 
 
 async def test_what_is_withdrawn(pipe: Pipe, outbox: Outbox, told: list[object]) -> None:
-    """What is withdrawn is neither sent nor told of; what the socket may have begun to take is sent to its end."""
+    """Withdrawn bytes are neither sent nor reported; those that the socket may have begun to take are sent to their
+    end."""
     pipe.give(2)
     for number in range(5):
         outbox.put(b"<%d>" % number, number)

@@ -129,8 +129,8 @@ def test_a_second_signal() -> None:
 
 @pytest.mark.parametrize("what", ["waits", "spins", "sleeps"])
 def test_the_time_is_up(what: str) -> None:
-    """Whatever the process is at, waiting, on a full core or asleep in the system: some time after a first signal it
-    ends with 1 and one line."""
+    """Some time after a first signal the process ends with 1 and one line, be it waiting, on a full core or asleep in
+    the system."""
     process = Process(what, 0.1, 0.1)
     process.signal(signal.SIGTERM)
     code, said = process.ended()

@@ -91,7 +91,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So may a key that only root can read."""
+    """A key that only root can read is refused too."""
 
     def refuse(path: str, mode: str) -> object:
         raise PermissionError(13, "Permission denied", path)

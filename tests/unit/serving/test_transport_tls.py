@@ -95,7 +95,7 @@ async def test_many_small_records(ends: Ends, nursery: trio.Nursery) -> None:
 
 
 async def test_the_end_of_a_client_that_does_not_close(ends: Ends, nursery: trio.Nursery) -> None:
-    """What comes with the end is received first. Then the end is there for every read, and answers can be sent."""
+    """Bytes that come with the end are received first. Then every read finds the end, and answers can be sent."""
     transport, other = ends
     other.channel.send(b"last")
     other.channel.close()

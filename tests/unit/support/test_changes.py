@@ -7,7 +7,7 @@ from support.changes import until
 
 
 def test_a_change_between_a_look_and_the_wait(tmp_path: Path) -> None:
-    """What is written while the condition is being looked at is not missed."""
+    """A change while the condition is evaluated is not missed."""
     looks: list[int] = []
 
     def condition() -> bool:

@@ -138,7 +138,7 @@ def test_a_synchronous_write_is_durable_once_it_returns(scene: Scene, flag: int)
 
 
 def test_truncated_files(scene: Scene) -> None:
-    """What O_TRUNC takes away may still be there, until it is synced."""
+    """Bytes that O_TRUNC removes may still be there, until it is synced."""
     scene.write("a", b"old", sync=True)
     scene.disk.sync_directory(scene.disk.root)
     scene.write("a", b"n", flags=NEW | os.O_TRUNC)
@@ -227,7 +227,7 @@ def test_deleted_files_come_back(scene: Scene) -> None:
 
 
 def test_attributes(scene: Scene) -> None:
-    """They are durable with fsync, not with fdatasync; and shared by hard links."""
+    """Attributes are durable with fsync, not with fdatasync, and shared by hard links."""
     scene.write("a", b"x", sync=True)
     scene.disk.link(scene.at("a"), scene.at("b"))
     scene.disk.sync_directory(scene.disk.root)
@@ -266,7 +266,7 @@ def test_laid_out_and_picked_up(scene: Scene) -> None:
 
 
 def test_equal_images_have_equal_keys(scene: Scene) -> None:
-    """And a difference in names, data or attributes is one of the keys."""
+    """Equal images have equal keys, and a difference in names, data or attributes is one of the keys."""
     keys = []
     steps: list[Callable[[], object]] = [
         lambda: scene.write("a", b"x"),
@@ -309,7 +309,7 @@ def test_every_operation_of_the_disk_is_known() -> None:
 
 
 def test_trees_are_removed_step_by_step(scene: Scene) -> None:
-    """What the storage removes with shutil is recorded as well."""
+    """Removals by the storage with shutil are recorded too."""
     with everything_recorded(scene.disk):
         scene.disk.mkdir(scene.at("d"))
         scene.write("d/a", b"x")

@@ -54,7 +54,7 @@ def test_the_model_allows_what_was_under_way(model: Model) -> None:
     ],
 )
 def test_the_model_finds(model: Model, seen: dict[str, SeenQueue], answered: int, begun: int, says: str) -> None:
-    """What is lost, has come back, is there in half or twice, or was never done."""
+    """The model finds messages that are lost, have come back, are there in half or twice, or were never pushed."""
     trouble = model.trouble(seen, answered, begun, 100)
     assert any(re.search(says, line) for line in trouble), trouble
 

@@ -33,7 +33,7 @@ def test_like_the_library(text: str) -> None:
 
 @pytest.mark.parametrize("body", [b"a=%", b"a=%4", b"a=%zz", b"a=%%41", b"%=1", b"a=%ff", b"\xff=1", b"a&" * MANY])
 def test_refused(body: bytes) -> None:
-    """What is not readable, or too much, is refused."""
+    """Forms that are unreadable or too large are refused."""
     with pytest.raises(ValueError, match=r"fields|hexadecimal|codec"):
         form_fields(body, MANY)
 

@@ -26,7 +26,7 @@ def test_json_keeps_its_meaning(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', "[" * 300 + "]" * 300, "[" * 100_000, '"', "{]", "nul"])
 def test_no_json(text: str) -> None:
-    """What is no JSON, or too deep, is not indented."""
+    """Text that is no JSON, or too deep, is not indented."""
     assert indent_json(text) is None
 
 

@@ -12,14 +12,12 @@ from .element_names import is_directory, is_element
 from .folders import DurableDirectory, make_directory, names_in, touch
 
 _BEGINNING = 9
-"""Digits of an element's name: those of one sixteenth of a second have them in common."""
+"""Digits that the names of one sixteenth of a second have in common."""
 
 
 class QueueBase:
-    """A queue in a directory. The methods of the cursor are not for several threads at once, all others are.
-
-    The queue is its own iterator, as in dirq: there is one cursor for each object; `copy` gives another one.
-    """
+    """A directory and one cursor over its elements: the queue is its own iterator, as in dirq. The cursor's methods
+    are for one thread at a time, all others for several."""
 
     def __init__(
         self,
@@ -29,8 +27,7 @@ class QueueBase:
         sync: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """See the classes made of this one. TypeError for arguments of a wrong type; OSError when the directory is
-        missing and cannot be made."""
+        """See the subclasses."""
         if isinstance(path, bytes):
             path = os.fsdecode(path)
         if not isinstance(path, str | os.PathLike):
@@ -48,12 +45,11 @@ class QueueBase:
         self.id = f"{status.st_dev}:{status.st_ino}"
 
     def _make(self, directory: str) -> None:
-        """Makes a directory of the queue; "": its own."""
         path = f"{self.path}/{directory}" if directory else self.path
         make_directory(path, self.umask, self._disk, sync=self._sync)
 
     def _make_durable(self, directory: str) -> None:
-        """Syncs what has changed in an intermediate directory, unless syncing is off."""
+        """Syncs the names in an intermediate directory, unless syncing is off."""
         if self._sync:
             self._durable.sync(self.path, directory, self._disk)
 
@@ -62,17 +58,18 @@ class QueueBase:
     def _forget(self) -> None:
         self._iterating = False
         self._directories: list[str] = []
-        """Those to come, the next one last: the end of a list is where taking one costs the same however long it is."""
+        """The directories to come, the next one last, where taking one is cheap."""
         self._directory = ""
         self._groups: dict[str, list[str]] = {}
-        """Of _directory, by what their names begin with; not sorted. One sort of all costs more with each element."""
+        """The elements of _directory by the beginnings of their names, unsorted: one sort of all costs more an
+        element."""
         self._beginnings: list[str] = []
         """The keys of _groups, the next one last."""
         self._elements: list[str] = []
-        """Of the group before those; the next one last."""
+        """The next one last."""
 
     def _intermediate(self) -> list[str]:
-        """Returns the names of the intermediate directories, oldest first."""
+        """Returns the intermediate directories, oldest first."""
         return sorted(filter(is_directory, names_in(self.path)))
 
     def _begin(self) -> None:
@@ -80,7 +77,7 @@ class QueueBase:
         self._directories = self._intermediate()[::-1]
 
     def _advance(self) -> str:
-        """Returns the next name, "" when there is none."""
+        """Returns the next name, "" at the end."""
         while not self._elements:
             if self._beginnings:
                 self._elements = sorted(self._groups.pop(self._beginnings.pop()), reverse=True)
@@ -113,14 +110,12 @@ class QueueBase:
         return name
 
     def first(self) -> str:
-        """Returns the name of the first element, "" when there is none. What comes next is looked up now and cached.
-        OSError when a directory cannot be read."""
+        """Returns the first element's name, or "". Reads and caches what comes next. OSError."""
         self._begin()
         return self.next()
 
     def next(self) -> str:
-        """Returns the name of the next element, from what is cached. At the end "", or StopIteration if iter() or
-        names() has begun the walk."""
+        """Returns the next element's name from the cache. At the end "", or StopIteration after iter() or names()."""
         name = self._advance()
         if not name and self._iterating:
             self._iterating = False
@@ -128,7 +123,7 @@ class QueueBase:
         return name
 
     def copy(self) -> Self:
-        """Returns another object for the same queue, with a cursor of its own that stands where this one does."""
+        """Returns another object for the queue, with its own cursor at the same place."""
         new = copy.copy(self)
         new._directories = self._directories.copy()
         new._groups = self._groups.copy()
@@ -139,12 +134,11 @@ class QueueBase:
     # -- elements -------------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """Counts the elements, locked or not, without those that are being added or removed."""
+        """Counts the elements, locked or not, without those being added or removed."""
         raise NotImplementedError("unsupported method: count()")
 
     def touch(self, ename: str) -> None:
-        """Tells that an element, meant is a locked one, is still being worked on: `purge` takes its lock for a new one.
-        OSError when it is gone."""
+        """Renews the lock of an element, so that `purge` does not take it for an old one. OSError."""
         touch(f"{self.path}/{ename}")
 
 

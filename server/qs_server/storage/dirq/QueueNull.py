@@ -18,13 +18,13 @@ class QueueNull(QueueBase):
         return []
 
     def add(self, data: object) -> str:
-        """Does nothing. Returns "", which is no name."""
+        """Drops the data. Returns "", which is no name."""
         return ""
 
     add_ref = add
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
-        """Removes the file. Returns "", which is no name. OSError when it cannot be removed."""
+        """Removes the file. Returns "", which is no name. OSError."""
         os.unlink(path)
         return ""
 

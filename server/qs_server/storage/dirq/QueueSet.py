@@ -8,22 +8,23 @@ from .Exceptions import QueueError
 from .QueueBase import QueueBase
 
 Found = tuple[QueueBase, str] | tuple[None, None]
-"""A queue of the set and the name of an element in it; (None, None): there is no more."""
+"""(None, None): there is no more."""
 
 
 class QueueSet:
-    """Merges the elements of its queues by their names. It has copies of the queues: their own cursors do not move."""
+    """Merges the elements of queues by name. It has copies of the queues, with their own cursors."""
 
     def __init__(self, *queues: QueueBase | Sequence[QueueBase]) -> None:
-        """queues: one by one, or in a list or tuple. QueueError when one is there twice, TypeError for other things."""
+        """queues: one by one, or in a list or tuple. QueueError for one that is there twice, TypeError for other
+        things."""
         self.qset: list[QueueBase] = []
         self._iterating = False
         self._next: dict[str, str] = {}
-        """The next element of each queue, by the queue's id. "" when it has no more; missing: not looked up yet."""
+        """The next element by queue id, "" at the end of a queue; missing: not read yet."""
         self.add(*queues)
 
     def add(self, *queues: QueueBase | Sequence[QueueBase]) -> None:
-        """Adds queues, given as for the constructor: all of them or none."""
+        """Adds all queues, as for the constructor, or none."""
         wanted: list[QueueBase] = []
         for given in queues:
             wanted.extend(given if isinstance(given, list | tuple) else [given])  # type: ignore[list-item]
@@ -37,14 +38,12 @@ class QueueSet:
         self._begin()
 
     def remove(self, given_queue: QueueBase) -> None:
-        """Takes the queue, also if it is another object for the same directory, out of the set. Nothing when it is not
-        in there; TypeError when it is no queue."""
+        """Removes a queue, by its directory, if it is in the set. TypeError for something else."""
         _check(given_queue)
         self.qset = [queue for queue in self.qset if queue.id != given_queue.id]
         self._next.pop(given_queue.id, None)
 
     def count(self) -> int:
-        """Counts the elements of all queues, whatever their state."""
         return sum(queue.count() for queue in self.qset)
 
     def _begin(self) -> None:
@@ -69,7 +68,7 @@ class QueueSet:
         return self
 
     def names(self) -> Self:
-        """Returns an iterator over all elements: pairs of a queue and a name."""
+        """Returns an iterator over pairs of a queue and a name."""
         return self.__iter__()
 
     def __next__(self) -> tuple[QueueBase, str]:
@@ -80,14 +79,12 @@ class QueueSet:
         return queue, name
 
     def first(self) -> Found:
-        """Returns the first element: (queue, name), or (None, None). What comes next is looked up now and cached.
-        OSError when a directory cannot be read."""
+        """Returns the first (queue, name), or (None, None). Reads and caches what comes next. OSError."""
         self._begin()
         return self.next()
 
     def next(self) -> Found:
-        """Returns the next element: (queue, name). At the end (None, None), or StopIteration if iter() or names() has
-        begun the walk."""
+        """Returns the next (queue, name). At the end (None, None), or StopIteration after iter() or names()."""
         found = self._advance()
         if found[0] is None and self._iterating:
             self._iterating = False

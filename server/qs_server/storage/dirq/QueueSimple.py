@@ -27,15 +27,15 @@ _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC
 _EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _SOME, _MUCH = 1 << 14, 1 << 20
-"""Bytes to read at once: first, and when there are more."""
+"""Bytes to read at once: first, and then."""
 _NEW = 1
-"""Seconds: a link that was made so recently may still get its time."""
+"""Seconds: a newer link may still get its time."""
 _STEP = 0.02
-"""Seconds that a program gets for that."""
+"""Seconds to wait for that."""
 
 
 class QueueSimple(QueueBase):
-    """Elements are bytes, each in a file. On disk as dirq's QueueSimple and Perl's Directory::Queue::Simple."""
+    """Elements are bytes, each in a file, as in dirq's QueueSimple and Perl's Directory::Queue::Simple."""
 
     def __init__(
         self,
@@ -47,13 +47,10 @@ class QueueSimple(QueueBase):
         sync: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """path: the directory; it is made when it is missing.
-        umask: for what is made; None: that of the process.
-        granularity: a new intermediate directory is begun after so many seconds.
-        rndhex: the last digit of names, modulo 16; None: chosen at random.
-        sync: whether what was added or removed survives a power loss once the call has returned.
-        disk: does the file operations.
-        TypeError for an argument of a wrong type; OSError when the directory cannot be made."""
+        """path: of the directory, made when missing; umask: for what is made, None: the process's; granularity:
+        seconds until a new intermediate directory; rndhex: the last digit of names, modulo 16, None: random; sync:
+        whether changes survive a power loss once a call has returned; disk: does the file operations. TypeError;
+        OSError."""
         super().__init__(path, umask, rndhex, sync, disk)
         if not isinstance(granularity, int):
             raise TypeError(f"'granularity' should be an integer, not {granularity!r}")
@@ -62,10 +59,8 @@ class QueueSimple(QueueBase):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, data: bytes | str) -> str:
-        """Stores an element; a string is encoded as UTF-8. Its name, DIRECTORY/FILE.
-
-        OSError when it cannot be stored, and then nothing is there; TypeError when it is neither bytes nor a string.
-        """
+        """Stores an element; a string is encoded as UTF-8. Returns its name, DIRECTORY/FILE. OSError: nothing was
+        stored; TypeError."""
         payload = data.encode() if isinstance(data, str) else data
         if not isinstance(payload, bytes):
             if not isinstance(payload, bytearray | memoryview):
@@ -89,10 +84,8 @@ class QueueSimple(QueueBase):
     add_ref = add  # Perl's queues have both
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
-        """Moves a file, which is on the same file system, into the queue. The element's name.
-
-        OSError when that cannot be done; then the file is where it was. After a power loss it may be in both places:
-        the directory that it comes from is not synced."""
+        """Moves a file of the same file system into the queue. Returns its name. OSError: the file is where it was.
+        After a power loss it may be in both places, as its old directory is not synced."""
         path = os.fspath(path)
         if self._sync:
             self._disk.sync_file(path, _EXISTING_FILE)
@@ -106,7 +99,7 @@ class QueueSimple(QueueBase):
         return name
 
     def _write(self, payload: bytes) -> tuple[str, str]:
-        """Writes a temporary element. Returns its directory and its path."""
+        """Returns the directory and the path."""
         disk = self._disk
         directory, temporary, fd = self._create()
         try:
@@ -137,7 +130,7 @@ class QueueSimple(QueueBase):
         raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", path)
 
     def _link(self, source: str, directory: str) -> str:
-        """Gives a complete file the name of an element, which it returns."""
+        """Gives a complete file an element's name. Returns the name."""
         for attempt in range(ATTEMPTS):
             name = f"{directory}/{element_name(self.rndhex, attempt)}"
             try:
@@ -157,7 +150,7 @@ class QueueSimple(QueueBase):
             self._disk.unlink(temporary)
 
     def _take_back(self, name: str) -> None:
-        """Removes an element whose addition fails in the end, unless somebody has it already."""
+        """Removes an element whose addition failed, unless it has been taken."""
         with contextlib.suppress(OSError):
             if self.lock(name):
                 self._erase(f"{self.path}/{name}", self.get_path(name))
@@ -165,9 +158,8 @@ class QueueSimple(QueueBase):
     # -- locking --------------------------------------------------------------------------------------------------
 
     def lock(self, name: str, permissive: bool = True) -> bool:
-        """Locks an element. Whether that was done: False when somebody has it locked or removed.
-
-        permissive: False: then FileExistsError or FileNotFoundError instead of False. OSError for what else fails."""
+        """Locks an element. Returns False if it is locked or gone; not permissive: FileExistsError,
+        FileNotFoundError. OSError."""
         try:
             lock_file(f"{self.path}/{name}", self._disk)
         except (FileExistsError, FileNotFoundError):
@@ -177,7 +169,7 @@ class QueueSimple(QueueBase):
         return True
 
     def unlock(self, name: str, permissive: bool = False) -> bool:
-        """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError."""
+        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError."""
         try:
             self._disk.unlink(self.get_path(name))
         except FileNotFoundError:
@@ -189,7 +181,7 @@ class QueueSimple(QueueBase):
     # -- locked elements ------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes:
-        """Reads a locked element. FileNotFoundError when it is not locked."""
+        """Reads a locked element. FileNotFoundError if it is not locked."""
         disk = self._disk
         fd = disk.open(f"{self.path}/{name}{LOCKED_SUFFIX}", _TO_READ)
         try:
@@ -207,11 +199,11 @@ class QueueSimple(QueueBase):
     get_ref = get
 
     def get_path(self, name: str) -> str:
-        """Returns the path of the file of a locked element. Does not look whether it is locked."""
+        """Returns the path of a locked element's file, without a look."""
         return f"{self.path}/{name}{LOCKED_SUFFIX}"
 
     def remove(self, name: str) -> None:
-        """Removes a locked element. FileNotFoundError when it is not locked; then it stays."""
+        """Removes a locked element. FileNotFoundError if it is not locked."""
         path = f"{self.path}/{name}"
         lock = path + LOCKED_SUFFIX
         if not os.access(lock, os.F_OK):
@@ -236,8 +228,8 @@ class QueueSimple(QueueBase):
         return sum(sum(map(bool, map(is_element, names))) for names in found)
 
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
-        """Removes temporary elements older than maxtemp seconds and locks older than maxlock seconds, 0: none of them;
-        and empty intermediate directories but for the last one. Reads every name of the queue."""
+        """Removes temporary elements and locks older than so many seconds (0: none), and empty intermediate
+        directories but the last. Reads all names."""
         now = time.time()
         limits = {
             TEMPORARY_SUFFIX: now - maxtemp if maxtemp else None,
@@ -254,7 +246,7 @@ class QueueSimple(QueueBase):
             remove_if_empty(f"{self.path}/{directory}", self._disk)
 
     def _purge(self, directory: str, names: list[str], limit: float) -> None:
-        """Removes those files of the names that were changed before the limit."""
+        """Removes the files that were changed before the limit."""
         old = [path for path in (f"{directory}/{name}" for name in names) if is_older(path, limit, self._disk)]
         if not old:
             return
@@ -267,7 +259,7 @@ class QueueSimple(QueueBase):
                         self._disk.unlink(path)
 
     def _is_new(self, path: str) -> bool:
-        """Tells whether a file may be a lock that another program is just making: the link first, and then its time."""
+        """Tells whether a lock may have been linked just now, and not have its time yet."""
         try:
             return self._disk.lstat(path).st_ctime > time.time() - _NEW
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Finds the piece of data of an element that is the payload, by the options `schema` and `body` of a queue."""
+"""Finds the payload's piece of data by the options `schema` and `body` of a queue."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ DEFAULT_BODY = "body"
 
 @dataclass(frozen=True)
 class Body:
-    """piece: the name of the piece, and so of its file; text: it has to be UTF-8."""
+    """piece: its name, and so its file's; text: it has to be UTF-8."""
 
     piece: str
     text: bool
 
     def check(self, payload: bytes) -> None:
-        """Raises UnsupportedError for a payload that cannot be in that piece."""
+        """UnsupportedError for a payload that cannot be in that piece."""
         if self.text:
             try:
                 payload.decode()
@@ -30,7 +30,7 @@ class Body:
 
 
 def parse_schema(text: str) -> dict[str, str]:
-    """Parses `body=string,header=table?` to a dictionary of names and types. StorageError."""
+    """Parses `body=string,header=table?` to types by name. StorageError."""
     types: dict[str, str] = {}
     for part in text.split(","):
         name, equals, kind = (word.strip() for word in part.partition("="))
@@ -45,7 +45,7 @@ def parse_schema(text: str) -> dict[str, str]:
 
 
 def body_of(options: Options) -> Body:
-    """Returns the piece of data that is the payload. StorageError when elements of that schema cannot be messages."""
+    """Returns the payload's piece. StorageError if elements of the schema cannot be messages."""
     types = parse_schema(options.schema or DEFAULT_SCHEMA)
     piece = options.body or (DEFAULT_BODY if DEFAULT_BODY in types or len(types) > 1 else next(iter(types)))
     schema = Schema(types)

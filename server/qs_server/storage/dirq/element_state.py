@@ -1,7 +1,7 @@
-"""Looks at the elements of a queue, changes them, and keeps the index in step.
+"""Looks at the elements of a queue, changes them, and updates the index.
 
-The disk is the truth: each operation looks at the element first (`look`), and keeps our other servers away from it
-meanwhile (`exclusive`). The index only says where to look.
+The disk is the truth: each operation looks at its element first (`look`), and keeps other servers of ours away from
+it (`exclusive`). The index says where to look.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from .places import Places
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR})
-"""Errors that mean: no element, or none that we may use."""
+"""Errors of something that is no element, or must not be used."""
 _LATEST = 10**17
 """Microseconds: the end of the longest window."""
 _LOOK_AGAIN = 1 * SECOND
 
 
 class Elements:
-    """The elements of one queue: its MessageStore."""
+    """See MessageStore."""
 
     pushed_at = staticmethod(time_of)
 
@@ -52,7 +52,7 @@ class Elements:
         self._disk = shared.disk
         self._activity = shared.activity
         self._foreign: set[int] = set()
-        """Elements that others have locked, as far as we know."""
+        """Elements that other programs are known to have locked."""
         self._look_again_at: int | None = None
         self._unsynced: set[int] = set()
         self._unsynced_folders: set[str] = set()
@@ -64,7 +64,7 @@ class Elements:
         self._activity.arrived.add(self.qid)
 
     def touch(self, mid: int | None = None, folder: str = "") -> None:
-        """Has the next commit sync the lease or the lock of an element, or the names in an intermediate directory."""
+        """Has the next commit sync an element's lease or lock, or the names in an intermediate directory."""
         if self.shared.durability is not Durability.NONE:
             self._activity.dirty.add(self.qid)
             if self.shared.always and mid is not None:
@@ -74,7 +74,7 @@ class Elements:
                 self._unsynced_folders.add(folder)
 
     def touch_new_folder(self, folder: str) -> None:
-        """Has the next commit sync the names in an intermediate directory, and its own."""
+        """Has the next commit sync an intermediate directory and its name."""
         self._folders_made = True
         self.touch(folder=folder)
 
@@ -97,7 +97,7 @@ class Elements:
     # -- looking at one
 
     def state_of(self, mid: int) -> MessageState | None:
-        """Returns how an element is now, whatever the index says; None when it is gone. OSError."""
+        """Returns an element's state on disk; None if it is gone. OSError."""
         place = self.places.place_of(mid)
         path = self.layout.element(place)
         # In this order: the time of an element that is locked only now would be from before.
@@ -143,7 +143,7 @@ class Elements:
         return True
 
     def _size(self, mid: int) -> int | None:
-        """Returns the bytes of payload. None when the element is gone, or no message; then it is dropped."""
+        """Returns bytes. None if the element is gone, or no message; then it is dropped."""
         place = self.places.place_of(mid)
         try:
             size = self.layout.size(place, self._disk.lstat(self.layout.element(place)))
@@ -174,18 +174,16 @@ class Elements:
         return self.index.loaded(mid) or self.look(mid) is not None
 
     def _disown(self, mid: int) -> None:
-        """Forgets what has the name of an element and is no message, or none for us."""
+        """Forgets an element that is no message for us."""
         _logger.warning(
             "%s is no message that can be used (permissions, or the pieces of its schema)", self.path_of(mid)
         )
         self.drop(mid)
 
     def path_of(self, mid: int) -> str:
-        """Returns the path of an element."""
         return self.layout.element(self.places.place_of(mid))
 
     def announce(self, mid: int, expiry: int) -> None:
-        """Announces that an element is hidden until then."""
         if expiry != FOREIGN:
             self._foreign.discard(mid)
             self._activity.announce(self.qid, expiry)
@@ -218,7 +216,7 @@ class Elements:
         return due
 
     def reset(self, ready: "array[int]", hidden: dict[int, int]) -> None:
-        """Replaces what is known of all elements, after a listing."""
+        """Replaces the index after a listing."""
         self._foreign.clear()
         self.index.reset(ready, hidden)
         for mid in hidden:
@@ -230,8 +228,7 @@ class Elements:
 
     @contextlib.contextmanager
     def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
-        """Keeps other servers of ours from changing an element in the with block. Gives how it is now; None when it is
-        gone, or not usable. OSError, also when it is to be removed."""
+        """See MessageStore. Locks the element for other servers of ours."""
         if self.index.expiry(mid) is None:
             yield None
             return
@@ -255,7 +252,7 @@ class Elements:
             self._disk.close(fd)
 
     def _lock(self, mid: int, state: MessageState, lease: Lease) -> bool:
-        """Locks an element that was ready, with a lease. False when another program was faster."""
+        """Locks a ready element, with a lease. False if another program was faster."""
         path = self.path_of(mid)
         # First: a kill right after the lock leaves one whose end is known.
         self.leases.write(path, mid, lease)
@@ -315,7 +312,6 @@ class Elements:
         return True
 
     def drop(self, mid: int) -> None:
-        """Forgets an element that is not there any more."""
         if self.index.expiry(mid) is not None:
             self.index.remove(mid)
         self.places.remove(mid)
@@ -324,7 +320,7 @@ class Elements:
         self.forget_lease(mid)
 
     def forget_lease(self, mid: int) -> None:
-        """Removes the lease of an element that is gone. The next listing clears what cannot be removed now."""
+        """Removes the lease of an element that is gone; otherwise the next listing does."""
         try:
             self.leases.forget(mid)
         except OSError as error:

@@ -18,7 +18,7 @@ _masks = threading.Lock()
 
 @contextlib.contextmanager
 def masked(umask: int | None) -> Iterator[None]:
-    """Gives the process this umask for the length of the with block; None: changes nothing."""
+    """Sets the umask of the process in the with block; None: leaves it."""
     if umask is None:
         yield
         return
@@ -31,8 +31,7 @@ def masked(umask: int | None) -> Iterator[None]:
 
 
 def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> None:
-    """Makes a directory and those above it, as far as they are missing. OSError, also if something else has that
-    name."""
+    """Makes a directory and its missing parents. OSError, also if it is something else."""
     with masked(umask):
         disk.make_directories(os.path.abspath(path), sync=sync)
     if not os.path.isdir(path):
@@ -42,7 +41,7 @@ def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> N
 
 
 def names_in(path: str) -> list[str]:
-    """Returns the names in a directory, in no order; none when it is gone."""
+    """Returns the names in a directory, unsorted; none if it is gone."""
     try:
         return os.listdir(path)
     except FileNotFoundError:
@@ -50,7 +49,7 @@ def names_in(path: str) -> list[str]:
 
 
 def remove_if_empty(path: str, disk: Disk) -> bool:
-    """Removes a directory if it is empty. Returns whether it is gone now."""
+    """Removes an empty directory. Returns whether it is gone."""
     try:
         disk.rmdir(path)
     except FileNotFoundError:
@@ -63,7 +62,7 @@ def remove_if_empty(path: str, disk: Disk) -> bool:
 
 
 def count_elements(path: str, disk: Disk) -> int:
-    """Counts the elements of a Queue in an intermediate directory; 0 when it is gone."""
+    """Counts the elements in an intermediate directory of a Queue; 0 if it is gone."""
     try:
         links = disk.lstat(path).st_nlink
     except FileNotFoundError:
@@ -75,8 +74,8 @@ def count_elements(path: str, disk: Disk) -> int:
 
 
 def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
-    """Renames an element of a Queue, DIRECTORY/ELEMENT, that is to be removed. Its path then. make: makes a directory
-    of the queue. FileNotFoundError when the element is gone; OSError."""
+    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue.
+    FileNotFoundError, OSError."""
     path = f"{top}/{element}"
     for attempt in range(ATTEMPTS):
         obsolete = f"{top}/{OBSOLETE_DIRECTORY}/{element_name(rndhex, attempt)}"
@@ -95,8 +94,8 @@ def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callabl
 
 
 def remove_element(path: str, disk: Disk) -> None:
-    """Removes the directory of an element of a Queue that is obsolete or temporary, with its files. Tries until it is
-    gone: a purge may be at it too, and somebody who was about to lock it may make the lock once more. OSError."""
+    """Removes an obsolete or temporary element of a Queue. Repeats it, as a purge may do the same, or another
+    program may still lock the element. OSError."""
     while True:
         for name in names_in(path):
             with contextlib.suppress(FileNotFoundError):
@@ -109,7 +108,7 @@ def remove_element(path: str, disk: Disk) -> None:
 
 
 def touch(path: str) -> None:
-    """Sets the time of the last change to now. OSError, which names the path: that of os.utime does not."""
+    """Sets the time of the last change to now. OSError with the path, which that of os.utime lacks."""
     try:
         os.utime(path)
     except OSError as error:
@@ -117,7 +116,7 @@ def touch(path: str) -> None:
 
 
 def is_older(path: str, limit: float, disk: Disk) -> bool:
-    """Tells whether a file was last changed before the limit, in seconds since the Epoch. False when it is gone."""
+    """limit: seconds since the Epoch. False if the file is gone."""
     try:
         return disk.lstat(path).st_mtime < limit
     except FileNotFoundError:
@@ -125,17 +124,14 @@ def is_older(path: str, limit: float, disk: Disk) -> bool:
 
 
 def is_taken(error: OSError) -> bool:
-    """Tells whether a rename failed because there is a directory of that name."""
+    """Tells whether a rename failed as the name is taken by a directory."""
     return error.errno in _NOT_EMPTY
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Keeps other purges of ours away from the locks in a directory in the with block. FileNotFoundError.
-
-    Two that had both seen the same old lock would otherwise both remove it: the second one removes the lock that
-    somebody has taken in between. Inside, look again.
-    """
+    """Keeps other purges of ours out of a directory. Look again in the with block: two that saw the same old lock
+    would both remove it, and the second one a new lock. FileNotFoundError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # not every file system has these locks
@@ -146,8 +142,7 @@ def alone(path: str) -> Iterator[None]:
 
 
 def lock_file(path: str, disk: Disk) -> None:
-    """Locks an element of a QueueSimple. FileExistsError when somebody has it locked, FileNotFoundError when it is
-    gone; OSError."""
+    """Locks an element of a QueueSimple. FileExistsError if it is locked, FileNotFoundError if it is gone; OSError."""
     lock = path + LOCKED_SUFFIX
     # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge would take
     # the lock of an element that has waited for long for a stale one. Of a locked element it stays.
@@ -169,8 +164,7 @@ def lock_file(path: str, disk: Disk) -> None:
 
 
 def lock_directory(path: str, disk: Disk, umask: int | None = None) -> None:
-    """Locks an element of a Queue. FileExistsError when somebody has it locked, FileNotFoundError when it is gone;
-    OSError."""
+    """Locks an element of a Queue. FileExistsError if it is locked, FileNotFoundError if it is gone; OSError."""
     lock = f"{path}/{LOCKED_DIRECTORY}"
     with masked(umask):
         disk.mkdir(lock)
@@ -181,8 +175,8 @@ def lock_directory(path: str, disk: Disk, umask: int | None = None) -> None:
 class DurableDirectory:
     """Makes the names in intermediate directories durable, and the directories' own names.
 
-    It keeps the last directory open that is known to be durable itself. So the inode cannot be reused for another one
-    that a purge and a writer without syncs put in its place. A copy of this object knows of none.
+    It keeps the last directory open that is known to be durable, so that no other one gets its inode's number. A
+    copy knows of none.
     """
 
     def __init__(self) -> None:
@@ -199,9 +193,8 @@ class DurableDirectory:
             self._close(self._fd)
 
     def sync(self, top: str, directory: str, disk: Disk) -> None:
-        """Syncs the names in top/directory. OSError when it is not sure that they survive a power loss.
-
-        Nothing is done when the directory is gone: then everything in it had been removed before."""
+        """Syncs the names in top/directory. OSError if they may be lost. Does nothing if the directory is gone: then
+        all in it was removed before."""
         try:
             fd = disk.open(f"{top}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

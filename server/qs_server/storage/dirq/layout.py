@@ -1,4 +1,4 @@
-"""The file operations on elements that a queue of the server needs of a layout of dirq."""
+"""The file operations that the server needs of a layout of dirq."""
 
 import contextlib
 import errno
@@ -17,8 +17,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Staged:
-    """A message that is written and not visible yet: its id, when it becomes visible (0: at once), bytes of payload,
-    where it is, and the intermediate directory that it is for (empty: to be found)."""
+    """A written message that is not visible. until: when it will be, 0: at once; size: bytes; temporary: its path;
+    folder: the intermediate directory to be, empty: not chosen yet."""
 
     mid: int
     until: int
@@ -28,12 +28,11 @@ class Staged:
 
 
 IsOld = Callable[[str, int], bool]
-"""Tells whether a path was not changed for so many seconds."""
+"""Takes a path and seconds: whether the file has not changed for so long."""
 
 
 class Listed(NamedTuple):
-    """The content of an intermediate directory: ids of elements that are not locked and of those that are, and names of
-    everything else."""
+    """An intermediate directory: ids of free and of locked elements, names of everything else."""
 
     free: list[int]
     locked: list[int]
@@ -41,21 +40,20 @@ class Listed(NamedTuple):
 
 
 class Changes(Protocol):
-    """Is told of our own changes of a queue's directory, each after it was made."""
+    """Is told of our own changes after they were made."""
 
     on_new_folder: Callable[[str], None]
-    """Takes an intermediate directory that may be a new one."""
+    """Takes an intermediate directory that may be new."""
 
     def expect(self, folder: str, event: int, name: str) -> None:
-        """Notes a change in an intermediate directory that will be reported as this: see `inotify`."""
+        """Notes a change that `inotify` will report."""
 
 
 class Layout(ABC):
-    """The file operations on the elements of one queue. place: DIRECTORY/NAME. All raise OSError."""
+    """The file operations on one queue's elements. place: DIRECTORY/NAME. All raise OSError."""
 
     def __init__(self, path: str, disk: Disk, changes: Changes, *, sync: bool) -> None:
-        """path: the queue's directory; changes: is told of changes of ours; sync: whether what a commit is going to
-        cover is kept apart until then."""
+        """path: of the queue; sync: whether to keep back until a commit what the commit has to cover."""
         self.path = path
         self._disk = disk
         self._sync = sync
@@ -63,33 +61,30 @@ class Layout(ABC):
         self._expect = changes.expect
 
     def folders(self) -> list[str]:
-        """Returns the names of the intermediate directories, oldest first."""
+        """Returns the intermediate directories, oldest first."""
         return sorted(filter(is_directory, self._disk.directories_in(self.path)))
 
     def element(self, place: str) -> str:
-        """Returns the path of an element."""
         return f"{self.path}/{place}"
 
     @abstractmethod
     def listed(self, folder: str) -> Listed:
-        """Lists an intermediate directory. FileNotFoundError when it is gone."""
+        """FileNotFoundError if the directory is gone."""
 
     @abstractmethod
     def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
-        """Removes what a crash left of elements in an intermediate directory ("": elsewhere). names: the others of
-        `listed`."""
+        """Removes what crashes left in an intermediate directory, or elsewhere (""). names: the others of `listed`."""
 
     @abstractmethod
     def being_written(self) -> set[int]:
-        """Returns the ids of elements that somebody is adding now, as far as they have one."""
+        """Returns the ids of elements that are being added, as far as they have one."""
 
     @abstractmethod
-    def is_locked(self, place: str) -> bool:
-        """Tells whether somebody has locked an element."""
+    def is_locked(self, place: str) -> bool: ...
 
     @abstractmethod
     def lock(self, place: str) -> bool:
-        """Locks an element. False when somebody has it locked or removed."""
+        """False if the element is locked or gone."""
 
     @abstractmethod
     def unlock(self, place: str) -> None:
@@ -97,8 +92,7 @@ class Layout(ABC):
 
     @abstractmethod
     def size(self, place: str, status: os.stat_result) -> int | None:
-        """Returns the bytes of payload; None when it is no message. status: of the element. FileNotFoundError when it
-        is gone."""
+        """Returns bytes of payload; None for no message. status: of the element. FileNotFoundError."""
 
     @abstractmethod
     def read(self, place: str) -> bytes:
@@ -110,13 +104,12 @@ class Layout(ABC):
 
     @abstractmethod
     def bury(self) -> None:
-        """Removes what is left of erased elements, after a commit. Raises nothing."""
+        """Removes what is left of erased elements after a commit. Raises nothing."""
 
     def write(self, mid: int, payload: bytes, until: int) -> Staged:
-        """Writes a message under a name that no program takes for an element. Tries again when a purge of another
-        program has removed the directory for it, which is empty until then. until: when it becomes visible, 0: at once.
-        FileExistsError when there is one of the name; FileNotFoundError when the queue is gone; UnsupportedError for a
-        payload that cannot be in an element."""
+        """Writes a message under a name that is no element's, again if another program's purge has removed its empty
+        directory. until: when it becomes visible, 0: at once. FileExistsError; FileNotFoundError if the queue is
+        gone; UnsupportedError for the payload."""
         staged = self._prepare(mid, payload, until)
         for _ in range(ATTEMPTS):
             try:
@@ -133,40 +126,39 @@ class Layout(ABC):
 
     @abstractmethod
     def _write(self, staged: Staged, payload: bytes) -> None:
-        """Writes it, or raises OSError and leaves nothing of it."""
+        """Writes a message, or raises OSError and leaves nothing."""
 
     @abstractmethod
     def _make_above(self, staged: Staged) -> None:
-        """Makes the directory that `_write` writes into, unless it is there."""
+        """Makes the directory that `_write` needs, unless it exists."""
 
     @abstractmethod
     def lock_staged(self, staged: Staged) -> None:
-        """Locks what is going to be visible later, before or when it gets its name."""
+        """Locks a message that becomes visible later, now or in `publish`."""
 
     @abstractmethod
     def sync_staged(self, staged: Staged) -> None:
-        """Makes its content durable."""
+        """Makes the content durable."""
 
     @abstractmethod
     def publish(self, staged: Staged) -> str:
-        """Makes it an element. Returns its intermediate directory. FileExistsError when that has one of the name."""
+        """Makes it an element. Returns its intermediate directory. FileExistsError."""
 
     @abstractmethod
     def discard(self, staged: Staged) -> None:
-        """Removes it. Raises nothing."""
+        """Raises nothing."""
 
     @abstractmethod
     def dismantle(self) -> None:
-        """Removes everything that is no element, but for hidden files. OSError ENOTEMPTY when there is an element."""
+        """Removes everything but elements and hidden files. OSError ENOTEMPTY if there is an element."""
 
     def _make_folder(self, folder: str) -> None:
-        """Makes an intermediate directory, unless it is there."""
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(f"{self.path}/{folder}")
         self._changes.on_new_folder(folder)
 
     def _remove_folder(self, folder: str) -> None:
-        """Removes an intermediate directory, unless it is gone. OSError ENOTEMPTY."""
+        """OSError ENOTEMPTY."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.rmdir(f"{self.path}/{folder}")
 

@@ -1,13 +1,12 @@
 """The leases of elements in the layouts of dirq: how often an element was received, and until when a server of ours has
 it locked.
 
-They are one extended attribute of the element's file or directory, `user.qs.state`. Where the file system has none: a
-hidden file `.NAME.state` in the queue's directory.
+They are an extended attribute of the element, `user.qs.state`, or, where the file system has none, a hidden file
+`.NAME.state` in the queue's directory.
 
-A lock is ours when the time of the element's last change is not after the end of the lease. A server of ours sets it
-to that end. Any other program's lock sets it to the present, and comes after the end of the lease if it comes at all:
-until then there is our lock, and afterwards dirq's `purge`, which goes by the same time, leaves it for as long again as
-it leaves every lock.
+A server of ours sets the time of a locked element's last change to the end of its lease; any other program sets it
+to the present. So a lock is ours while that time is not after the end of the lease: another program's lock can only
+follow ours, and dirq's `purge`, which goes by that time, spares our lock as long as any.
 """
 
 import contextlib
@@ -25,8 +24,7 @@ _LATEST_STAMP = 2**31 - 1
 
 
 class Lease(NamedTuple):
-    """receives: how often; until: the end of the window or the delay, 0 when a server of ours has no lock; delayed:
-    whether it is a delay."""
+    """until: the end of the window or the delay, 0 without a lock of ours; delayed: it is a delay."""
 
     receives: int = 0
     until: int = 0
@@ -59,8 +57,7 @@ _CODEC = Codec(".state", 16, lambda lease: b"%d %d %d" % lease, _decode)
 
 
 def lease_store_for(directory: str, disk: Disk, *, sync: bool) -> LeaseStore:
-    """Returns the store that the directory's file system can carry. sync: whether a hidden file is synced when it is
-    written. OSError."""
+    """Returns the store for the directory's file system. sync: for hidden files. OSError."""
     medium: Medium[Lease] = _ExtendedAttribute(disk)
     if lists_attributes(directory, disk) is None:
         medium = SidecarFiles(directory, disk, _CODEC, sync=sync)
@@ -68,8 +65,8 @@ def lease_store_for(directory: str, disk: Disk, *, sync: bool) -> LeaseStore:
 
 
 def stamp(path: str, until: int) -> None:
-    """Sets the time of an element's last change to the end of our lease. Only its owner can; without, another program's
-    `purge` may take our lock for an old one earlier."""
+    """Sets the time of an element's last change to the end of our lease. Only its owner can; without, `purge` may
+    remove our lock earlier."""
     seconds, micros = divmod(until, 1_000_000)
     if seconds > _LATEST_STAMP:
         seconds, micros = _LATEST_STAMP, 0
@@ -79,6 +76,5 @@ def stamp(path: str, until: int) -> None:
 
 
 def is_ours(lease: Lease, status: os.stat_result) -> bool:
-    """Tells whether the lock of an element that is locked was made by a server of ours. status: looked up after the
-    lock."""
+    """Tells whether a server of ours has made an element's lock. status: looked up after the lock."""
     return lease.until > 0 and status.st_mtime_ns // 1000 <= lease.until

@@ -1,4 +1,4 @@
-"""Lists the elements of a queue at the start, and then keeps its index by reports of what others do."""
+"""Lists the elements of a queue at the start, and then updates the index by reports of changes."""
 
 import contextlib
 import logging
@@ -14,12 +14,12 @@ from .simple_layout import is_name
 
 _logger = logging.getLogger(__name__)
 _IDLE = 3600
-"""Seconds for which an empty intermediate directory stays: programs that use dirq walk over the directories that they
-have found before, for as long as they take, and fail when one is gone."""
+"""Seconds for which an empty intermediate directory stays: dirq's programs fail when one is gone that they have
+listed."""
 
 
 class _FolderWatcher:
-    """Gives the reports about one intermediate directory to its queue's listing."""
+    """Passes reports about one intermediate directory on."""
 
     def __init__(self, listing: "ElementListing", name: str) -> None:
         self._listing = listing
@@ -36,7 +36,7 @@ class _FolderWatcher:
 
 
 class ElementListing:
-    """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
+    """See DirectoryWatch. Reports come from Watch."""
 
     def __init__(self, elements: Elements) -> None:
         """Lists nothing yet: see `rescan`. OSError."""
@@ -54,7 +54,6 @@ class ElementListing:
         return self._watched >= 0
 
     def unwatch(self) -> None:
-        """Takes no more reports."""
         for name in list(self._places.folders):
             self._places.unwatch(name)
         self._watch.remove(self._watched)
@@ -65,7 +64,6 @@ class ElementListing:
     # -- listing
 
     def rescan(self) -> None:
-        """Lists everything anew: at the start, and when reports were lost. OSError."""
         self._layout.clear_left_behind("", [], self._is_old)
         # In this order, that of a push backwards: what others are adding meanwhile is seen in one state or the next.
         leases = self._elements.leases
@@ -80,7 +78,7 @@ class ElementListing:
         self._remove_idle_folders()
 
     def _place_all(self, name: str) -> set[int]:
-        """Takes up an intermediate directory and gives its elements their places. Returns those that are locked."""
+        """Adds an intermediate directory with its elements. Returns the locked ones."""
         free, locked = self._list(name)
         found = set(locked)
         last = self._places.last()
@@ -93,7 +91,7 @@ class ElementListing:
         return found
 
     def _list(self, name: str) -> tuple[list[int], list[int]]:
-        """Takes up an intermediate directory. Returns its elements that are free, and those that are locked."""
+        """Watches and lists an intermediate directory. Returns the free and the locked elements."""
         watch = self._watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
         self._places.folders[name] = Folder(watch=watch)
         try:
@@ -117,7 +115,6 @@ class ElementListing:
             return False
 
     def _index_all(self, locked: list[int]) -> None:
-        """Makes the index of all elements that have a place."""
         mids = self._places.mids()
         states = {mid: self._elements.state_of(mid) for mid in locked}
         gone = {mid for mid, state in states.items() if state is None}
@@ -131,7 +128,7 @@ class ElementListing:
     # -- reports
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Takes notice of an intermediate directory that has been made or removed."""
+        """Handles an intermediate directory that was made or removed."""
         folder = os.fsdecode(name)
         if is_directory(folder):
             if os.path.isdir(f"{self.path}/{folder}"):
@@ -140,7 +137,7 @@ class ElementListing:
                 self.folder_gone(folder)
 
     def folder_made(self, folder: str) -> None:
-        """Takes up an intermediate directory: made by us, or by somebody who may have put elements there by now."""
+        """Adds an intermediate directory, which may have elements by now."""
         if folder in self._places.folders:
             return
         self._elements.touch_new_folder(folder)
@@ -150,7 +147,7 @@ class ElementListing:
         self._remove_idle_folders()
 
     def folder_gone(self, folder: str) -> None:
-        """Forgets an intermediate directory that has been removed, and maybe made again."""
+        """Forgets an intermediate directory that was removed, and maybe made again."""
         known = self._places.folders.get(folder)
         if known is None:
             return
@@ -165,7 +162,7 @@ class ElementListing:
             self.folder_made(folder)
 
     def element_changed(self, folder: str, name: str) -> None:
-        """Takes notice of what has happened to an element, or its lock. By now it, or we, may have done more."""
+        """Handles a change of an element or its lock, which may have changed again."""
         if not is_name(name):
             return
         mid = mid_of(name[:14])
@@ -175,7 +172,6 @@ class ElementListing:
             self._adopt(mid, folder)
 
     def _adopt(self, mid: int, folder: str) -> None:
-        """Takes up an element that somebody has added."""
         if self._places.is_in(mid, folder):
             self._places.folders[folder].elements += 1  # by us, before the directory was known to us
             return
@@ -190,7 +186,7 @@ class ElementListing:
             self._elements.arrived()
 
     def _remove_idle_folders(self) -> None:
-        """Removes empty ones that nobody has used for long, but for the last: as dirq's purge does."""
+        """Removes empty directories that are long unused, but the last, as dirq's purge does."""
         for name in sorted(self._places.folders)[:-1]:
             path = f"{self.path}/{name}"
             if not self._places.folders[name].elements and self._is_old(path, _IDLE):

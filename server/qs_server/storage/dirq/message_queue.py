@@ -1,8 +1,7 @@
 """A queue of the server in a dirq directory.
 
-Ready is an element that is not locked; in flight or delayed is one that is locked, as dirq's own consumers lock it. So
-any number of processes may work on the directory at once, of ours and of others: making a lock succeeds for one of
-them.
+An element is ready unless it is locked, as dirq's consumers lock it: in flight or delayed. Any number of processes
+may share the directory, as a lock succeeds for one of them.
 """
 
 from ..directory_queue import DirectoryQueue
@@ -19,7 +18,7 @@ from .writer import ElementWriter
 
 
 def open_dirq_queue(path: str, qid: str, options: Options, shared: Shared) -> DirectoryQueue:
-    """Opens the queue in a directory. OSError; StorageError when elements of its schema cannot be messages."""
+    """Opens the queue in a directory. OSError; StorageError if elements of its schema cannot be messages."""
     places = Places(shared.watch)
     layout: Layout
     if options.storage == "dirq":

@@ -1,4 +1,4 @@
-"""Knows in which intermediate directory each element of a queue is."""
+"""Knows the intermediate directory of each element of a queue."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,61 +10,55 @@ from .element_names import name_of
 
 @dataclass(slots=True)
 class Folder:
-    """An intermediate directory: the count of its elements, and the number of its watch."""
+    """elements: their count; watch: its number."""
 
     elements: int = 0
     watch: int = -1
 
 
 class Places:
-    """The intermediate directory of each element; is told of Changes by the layout. A place is a path in the queue's
-    directory, DIRECTORY/NAME."""
+    """The layout's Changes. A place is the path of an element in the queue's directory, DIRECTORY/NAME."""
 
     def __init__(self, watch: Watch) -> None:
         self.folders: dict[str, Folder] = {}
         self.on_new_folder: Callable[[str], None] = lambda folder: None
         self._watch = watch
         self._numbers = MidMap()
-        """The number of each element's intermediate directory, which is not 0."""
+        """Numbers of intermediate directories, not 0."""
 
     def __contains__(self, mid: int) -> bool:
         return self._numbers.get(mid) is not None
 
     def mids(self, after: int = -1, count: int | None = None) -> list[int]:
-        """Returns the elements with ids greater than after, in order, at most count."""
+        """Returns at most count elements with ids greater than after, in order."""
         return self._numbers.after(after, len(self._numbers) if count is None else count)
 
     def last(self) -> int:
-        """Returns the greatest id, -1: there is none."""
+        """-1: there is none."""
         return self._numbers.last() or -1
 
     def is_in(self, mid: int, folder: str) -> bool:
-        """Tells whether an element is in that intermediate directory."""
         return self._numbers.get(mid) == _number_of(folder)
 
     def folder_of(self, mid: int) -> str:
-        """Returns the intermediate directory of an element; for one that is not there, the first that can be."""
+        """Returns an element's intermediate directory; for one that is gone, the first possible."""
         return f"{(self._numbers.get(mid) or 1) - 1:08x}"
 
     def place_of(self, mid: int) -> str:
-        """Returns the place of an element."""
         return f"{self.folder_of(mid)}/{name_of(mid)}"
 
     def add(self, mid: int, folder: str) -> None:
-        """Puts an element into an intermediate directory, and counts it there."""
         self._numbers.set(mid, _number_of(folder))
         if folder in self.folders:
             self.folders[folder].elements += 1
 
     def remove(self, mid: int) -> None:
-        """Forgets an element."""
         number = self._numbers.pop(mid)
         folder = None if number is None else self.folders.get(f"{number - 1:08x}")
         if folder is not None:
             folder.elements -= 1
 
     def clear(self) -> None:
-        """Forgets all elements and intermediate directories, and watches none."""
         for name in list(self.folders):
             self.unwatch(name)
         self._numbers = MidMap()

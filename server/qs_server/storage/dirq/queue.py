@@ -47,7 +47,7 @@ _NO_SCHEMA: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Queue(QueueBase):
-    """Elements are dictionaries that follow a schema. On disk as dirq's Queue and Perl's Directory::Queue::Normal."""
+    """Elements are dictionaries with a schema, as in dirq's Queue and Perl's Directory::Queue::Normal."""
 
     def __init__(
         self,
@@ -60,17 +60,10 @@ class Queue(QueueBase):
         sync: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """path: the directory; it is made when it is missing.
-        umask: for what is made; None: that of the process.
-        maxelts: when an intermediate directory holds so many elements, a new one is begun.
-        schema: the type of each piece of data, by its name (letters and digits): `binary` for bytes, `string`, or
-        `table` for a dictionary of strings. With a `?` behind it the piece may be missing; a `*` means nothing. It is
-        needed to add and to get elements.
-        rndhex: the last digit of names, modulo 16; None: chosen at random.
-        sync: whether what was added or removed survives a power loss once the call has returned.
-        disk: does the file operations.
-        TypeError for an argument of a wrong type, QueueError for a wrong schema, OSError when the directory cannot be
-        made."""
+        """path, umask, rndhex, sync, disk: as for QueueSimple. maxelts: elements of an intermediate directory, then
+        a new one is begun. schema: types of the pieces of data by name (letters and digits): `binary` for bytes,
+        `string`, or `table` for a dictionary of strings; with `?` the piece may be missing, `*` means nothing.
+        Needed to add and to get. TypeError, QueueError for a wrong schema, OSError."""
         if not isinstance(maxelts, int):
             raise TypeError(f"'maxelts' should be an integer, not {maxelts!r}")
         self.maxelts = maxelts
@@ -82,10 +75,8 @@ class Queue(QueueBase):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, data: Mapping[str, Any]) -> str:
-        """Stores an element. data: its pieces, by name. The element's name, DIRECTORY/ELEMENT.
-
-        QueueError when there is no schema or the data is not as it says; OSError when it cannot be stored. In both
-        cases nothing is there."""
+        """Stores an element of these pieces. Returns its name, DIRECTORY/ELEMENT. QueueError without a schema, or
+        for data that does not fit it; OSError. Then nothing is stored."""
         contents = self._schema.encode(data)
         temporary = self._write(contents)
         try:
@@ -105,7 +96,7 @@ class Queue(QueueBase):
     enqueue = add
 
     def _write(self, contents: Mapping[str, bytes]) -> str:
-        """Writes a temporary element with these files. Returns its path."""
+        """Writes a temporary element. Returns its path."""
         for attempt in range(ATTEMPTS):
             temporary = f"{self.path}/{TEMPORARY_DIRECTORY}/{element_name(self.rndhex, attempt)}"
             try:
@@ -141,7 +132,7 @@ class Queue(QueueBase):
             self._disk.close(fd)
 
     def _rename(self, temporary: str) -> str:
-        """Makes a complete element visible: its name."""
+        """Makes a complete element visible. Returns its name."""
         for attempt in range(ATTEMPTS):
             name = f"{self._insertion_directory()}/{element_name(self.rndhex, attempt)}"
             try:
@@ -157,7 +148,7 @@ class Queue(QueueBase):
         raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", f"{self.path}/{name}")
 
     def _insertion_directory(self) -> str:
-        """Returns the last intermediate directory, or a new one when that is full."""
+        """Returns the last intermediate directory, or a new one if it is full."""
         directories = self._intermediate()
         if not directories:
             name = f"{0:08x}"
@@ -180,10 +171,8 @@ class Queue(QueueBase):
     # -- locking --------------------------------------------------------------------------------------------------
 
     def lock(self, ename: str, permissive: bool = True) -> bool:
-        """Locks an element. Whether that was done: False when somebody has it locked or removed.
-
-        permissive: False: then FileExistsError or FileNotFoundError instead of False. OSError for what else fails;
-        QueueError when the name is none."""
+        """Locks an element. Returns False if it is locked or gone; not permissive: FileExistsError,
+        FileNotFoundError. OSError; QueueError for a bad name."""
         _check_name(ename)
         try:
             lock_directory(f"{self.path}/{ename}", self._disk, self.umask)
@@ -194,9 +183,8 @@ class Queue(QueueBase):
         return True
 
     def unlock(self, ename: str, permissive: bool = False) -> bool:
-        """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError.
-
-        QueueError when the name is none."""
+        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError. QueueError for a
+        bad name."""
         _check_name(ename)
         try:
             self._disk.rmdir(f"{self.path}/{ename}/{LOCKED_DIRECTORY}")
@@ -214,11 +202,9 @@ class Queue(QueueBase):
     # -- locked elements ------------------------------------------------------------------------------------------
 
     def get(self, ename: str) -> dict[str, Any]:
-        """Returns the pieces of a locked element, by name, in the order of the schema; those that are missing and may
-        be so are not there.
-
-        QueueError when there is no schema, the element is not locked, a mandatory piece is missing, or a file holds no
-        table; OSError when a file cannot be read, or is not UTF-8."""
+        """Returns the pieces of a locked element, in the order of the schema, without missing optional ones.
+        QueueError without a schema or a lock, for a missing mandatory piece, or a file that is no table; OSError for
+        a file that cannot be read, or is not UTF-8."""
         types = self._schema.needed()
         self._check_locked(ename, "get")
         data: dict[str, Any] = {}
@@ -244,15 +230,15 @@ class Queue(QueueBase):
         return b"".join(parts)
 
     def dequeue(self, ename: str, permissive: bool = True) -> dict[str, Any]:
-        """Locks, gets and removes an element. QueueLockError when it cannot be locked (not permissive: OSError, as
-        lock); else the errors of get and remove, and then the element is there, not locked."""
+        """Locks, gets and removes an element. QueueLockError if it cannot be locked (not permissive: see lock); else
+        errors as of get and remove, with the element unlocked."""
         with self._locked(ename, permissive):
             element = self.get(ename)
             self.remove(ename)
         return element
 
     def get_element(self, ename: str, permissive: bool = True) -> dict[str, Any]:
-        """Locks, gets and unlocks an element. Errors as those of dequeue. permissive: for lock and for unlock."""
+        """Locks, gets and unlocks an element. Errors as of dequeue. permissive: for lock and unlock."""
         with self._locked(ename, permissive):
             element = self.get(ename)
         self.unlock(ename, permissive)
@@ -260,7 +246,7 @@ class Queue(QueueBase):
 
     @contextlib.contextmanager
     def _locked(self, ename: str, permissive: bool) -> Any:
-        """Locks an element; unlocks it when the with block fails."""
+        """Locks an element, and unlocks it if the with block fails."""
         if not self.lock(ename, permissive):
             raise QueueLockError(f"couldn't lock element: {ename} (somebody else has it, or it is gone)")
         try:
@@ -271,8 +257,7 @@ class Queue(QueueBase):
             raise
 
     def remove(self, ename: str) -> None:
-        """Removes a locked element. QueueError when it is not locked, or holds something that is no piece of data; then
-        it stays. OSError."""
+        """Removes a locked element. QueueError if it is not locked, or has a file that is no piece. OSError."""
         self._check_locked(ename, "remove")
         self._erase(ename)
 
@@ -289,13 +274,12 @@ class Queue(QueueBase):
     # -- all of them ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """Counts the elements, locked or not, without those that are being added or removed."""
+        """Counts the elements, locked or not, without those being added or removed."""
         return sum(map(self._size, self._intermediate()))
 
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
-        """Removes empty intermediate directories but for the last one; elements that are being added or removed for
-        more than maxtemp seconds and locks older than maxlock seconds, 0: none of them. Looks at every element, and
-        moves the cursor to the end."""
+        """Removes empty intermediate directories but the last, elements being added or removed for maxtemp seconds,
+        and locks older than maxlock seconds (0: none). Looks at all elements, and moves the cursor to the end."""
         for directory in self._intermediate()[:-1]:
             remove_if_empty(f"{self.path}/{directory}", self._disk)
         now = time.time()

@@ -1,4 +1,4 @@
-"""The layout of dirq's Queue: an element is a directory with a file for each piece of data; its lock is the directory
+"""The layout of dirq's Queue: an element is a directory with a file for each piece of data, its lock the directory
 `locked` in it."""
 
 import contextlib
@@ -27,9 +27,9 @@ from .layout import Changes, IsOld, Layout, Listed, Staged
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
-"""Elements in an intermediate directory, then a new one is begun: dirq's own default."""
+"""Elements of an intermediate directory, as in dirq."""
 _MAX_TEMPORARY = 300
-"""Seconds after which dirq's purge takes an element that is being added or removed for left behind."""
+"""Seconds until dirq's purge removes unfinished elements."""
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 
 
@@ -37,7 +37,7 @@ class QueueLayout(Layout):
     """Elements are directories."""
 
     def __init__(self, path: str, disk: Disk, body: Body, changes: Changes, *, sync: bool) -> None:
-        """body: the piece of data that is the payload."""
+        """body: the payload's piece."""
         super().__init__(path, disk, changes, sync=sync)
         self.body = body
         self._insertion = ""
@@ -113,8 +113,8 @@ class QueueLayout(Layout):
             self.bury()
 
     def bury(self) -> None:
-        """Removes what was renamed to `obsolete`. Not before the directories that the elements were in are synced: or a
-        power loss could bring one back without its pieces."""
+        """Removes renamed elements, once the directories that they were in are synced: or a power loss could bring
+        one back without its pieces."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
             self._try_remove(path)
@@ -174,7 +174,7 @@ class QueueLayout(Layout):
         raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", f"{self.path}/{folder}")
 
     def _folder_to_insert(self) -> str:
-        """Returns the last intermediate directory, or makes a new one when that is full."""
+        """Returns the last intermediate directory, or a new one if it is full."""
         if not self._insertion:
             folders = self.folders()
             self._insertion = folders[-1] if folders else f"{0:08x}"

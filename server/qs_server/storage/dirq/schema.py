@@ -1,4 +1,4 @@
-"""Converts the pieces of data of an element of a Queue to the bytes of their files, and back."""
+"""Converts pieces of data of a Queue's elements to bytes and back."""
 
 import errno
 import re
@@ -9,7 +9,7 @@ from .element_names import LOCKED_DIRECTORY
 from .Exceptions import QueueError
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
-"""Matches what can be the name of a piece of data, and so of its file."""
+"""Matches the name of a piece of data, and so of its file."""
 _parse_type = re.compile(r"(binary|string|table)([?*]{0,2})").fullmatch
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _UNESCAPES = {escape: character for character, escape in _ESCAPES.items()}
@@ -18,10 +18,10 @@ _escaped = re.compile(r"\\[\\tn]")
 
 
 class Schema:
-    """types: binary, string or table, by piece. mandatory: the pieces that every element has. Empty: none was given."""
+    """types: binary, string or table, by piece; mandatory: pieces of every element. Both empty: no schema."""
 
     def __init__(self, schema: Mapping[str, str] | None) -> None:
-        """QueueError when it is none: see the documentation of Queue."""
+        """QueueError, see Queue."""
         self.types: dict[str, str] = {}
         self.mandatory: set[str] = set()
         if not schema:
@@ -48,13 +48,13 @@ class Schema:
             self.mandatory.add(name)
 
     def needed(self) -> dict[str, str]:
-        """Returns `types`. QueueError when there are none."""
+        """QueueError without a schema."""
         if not self.types:
             raise QueueError("unknown schema: to add and to get elements, give the queue a schema")
         return self.types
 
     def encode(self, data: Mapping[str, Any]) -> dict[str, bytes]:
-        """Returns the content of each file. QueueError when the data is not as the schema says."""
+        """Returns the files' contents. QueueError for data that does not fit."""
         types = self.needed()
         if not isinstance(data, Mapping):
             raise QueueError(f"unexpected data: {data!r} (a dictionary)")
@@ -67,8 +67,7 @@ class Schema:
         return {name: _ENCODERS[types[name]](name, value) for name, value in data.items()}
 
     def decode(self, name: str, content: bytes, path: str) -> Any:
-        """Reads a piece of data from its file's content. OSError when it is not UTF-8, QueueError when it is not a
-        table."""
+        """OSError if it is not UTF-8, QueueError if it is no table."""
         kind = self.types[name]
         if kind == "binary":
             return content
@@ -108,8 +107,8 @@ _ENCODERS: dict[str, Callable[[str, object], bytes]] = {
 
 
 def encode_table(table: Mapping[str, str]) -> str:
-    """Writes a line `key TAB value` for each, sorted by key; backslash, tab and newline are escaped by a backslash.
-    QueueError for what is not a string."""
+    """Returns lines `key TAB value`, sorted, with escaped backslashes, tabs and newlines. QueueError for other
+    things than strings."""
     for key, value in table.items():
         for text in (key, value):
             if not isinstance(text, str):
@@ -118,7 +117,7 @@ def encode_table(table: Mapping[str, str]) -> str:
 
 
 def decode_table(text: str) -> dict[str, str]:
-    """Reads a table; of equal keys the last one counts. QueueError when a line has not exactly one tab."""
+    """The last of equal keys counts. QueueError for a line without exactly one tab."""
     table: dict[str, str] = {}
     lines = text.strip("\n")
     for line in lines.split("\n") if lines else ():

@@ -10,10 +10,10 @@ from .folders import lock_file, names_in
 from .layout import IsOld, Layout, Listed, Staged
 
 GRANULARITY = 60
-"""Seconds of which the elements share an intermediate directory: dirq's own default."""
+"""Seconds an intermediate directory, as in dirq."""
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _MAX_TEMPORARY, _MAX_LOCK = 300, 600
-"""Seconds after which dirq's purge takes a file for left behind."""
+"""Seconds until dirq's purge removes such a file."""
 
 
 class SimpleLayout(Layout):
@@ -96,7 +96,7 @@ class SimpleLayout(Layout):
             raise
 
     def lock_staged(self, staged: Staged) -> None:
-        """Does nothing: the lock's name is made from the element's, in `publish`."""
+        """Does nothing: `publish` links the lock."""
 
     def sync_staged(self, staged: Staged) -> None:
         self._disk.sync_file(staged.temporary)
@@ -133,5 +133,5 @@ class SimpleLayout(Layout):
 
 
 def is_name(name: str) -> bool:
-    """Tells whether it is the name of an element, or of its lock."""
+    """Tells whether it is the name of an element or its lock."""
     return bool(is_element(name.removesuffix(LOCKED_SUFFIX)))

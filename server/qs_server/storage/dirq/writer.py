@@ -1,4 +1,4 @@
-"""Writes pushed messages into a queue's directory in a layout of dirq, and gives them their ids."""
+"""Writes pushed messages into a queue's directory in a layout of dirq, and gives them ids."""
 
 import errno
 import logging
@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ElementWriter:
-    """See Writer in publisher.py. A crash may leave half of a list: dirq knows no lists."""
+    """See Writer in publisher.py. A crash may leave half of a list: dirq has no lists."""
 
     def __init__(self, elements: Elements) -> None:
         self._elements = elements

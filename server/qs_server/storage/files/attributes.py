@@ -1,9 +1,9 @@
 """The attributes of messages in the vsqs layout: how often a message was received, until when it is delayed.
 
-They are extended attributes of the file, which renames carry along: `user.qs.receives` and `user.qs.delayed` (the end
-of the delay, which counts only while it is also the file's extension). A message that is moved to another queue has a
-new id there, and begins at 0: `user.qs.receives` is `COUNT`, or `COUNT MID` and then counts only for that id. Where the
-file system has no extended attributes: a hidden file `.MID.attributes`.
+They are extended attributes of the file, which renames keep: `user.qs.receives`, and `user.qs.delayed`, the end of a
+delay, which counts only while it is the file's extension too. A moved message gets a new id and begins at 0:
+`user.qs.receives` is `COUNT`, or `COUNT MID`, which counts for that id only. Without extended attributes: a hidden
+file `.MID.attributes`.
 """
 
 from typing import NamedTuple
@@ -16,14 +16,14 @@ _DELAYED = "user.qs.delayed"
 
 
 class Attributes(NamedTuple):
-    """receives: how often; delayed: the end of the delay, 0 when there never was one."""
+    """delayed: the end of the delay, 0 for none."""
 
     receives: int = 0
     delayed: int = 0
 
 
 class Stored(NamedTuple):
-    """A message as a file of the layout vsqs has it. expiry: hidden until then, 0: visible."""
+    """A message in a file of the layout vsqs. expiry: hidden until then, 0: visible."""
 
     mid: int
     expiry: int
@@ -33,8 +33,8 @@ class Stored(NamedTuple):
 
 class _ExtendedAttributes:
     def __init__(self, disk: Disk, *, lists: bool) -> None:
-        """lists: the file system lists attributes by their names. Then a list is read first: most messages have no
-        attributes, and to ask for one that is not there takes twice as long."""
+        """lists: whether to list names first: most messages have no attributes, and asking for a missing one takes
+        twice as long."""
         self._disk = disk
         self._lists = lists
 
@@ -87,36 +87,34 @@ _CODEC = Codec(".attributes", 10, lambda attributes: b"%d %d" % attributes, _dec
 
 
 class AttributeStore(MetadataStore[Attributes]):
-    """The attributes of the messages in one directory."""
-
     def __init__(self, medium: _ExtendedAttributes | SidecarFiles[Attributes]) -> None:
         """See `store_for`."""
         super().__init__(medium, max)
         self._extended = None if isinstance(medium, SidecarFiles) else medium
 
     def receives(self, path: str, mid: int) -> int:
-        """Returns how often a message was received. OSError."""
+        """OSError."""
         if self._extended is None or mid in self.unwritten:
             return self.read(path, mid).receives
         return self._extended.receives(path, mid)
 
     def bind(self, path: str, mid: int) -> bool:
-        """Has the count of receives hold for this id only, as the file is about to get another one. Returns whether the
-        file was changed. OSError."""
+        """Binds the count of receives to this id, before the file gets another one. Returns whether the file
+        changed. OSError."""
         return self._extended is not None and self._extended.bind(path, mid)
 
 
 def in_files(disk: Disk, *, lists: bool = False) -> AttributeStore:
-    """Returns a store that keeps attributes as extended ones. lists: as the file system lists them by their names."""
+    """Returns a store of extended attributes. lists: the file system lists their names."""
     return AttributeStore(_ExtendedAttributes(disk, lists=lists))
 
 
 def in_sidecars(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
-    """Returns a store that keeps attributes in hidden files. sync: whether one is synced when it is written."""
+    """Returns a store of hidden files. sync: whether they are synced."""
     return AttributeStore(SidecarFiles(directory, disk, _CODEC, sync=sync))
 
 
 def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
-    """Returns the store that the directory's file system can carry. sync: as for hidden files. OSError."""
+    """Returns the store for the directory's file system. sync: of hidden files. OSError."""
     lists = lists_attributes(directory, disk)
     return in_sidecars(directory, disk, sync=sync) if lists is None else in_files(disk, lists=lists)

@@ -1,7 +1,7 @@
-"""The messages of a directory in the vsqs layout, and the index of them.
+"""The messages of a directory in the vsqs layout, and their index.
 
-File names are the truth. A message's file is named by its id; the extension is its state. When a file is not where the
-index has it, another process was faster: its report is on the way or here, and the caller looks again.
+File names are the truth: a message's id, and its state as the extension. If a file is not where the index has it,
+another process was faster: its report is on the way, and the caller looks again.
 """
 
 import errno
@@ -22,11 +22,11 @@ from .attributes import Attributes, store_for
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
-"""Errors that mean: no file, or none that we may read."""
+"""Errors of something that is no file, or must not be read."""
 
 
 class MessageDirectory:
-    """The files of one queue: its MessageStore."""
+    """See MessageStore."""
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """path: an existing directory. OSError."""
@@ -38,10 +38,10 @@ class MessageDirectory:
         self.attributes = store_for(path, shared.disk, sync=shared.always)
         self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
         self.origins: dict[int, Origin] = {}
-        """The origins of the dead letters that are loaded."""
+        """Of the loaded dead letters."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
-        """The number under which what happens in the directory is reported."""
+        """The number of reports about the directory."""
         self._options = options
         self._disk = shared.disk
         self._activity = shared.activity
@@ -54,13 +54,12 @@ class MessageDirectory:
         self._activity.arrived.add(self.qid)
 
     def announce(self, expiry: int) -> None:
-        """Announces that a message is hidden until then."""
         self._activity.announce(self.qid, self.time(expiry))
         if self._options.retention is not None:
             self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
-        """Has the next commit sync names, and the attributes of a message."""
+        """Has the next commit sync names, and a message's attributes."""
         if self.shared.durability is not Durability.NONE:
             self._activity.dirty.add(self.qid)
             if mid is not None and self.shared.always:
@@ -69,7 +68,7 @@ class MessageDirectory:
     # -- names
 
     def name_path(self, mid: int, expiry: int) -> str:
-        """Returns the path of a message in a state: ready when expiry is 0."""
+        """expiry: 0 when it is ready."""
         return f"{self.path}/{message_name(mid, expiry)}"
 
     def path_of(self, mid: int) -> str:
@@ -133,7 +132,7 @@ class MessageDirectory:
             self.origins[mid] = origin
 
     def _disown(self, mid: int, path: str) -> None:
-        """Forgets what has the name of a message and is none."""
+        """Forgets something with a message's name that is no file."""
         _logger.warning("%s is not a file, and no message", path)
         self.drop(mid)
 
@@ -185,14 +184,14 @@ class MessageDirectory:
             self._disk.close(fd)
 
     def _read_begin(self, fd: int, size: int) -> bytes:
-        """Reads one byte more than the size. Nothing when it cannot be read: it may be no regular file."""
+        """Reads one byte more than the size; nothing if that fails: it may be no regular file."""
         try:
             return self._disk.read(fd, size + 1)
         except OSError:
             return b""
 
     def _look_into(self, fd: int, path: str, mid: int, max_bytes: int | None, begin: bytes) -> bytes | None:
-        """Reads a file that was not looked at before, or is not what it was. begin: has been read already."""
+        """Reads a file that is new, or is not what it was. begin: was read already."""
         status = self._disk.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             self._disown(mid, path)
@@ -206,7 +205,7 @@ class MessageDirectory:
     # -- changes of ours
 
     def add(self, mid: int, expiry: int, size: int) -> None:
-        """Notes that a message of ours got its name."""
+        """Adds a message of ours that got its name."""
         self.shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
@@ -215,7 +214,7 @@ class MessageDirectory:
             self.arrived()
 
     def receive(self, mid: int, size: int, origin: Origin | None) -> None:
-        """Notes that a message was moved here. origin: if it is a dead letter."""
+        """Adds a message that was moved here. origin: of a dead letter."""
         self.index.add(mid, 0, size)
         if origin is not None:
             self.origins[mid] = origin
@@ -275,7 +274,7 @@ class MessageDirectory:
         return removed
 
     def _rename(self, mid: int, old: int, new: int) -> bool:
-        """Moves a message from one state to another on disk. False when another process was faster."""
+        """Changes a message's state on disk. False if another process was faster."""
         try:
             self._disk.rename(self.name_path(mid, old), self.name_path(mid, new))
         except FileNotFoundError:
@@ -287,7 +286,7 @@ class MessageDirectory:
         return True
 
     def unlink(self, mid: int, expiry: int) -> bool:
-        """Removes a message from disk and index. False when another process was faster. OSError."""
+        """Removes a message from disk and index. False if another process was faster. OSError."""
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
@@ -299,13 +298,12 @@ class MessageDirectory:
         return True
 
     def drop(self, mid: int) -> None:
-        """Forgets a message that is not there any more."""
         self.index.remove(mid)
         if self.origins:
             self.origins.pop(mid, None)
 
     def forget_attributes(self, mid: int) -> None:
-        """Removes the attributes of a message that is gone. The next listing clears what cannot be removed now."""
+        """Removes attributes of a message that is gone; otherwise the next listing does."""
         try:
             self.attributes.forget(mid)
             self.letters.forget(mid)
@@ -313,7 +311,7 @@ class MessageDirectory:
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
     def lost(self, mid: int, expiry: int) -> None:
-        """Takes notice of a file that is not where the index has it."""
+        """Handles a file that is not where the index has it."""
         self.shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.drop(mid)

@@ -1,8 +1,7 @@
 """A queue of the vsqs layout.
 
-A file without an extension is ready; with a number it is hidden until then (in flight or delayed); with `.new` it is
-being written. Any number of processes may work on the directory at once, also the original vsqs: a rename succeeds
-for one of them, and ENOENT means that another one was faster.
+A file without extension is ready, with a number hidden until then (in flight or delayed), with `.new` being written.
+Any number of processes may share the directory, also the original vsqs: a rename succeeds for one of them.
 """
 
 from ..directory_queue import DirectoryQueue
@@ -17,8 +16,7 @@ from .writer import FileWriter
 def open_files_queue(
     path: str, qid: str, options: Options, shared: Shared, *, clears_unfinished: bool = True
 ) -> DirectoryQueue:
-    """Opens the queue in a directory. clears_unfinished: whether a file that is being written and has not changed for
-    long is removed. OSError."""
+    """Opens the queue in a directory. clears_unfinished: whether to remove files of crashed writers. OSError."""
     directory = MessageDirectory(path, qid, options, shared)
     writer = FileWriter(directory, clears=clears_unfinished)
     listing = FileListing(directory, writer)

@@ -1,4 +1,4 @@
-"""Lists a queue's directory in the vsqs layout at the start, and then keeps its index by reports of what others do."""
+"""Lists a queue's directory in the vsqs layout at the start, and then updates the index by reports of changes."""
 
 import contextlib
 import fcntl
@@ -17,18 +17,18 @@ from .writer import BATCH, END, TEMPORARY, FileWriter
 
 _logger = logging.getLogger(__name__)
 MOST_IGNORED = 20
-"""Ignored files of one queue that the log names: a directory may hold thousands of others by mistake."""
+"""Ignored files of a queue that the log names."""
 
 
 class FileListing:
-    """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
+    """See DirectoryWatch. Reports come from Watch."""
 
     def __init__(self, directory: MessageDirectory, writer: FileWriter) -> None:
         self._directory = directory
         self._path = directory.path
         self._clear_left_behind = writer.clear_left_behind
         self._ignored: set[str] = set()
-        """Files that the log has named since the queue was opened."""
+        """Files that were logged."""
         # Before listing: what comes in between is seen twice, not never.
         directory.watch = directory.shared.watch.add(directory.path, self)
 
@@ -101,7 +101,7 @@ class FileListing:
             directory.arrived()
 
     def _log_ignored(self, name: str) -> None:
-        """Logs once that a file is no message, unless it is hidden (those belong to servers and editors) or gone."""
+        """Logs once that a file is no message, unless it is hidden (of servers and editors) or gone."""
         path, logged = f"{self._path}/{name}", self._ignored
         if name.startswith(".") or name in logged or len(logged) > MOST_IGNORED or not os.path.lexists(path):
             return
@@ -119,7 +119,7 @@ class FileListing:
 
 
 class _Listed(NamedTuple):
-    """The ready messages in order, the hidden ones with their extensions, and the names of all other files."""
+    """Ready messages in order, hidden ones with their extensions, names of all other files."""
 
     ready: "array[int]"
     hidden: dict[int, int]
@@ -127,7 +127,7 @@ class _Listed(NamedTuple):
 
 
 def _list_messages(path: str, disk: Disk) -> _Listed:
-    """Lists a directory, in little more time than it takes to read the names. OSError."""
+    """Takes little more time than reading the names. OSError."""
     found = array("Q")
     hidden: dict[int, int] = {}
     others: list[str] = []
@@ -154,8 +154,7 @@ def _list_messages(path: str, disk: Disk) -> _Listed:
 
 
 def _finish_batches(directory: str, names: list[str], disk: Disk) -> bool:
-    """Completes the lists that a crash interrupted. names: of the files in the directory. Returns whether there were
-    any. OSError."""
+    """Completes the lists of crashed publishers. names: in the directory. Returns whether there were any. OSError."""
     batches = [name for name in names if name.startswith(BATCH) and not name.endswith(TEMPORARY)]
     return sum(_finish_batch(directory, name, disk) for name in batches) > 0
 

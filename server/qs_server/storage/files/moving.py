@@ -1,8 +1,8 @@
-"""Moves messages of the vsqs layout between directories, each by one rename, and knows which of them are dead letters.
+"""Moves messages of the vsqs layout between directories, each by one rename.
 
-The steps of a move: a `.new` file keeps the new id free; the attributes that hold only after the move are written, and
-synced; the message's file is renamed; the `.new` file is removed. So a message is always in one of the two directories,
-and whatever ends a move before the rename has changed nothing.
+A `.new` file reserves the new id; attributes that hold after the move are written and synced; the file is renamed;
+the `.new` file is removed. So a message is always in one of the directories, and a failure before the rename changes
+nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +20,7 @@ _AT_ONCE = 1000
 
 
 class FileMover:
-    """Moves the messages of one directory: see MessageMover."""
+    """See MessageMover."""
 
     def __init__(self, directory: MessageDirectory, writer: FileWriter) -> None:
         """writer: of the same directory."""
@@ -64,7 +64,7 @@ class FileMover:
         return staged.mid
 
     def _reserve(self, avoid: Collection[int]) -> Staged:
-        """Keeps an id free. avoid: ids that the message had, for which its attributes hold. QueueFullError, OSError."""
+        """Reserves an id. avoid: former ids, for which the message's attributes hold. QueueFullError, OSError."""
         while (staged := self._writer.stage(Draft(b""))).mid in avoid:
             self._writer.discard([staged])
         return staged

@@ -1,8 +1,8 @@
-"""Writes pushed messages into a queue's directory in the vsqs layout, and gives them their ids.
+"""Writes pushed messages into a queue's directory in the vsqs layout, and gives them ids.
 
-The steps of one message: create `MID.new` exclusively, write, sync, rename to `MID` (`MID.EXPIRY` when it is delayed).
-A list is all or nothing: before the first rename of several, a batch file notes them all, and a start that finds one
-finishes what it says. Its publisher holds a lock on it for as long as it lives, so that nobody finishes it too early.
+`MID.new` is created exclusively, written, synced, and renamed to `MID`, or `MID.EXPIRY` if it is delayed. A list is
+all or nothing: a batch file names its messages before the first rename, and a start finishes what it says. Its
+publisher holds a lock on it, so that nobody finishes it too early.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ END = "end"
 """The last line of a complete batch file."""
 _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 _STALE = 600
-"""Seconds without a write after which a file that is being written was left behind by a crash."""
+"""Seconds without a write after which a crash has left a file."""
 _STALE_COPY = 1
 """The same for the copy of a message."""
 
 
 @dataclass(slots=True)
 class Staged:
-    """A message that is not visible yet. expiry: when it becomes visible, 0: at once; fd: of `MID.new`, -1: closed."""
+    """A message that is not visible. expiry: when it will be, 0: at once; fd: of `MID.new`, -1: closed."""
 
     mid: int
     expiry: int
@@ -103,8 +103,8 @@ class FileWriter:
             raise NoSuchQueueError(f"there is no queue {self._directory.qid!r} any more") from None
 
     def _clear_half_copy(self, mid: int, payload: bytes) -> None:
-        """Removes what a crash in the middle of the same copy has left: the beginning of the payload, to which nobody
-        has written for a second. Else copying would wait until it is old enough to be anybody's."""
+        """Removes what a crash left of the same copy: a beginning of the payload, not written to for a second. Else
+        the next copy would have to wait for `_STALE`."""
         with contextlib.suppress(FileNotFoundError):
             same = payload.startswith(self._disk.read_file(self._new_path(mid)))
             self.clear_left_behind(f"{mid}.new", _STALE_COPY if same else _STALE)
@@ -113,8 +113,8 @@ class FileWriter:
         return f"{self._directory.path}/{mid}.new"
 
     def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
-        """Writes one message. file: one with that payload, for the kernel to copy if it is still there. FileExistsError
-        when another publisher is writing one with that id; OSError."""
+        """file: one with that payload, for the kernel to copy if it still exists. FileExistsError for an id that
+        another publisher is writing; OSError."""
         fd = self._disk.open(self._new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
         staged = Staged(mid, expiry, len(payload), fd)
         try:
@@ -230,7 +230,7 @@ class FileWriter:
             self._disk.close(fd)
 
     def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
-        """Removes a file that was being written, after so many seconds without a write. Returns whether it is gone."""
+        """Removes a file without a write for so many seconds. Returns whether it is gone."""
         path = f"{self._directory.path}/{name}"
         is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self._staged
         try:

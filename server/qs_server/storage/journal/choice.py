@@ -9,9 +9,35 @@ from .absent_record import LIMIT
 from .store import Store
 
 
-def choose(store: Store, *, oldest_only: bool) -> int | None:
-    """Returns the number of the segment to remove next, None if none is worth it. oldest_only: True to consider the
-    oldest only."""
+class Choice:
+    """Caches the chosen segment while nothing relevant changes, as every commit asks for it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: object = None
+        self._least = 0
+        self._is_below = False
+        self._chosen: int | None = None
+
+    def segment(self, *, oldest_only: bool) -> int | None:
+        """Returns the segment to remove next: see `choose`."""
+        store = self._store
+        log, usage = store.log, store.usage
+        seen = (log.segments.changes, usage.emptied, store.checkpointed, store.rollbacks, log.tight, oldest_only)
+        if seen != self._seen:
+            self._least = (
+                usage.least(log.segments.sizes, log.segments.size, tight=log.tight) if log.segments.sizes else 0
+            )
+        is_below = usage.total < self._least
+        if seen != self._seen or is_below != self._is_below:
+            self._seen, self._is_below = seen, is_below
+            self._chosen = choose(store, is_below=is_below, oldest_only=oldest_only)
+        return self._chosen
+
+
+def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
+    """Returns the number of the segment to remove next, None if none is worth it. is_below: True if there are fewer
+    live bytes than `Usage.least`; oldest_only: True to consider the oldest only."""
     log, live = store.log, store.usage.live
     sizes, oldest = log.segments.sizes, log.segments.oldest
     if oldest is None or len(sizes) <= 1:
@@ -20,16 +46,26 @@ def choose(store: Store, *, oldest_only: bool) -> int | None:
         return oldest
     dead = [] if oldest_only or len(log.segments.absent) >= LIMIT else _dead(store)
     for each in dead:
-        if log.segments.links.is_free(each, sizes):
+        if log.segments.links.is_free(each):
             return each
-    if store.usage.total >= store.usage.least(sizes, tight=log.tight):
+    if not is_below:
         return None
-    if not dead or log.tight:
-        return oldest
-    ahead = log.segments.links.before(dead[-1], sizes)
+    for each in () if log.tight else dict.fromkeys((*dead[:1], *dead[-1:])):
+        if (ahead := _in_the_way(store, oldest, each)) is not None:
+            return ahead
+    return oldest
+
+
+def _in_the_way(store: Store, oldest: int, dead: int) -> int | None:
+    """Returns the oldest of the segments that must be removed before a dead one, if that copies fewer bytes for each
+    byte freed than removing the oldest of all."""
+    sizes, live = store.log.segments.sizes, store.usage.live
+    ahead = store.log.segments.links.before(dead)
+    if not ahead:
+        return None
     copied = sum(live.get(each, 0) for each in ahead)
-    freed = sizes[dead[-1]] + sum(sizes[each] for each in ahead)
-    return ahead[-1] if copied * sizes[oldest] < live[oldest] * freed else oldest
+    freed = sizes[dead] + sum(sizes[each] for each in ahead)
+    return ahead[-1] if copied * sizes[oldest] < live[oldest] * freed else None
 
 
 def _dead(store: Store) -> list[int]:

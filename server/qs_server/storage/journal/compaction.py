@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Protocol
 
 from ..engine import Clock
-from .choice import choose
+from .choice import Choice
 from .frames import DamagedError
 from .queue_state import QueueState
 from .records import BadRecordError
@@ -45,6 +45,7 @@ class Compaction:
         self._rollbacks = 0
         self._damaged = 0  # number of the segment that cannot be read
         self._copying = copying
+        self._choice = Choice(store)
 
     @property
     def total(self) -> int:
@@ -58,11 +59,14 @@ class Compaction:
 
     def _next(self) -> int | None:
         """Returns the segment to compact, None if none is worth it. Prefers the one that was begun."""
-        store = self._store
-        if store.log.failed or store.log.segments.oldest == self._damaged:
-            return None
-        chosen = choose(store, oldest_only=self._damaged != 0)
+        chosen = self._chosen()
         return self._segment if self._work is not None and chosen is not None else chosen
+
+    def _chosen(self) -> int | None:
+        log = self._store.log
+        if log.failed or log.segments.oldest == self._damaged:
+            return None
+        return self._choice.segment(oldest_only=self._damaged != 0)
 
     def step(self, seconds: float = SLICE) -> None:
         """Does a slice of the work, which the caller commits. OSError: there is no room for the copies."""
@@ -102,18 +106,22 @@ class Compaction:
             raise
 
     def run(self) -> bool:
-        """Compacts the oldest segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
-        log, oldest = self._store.log, self._store.log.segments.oldest
+        """Compacts a segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
         if self._stepping:
             return False  # called by a slice without room: another slice would have none either
-        if not self.wanted and (
-            log.failed or oldest == self._damaged or not self._store.usage.gains(log.segments.sizes)
-        ):
-            return False
-        while oldest is not None and self._store.log.segments.oldest == oldest != self._damaged:
-            self._step(oldest, inf)  # no time limit, as each slice is a frame, which takes whole blocks
+        log = self._store.log
+        segment = self._chosen() or self._oldest_that_gains()
+        while segment in log.segments.sizes and segment != self._damaged:
+            self._step(segment, inf)  # no time limit, as each slice is a frame, which takes whole blocks
             self._store.commit_early()
-        return self._store.log.segments.oldest != oldest
+        return segment is not None and segment not in log.segments.sizes
+
+    def _oldest_that_gains(self) -> int | None:
+        """Returns the oldest segment if compacting it frees room, else None."""
+        log = self._store.log
+        if log.failed or log.segments.oldest == self._damaged or not self._store.usage.gains(log.segments.sizes):
+            return None
+        return log.segments.oldest
 
     def _remove(self, segment: int) -> None:
         log = self._store.log
@@ -123,7 +131,10 @@ class Compaction:
             queue.batches.forget_publications((log.segments.oldest or 0) - 1)
 
     def _copy(self, segment: int) -> Iterator[None]:
+        is_oldest = segment == self._store.log.segments.oldest
         for queue in list(self._queues()):
-            yield from queue.carry(segment, self._clock())
+            yield from queue.carry_keys(segment, self._clock())
+            if is_oldest:
+                yield from queue.carry(segment)
         if self._store.usage.live.get(segment):
             yield from self._copying.segment(segment)

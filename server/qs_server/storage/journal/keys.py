@@ -99,14 +99,14 @@ class Keys:
         self._pages.clear()
 
     def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
-        """Copies the keys in the segments up to this one to the end of the log, and forgets expired ones. Yields
-        between pages. number: the queue's in the log. OSError."""
+        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields between pages. number:
+        the queue's in the log. OSError."""
         store = self._store
         for page in self.pages():
             for entry in page:
                 if entry.at <= now - WINDOW:
                     self.forget(entry.key)
-                elif entry.segment <= segment:
+                elif entry.segment == segment:
                     store.log.reserve(KEY_SIZE)
                     place = store.log.append(key_of(number, entry.mid, entry.key, entry.at))
                     store.undo.append((self.note, *entry))

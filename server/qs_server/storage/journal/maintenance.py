@@ -125,6 +125,7 @@ class Maintenance:
         """Finds out whether there is work, and notes which changes make another look worthwhile: looking at each commit
         would cost too much."""
         log, usage = self._store.log, self._store.usage
+        usage.write_to(log.number)
         self._has_work = (
             self._snapshot is not None
             or self._written is not None
@@ -135,8 +136,8 @@ class Maintenance:
             or self._wants_checkpoint()
         )
         self._looked_at = log.segments.changes, usage.emptied
-        usage.written = log.number
-        self._least = usage.least(log.segments.sizes, tight=log.tight) if len(log.segments.sizes) > 1 else 0
+        sizes = log.segments.sizes
+        self._least = usage.least(sizes, log.segments.size, tight=log.tight) if len(sizes) > 1 else 0
         self._most = log.spare_below
         if self._has_work:
             self._looked_at = None
@@ -280,7 +281,12 @@ class Maintenance:
         if not log.used:
             return False  # a checkpoint contains the position of the next frame, which is not known yet
         since = 0 if self._store.checkpointed is None else self._store.checkpointed.segment
-        return sum(size for number, size in log.segments.sizes.items() if since < number < log.number) >= _CHECKPOINT
+        written = 0
+        for number, size in reversed(log.segments.sizes.items()):
+            if number <= since or written >= _CHECKPOINT:
+                break
+            written += size if number != log.number else 0
+        return written >= _CHECKPOINT
 
     def finish_running(self) -> None:
         """Finishes upkeep that is under way, and drops its results."""

@@ -8,7 +8,7 @@ refused and nothing changes on disk.
 from typing import NamedTuple, Protocol
 
 from ..disk import Disk
-from .absent_record import Absent, Run, is_absent, missing_from, needed_from
+from .absent_record import Absent, Run, frame_at, is_absent, missing_from, needed_from
 from .frames import BLOCK, FRAME_HEAD, DamagedError, Header
 from .lock import read_last
 from .places import Position, segment_name
@@ -105,16 +105,16 @@ def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
     absent = needed_from(applier.absent, oldest)
     numbers = numbers_in(directory, disk)
     needed = [scan for scan in scans if scan.header.number >= oldest and not is_absent(absent, scan.header.number)]
-    missing = missing_from(numbers, last.header.number, oldest, absent)
+    missing = missing_from(set(numbers), last.header.number, oldest, absent)
     if missing is not None:
         raise damage(f"{directory}/{segment_name(missing)}", "it is missing")
+    kept = {scan.header.number for scan in needed}
     first_applied = 0 if begin is None else begin.segment
-    if before_holes and any(scan not in needed and scan.header.number >= first_applied for scan in scans):
+    if before_holes and any(first_applied <= scan.header.number not in kept for scan in scans):
         raise LeftoverError(needed)
     for scan in before_holes:
-        _check_end(scan, next(run.frame for run in absent if run.first == scan.header.number + 1))
+        _check_end(scan, frame_at(absent, scan.header.number + 1) or scan.next)
     headers = [scan.header for scan in needed]
-    kept = {header.number for header in headers}
     obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number not in kept]
     torn = None if last.gap.why is None else last
     return Opened(headers, obsolete, last.header.number, last.next - 1, absent, torn)

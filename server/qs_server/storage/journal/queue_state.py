@@ -98,10 +98,13 @@ class QueueState:
             self.claims.removed(mid)
         self.table.restore_deletion(mid)
 
-    def carry(self, segment: int, now: int) -> Iterator[None]:
-        """Copies the records other than messages in the segments up to this one to the end of the log. Yields where a
-        slice may end. OSError."""
-        yield from self.keys.carry(self.number, segment, now)
+    def carry_keys(self, segment: int, now: int) -> Iterator[None]:
+        """Copies the keys in a segment to the end of the log. Yields where a slice may end. OSError."""
+        return self.keys.carry(self.number, segment, now)
+
+    def carry(self, segment: int) -> Iterator[None]:
+        """Copies the records other than messages and keys in the segments up to this one, which must be the oldest, to
+        the end of the log: they may be about any older segment. Yields where a slice may end. OSError."""
         self.claims.carry(segment)
         self.batches.carry(segment)
         for token, place in list(self.taken.items()):

@@ -19,6 +19,8 @@ class SegmentList:
         """Bytes of each segment, oldest first."""
         self.headers: dict[int, Header] = {}
         """Headers of the same segments."""
+        self.size = self.largest = 0
+        """Bytes of all segments, and of the largest one."""
         self.absent: tuple[Run, ...] = ()
         """Segments that were removed although older ones are needed."""
         self.links = Links()
@@ -33,10 +35,14 @@ class SegmentList:
         for header in headers:
             self.add(header)
         self._obsolete, self.absent = list(obsolete), absent
+        self.links.keep(self.sizes)
 
     def add(self, header: Header) -> None:
         """Adds the newest segment."""
         self.sizes[header.number], self.headers[header.number] = header.size, header
+        self.size += header.size
+        self.largest = max(self.largest, header.size)
+        self.changes += 1
 
     def salt_of(self, number: int) -> bytes:
         """Returns the salt of a segment."""
@@ -51,16 +57,6 @@ class SegmentList:
         number or a greater one were cut off by a start."""
         following = self.headers.get(number + 1)
         return frame_at(self.absent, number + 1) if following is None else following.first
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return sum(self.sizes.values())
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest segment, 0 if there is none."""
-        return max(self.sizes.values(), default=0)
 
     @property
     def oldest(self) -> int | None:
@@ -94,7 +90,11 @@ class SegmentList:
     def remove(self, number: int) -> None:
         """Makes the file of a segment obsolete, once `record_without` is committed."""
         self.absent = self.absent_without(number)
-        del self.sizes[number], self.headers[number]
+        size = self.sizes.pop(number)
+        self.size -= size
+        if size == self.largest:
+            self.largest = max(self.sizes.values(), default=0)
+        del self.headers[number]
         self.links.forget(number)
         self._obsolete.append(self.path_of(number))
         self.changes += 1

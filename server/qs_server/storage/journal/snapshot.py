@@ -99,10 +99,10 @@ def write_snapshot(
         entry["last"] = queue.last_mid
         yield
     content["families"] = _families(store)
-    # As they are now: records that the messages above already contain are not applied again.
-    content["absent"] = log.segments.absent
-    content["links"] = {segment: sorted(older) for segment, older in log.segments.links.older.items()}
+    # After the messages: records that these already contain are not applied again.
+    content["links"] = yield from _write_parts(writer, log.segments.links.pairs())
     content["broad"] = sorted(log.segments.links.broad)
+    content["absent"] = log.segments.absent
     writer.end(content)
 
 
@@ -205,7 +205,9 @@ def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[N
 
 def read_links(reader: CheckpointReader, links: Links) -> None:
     """Restores the links between segments."""
-    links.older = {int(segment): set(older) for segment, older in reader.content["links"].items()}
+    flat = _joined(reader, reader.content["links"])
+    for segment, older in zip(flat[::2], flat[1::2], strict=True):
+        links.older.setdefault(segment, set()).add(older)
     links.broad = set(reader.content["broad"])
 
 

@@ -39,6 +39,12 @@ class Usage:
         """Forgets a segment that is removed."""
         self.total -= self.live.pop(segment, 0)
 
+    def write_to(self, segment: int) -> None:
+        """Sets `written`. The one before may have been emptied by now."""
+        if segment != self.written:
+            self.written = segment
+            self.emptied += 1
+
     def segments(self) -> set[int]:
         """Returns the segments with live bytes."""
         return {segment for segment, size in self.live.items() if size}
@@ -49,10 +55,10 @@ class Usage:
         return len(sizes) > 1 and self.live.get(oldest, 0) <= sizes[oldest] // 8 * 7
 
     @staticmethod
-    def least(sizes: dict[int, int], *, tight: bool) -> int:
+    def least(sizes: dict[int, int], size: int, *, tight: bool) -> int:
         """Returns the number of live bytes below which a segment should be removed. sizes: of all segments, oldest
-        first; the last one is being written. tight: True if the disk is full, which makes small gains worthwhile."""
-        size = sum(sizes.values())
+        first; the last one is being written; size: their sum; tight: True if the disk is full, which makes small gains
+        worthwhile."""
         if tight:
             return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9
         return (size + 1) // 2 if len(sizes) > SEGMENTS else 0

@@ -121,7 +121,7 @@ def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) 
     name = segment_name(numbers[-1])
     scan, needed = _copy_frames(f"{source}/{name}", f"{target}/{name}")
     oldest = max(scan.header.oldest, needed.oldest)
-    if (missing := missing_from(numbers, numbers[-1], oldest, needed.absent)) is not None:
+    if (missing := missing_from(set(numbers), numbers[-1], oldest, needed.absent)) is not None:
         raise _ChangedError(f"segment {missing} is missing")
     linked[numbers[-1]] = False
     return scan.next - 1

@@ -201,7 +201,7 @@ def test_what_is_looked_at(scene: Scene) -> None:
 
 
 def test_received_for_a_subscriber(scene: Scene) -> None:
-    """What is held for a subscriber is received like anything else."""
+    """A delivery to a subscriber is recorded as received."""
     [mid] = scene.push(b"x")
     scene.recorder.take()
     scene.receive(held=True)
@@ -209,7 +209,7 @@ def test_received_for_a_subscriber(scene: Scene) -> None:
 
 
 def test_refused(scene: Scene) -> None:
-    """What is refused is no event: a stale receipt, a message that is not there, a window that is over."""
+    """A refused request is no event: a stale receipt, a missing message, a window that is over."""
     [mid] = scene.push(b"x")
     scene.receive()
     scene.recorder.take()
@@ -288,7 +288,7 @@ def test_nobody_records(tmp_path: Path) -> None:
 
 
 def test_what_others_do(tmp_path: Path) -> None:
-    """What other programs do in the directory is not told: a file that appears is first told of when it is received."""
+    """Changes by other programs are not recorded: a foreign file first appears when it is received."""
     scene = Scene(files_engine(Durability.NONE)(tmp_path))
     (tmp_path / "q" / f"{EPOCH}").write_bytes(b"foreign")
     scene.engine.refresh()
@@ -306,7 +306,7 @@ def test_what_others_do(tmp_path: Path) -> None:
 
 
 def test_two_servers(tmp_path: Path) -> None:
-    """Of two servers on one root each tells of what it did itself, so that both together tell everything once."""
+    """Two servers on one root each record their own work, so that both records together have everything once."""
     one, two = (Scene.__new__(Scene) for _ in range(2))
     clock = ManualClock()
     for scene in (one, two):
@@ -331,7 +331,7 @@ def test_two_servers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "setxattr"])
 def test_a_disk_that_fails(tmp_path: Path, operation: str) -> None:
-    """What fails on the disk is no event; done again, it is one."""
+    """An operation that fails on the disk is no event; repeated, it is one."""
     disk = FaultyDisk()
     scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
     [mid] = scene.push(b"x")

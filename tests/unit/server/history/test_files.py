@@ -20,7 +20,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_the_open_file_is_hidden(bench: Bench) -> None:
-    """What is being written begins with a dot, and has no other name until it is finished, synced before renamed."""
+    """The open file's name begins with a dot; it gets its final name when it is finished, after a sync."""
     bench.push(1)
     [path] = bench.open
     assert not bench.finished
@@ -156,7 +156,7 @@ def test_a_kill_before_the_first_line(tmp_path: Path, content: bytes) -> None:
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    """What is not of the record stays as it is."""
+    """Files that are not of the record stay as they are."""
     names = [
         ".history-notes",
         ".hidden.jsonl",
@@ -191,7 +191,7 @@ def test_the_folder_is_made(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
-    """What cannot be a folder stops the start with one line that names the flag."""
+    """A file in the place of the folder stops the start with one line that names the flag."""
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StartError, match=r"^cannot keep the history in .*/file.*: .*--history$"):

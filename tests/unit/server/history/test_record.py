@@ -30,7 +30,7 @@ def test_a_line_is_an_object_with_seven_members(bench: Bench) -> None:
 
 
 def test_a_batch_has_one_time(bench: Bench) -> None:
-    """What one commit covers happened at one time, that of its end; what comes later is later, in order."""
+    """All events of one commit have the time of its end; later ones are later, in order."""
     bench.push(1, 2)
     bench.clock.now += 7
     bench.push(3)
@@ -66,7 +66,7 @@ def test_whose_doing_it_is(bench: Bench) -> None:
 
 @pytest.mark.parametrize("qid", ['a"b', "a\\b", "a/b", "ü 日 🐟", "\u2028", "}{,:", "a'b", "null"])
 def test_any_name_of_a_queue(bench: Bench, qid: str) -> None:
-    """Whatever a queue is called, a line is one line, and says it."""
+    """A queue's name of any characters leaves a line one line, and can be read from it."""
     bench.push(1, qid=qid)
     bench.history.close()
     assert [line["queue"] for line in lines_of(bench.finished[0])] == [qid]
@@ -83,7 +83,7 @@ def test_more_names_than_are_kept(bench: Bench) -> None:
 
 
 def test_discarded(bench: Bench) -> None:
-    """What was noted in a batch whose commit failed is not in the record; what comes later is."""
+    """Events of a batch whose commit failed are not recorded; later ones are."""
     bench.history.note("pushed", "q", 1, 0, 0)
     bench.history.discard()
     bench.history.commit()
@@ -103,7 +103,7 @@ def test_nothing_happens(bench: Bench) -> None:
 
 
 def test_one_write_a_batch(bench: Bench) -> None:
-    """However many events a batch has, they are written at once."""
+    """All events of a batch are written at once."""
     bench.push(*range(1000))
     assert bench.disk.calls == ["open", "pwrite"]
     bench.history.close()
@@ -154,7 +154,7 @@ def test_a_full_disk_is_not_asked_for_each_batch(bench: Bench) -> None:
 
 
 def test_a_torn_line_that_cannot_be_taken_back(bench: Bench) -> None:
-    """What a failed write has left is cut off before anything else is written."""
+    """The torn line of a failed write is cut off before anything else is written."""
     bench.push(1)
     bench.disk.room = 50
     bench.disk.faults["ftruncate"] = errno.EIO

@@ -311,7 +311,8 @@ def with_id(root: Path, payload: bytes, state: str = "") -> FilesEngine:
 @pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
 @pytest.mark.parametrize("payload", [b"PAYLOAD", b"payload and more", b""])
 def test_another_message_of_the_id(tmp_path: Path, payload: bytes, state: str) -> None:
-    """Whatever its size and state, it stays as it is, the copy is refused, and no other queue has it."""
+    """Another message of the id, of any size and state, stays as it is; the copy is refused, and no other queue has
+    it."""
     engine = with_id(tmp_path, payload, state)
     for _ in range(2):
         with pytest.raises(OtherMessageError, match=f"queue 's' holds another message of the id {MID}"):
@@ -333,7 +334,7 @@ def test_the_same_message_is_there(tmp_path: Path, state: str) -> None:
 @pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
 @pytest.mark.parametrize(("payload", "refused"), [(b"payload", False), (b"another", True)])
 def test_somebody_is_faster(tmp_path: Path, payload: bytes, refused: bool, state: str) -> None:
-    """What appears in the target while it is copied is looked at too, and nothing is left beside it."""
+    """A message that appears in the target during the copy is compared too, and nothing else is left."""
 
     class Slow(Disk):
         def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]

@@ -40,7 +40,8 @@ def held(bench: Bench) -> list[int]:
 
 
 def test_delayed_ones_after_a_start(make: Make) -> None:
-    """They are too old at their time, though only the disk knew that they are delayed; one in flight stays."""
+    """After a start, delayed messages are removed at their time, though only the disk knew that they are delayed; one
+    in flight stays."""
     bench = make()
     bench.queue(retention=AGE)
     start = bench.clock.now
@@ -98,7 +99,7 @@ def test_what_cannot_be_removed(make: Make, disk: FaultyDisk) -> None:
 
 
 def test_gone_meanwhile(make: Make, tmp_path: Path) -> None:
-    """Another program has removed the files, and nobody has been told yet."""
+    """Files that another program has removed, without a report yet, are no error."""
     bench = make()
     bench.queue(retention=AGE)
     mids = bench.push(b"1", b"2")

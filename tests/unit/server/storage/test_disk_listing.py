@@ -34,7 +34,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("way")
 def test_only_regular_files(tmp_path: Path) -> None:
-    """Not what a link leads to, nor a directory or a pipe, also if all names are of one length; odd bytes are kept."""
+    """Only regular files are listed, no links, directories or pipes, also if all names are of one length; odd bytes are
+    kept."""
     for name in (b"1111", b"2222", b".abc", b"a", b"long" * 60, b"caf\xe9", b"new\n"):
         Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).touch()
     (tmp_path / "3333").symlink_to("1111")
@@ -62,7 +63,7 @@ def test_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_errors(tmp_path: Path) -> None:
-    """They say which directory it is about."""
+    """Errors name the directory."""
     (tmp_path / "file").touch()
     for name, kind in (("none", FileNotFoundError), ("file", NotADirectoryError)):
         with pytest.raises(kind) as caught:
@@ -71,7 +72,7 @@ def test_errors(tmp_path: Path) -> None:
 
 
 def test_error_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the kernel says in the middle is raised, and the descriptor is closed."""
+    """An error of the kernel in the middle is raised, and the descriptor is closed."""
     folder: list[int] = []
 
     def fail(descriptor: int, *_: object) -> int:
@@ -88,7 +89,7 @@ def test_error_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_file_system_without_types(tmp_path: Path) -> None:
-    """Where a directory does not say what its entries are, each file is asked; one that has gone is none."""
+    """Where a directory does not say what its entries are, each is asked; one that has gone is left out."""
     (tmp_path / "1111").touch()
     (tmp_path / "2222").mkdir()
     (tmp_path / "3333").symlink_to("1111")
@@ -106,7 +107,7 @@ KINDS = st.sampled_from([REGULAR, REGULAR, REGULAR, FOLDER, LINK])
 
 
 def lists() -> Iterator[st.SearchStrategy[list[tuple[bytes, int, bytes]]]]:
-    """Of names of any length, and of two lengths only, which may or may not take entries of one length."""
+    """Strategies for entries with names of any length, and of two lengths only."""
     for names, kinds in ((NAMES, KINDS), (st.sampled_from([b"1" * 16, b"2" * 16, b"3" * 15]), st.just(REGULAR))):
         rest = st.sampled_from([b"\0", b"\xff", b"1"])
         yield st.lists(st.tuples(names, kinds, rest), min_size=1, max_size=8)

@@ -69,7 +69,7 @@ def test_length() -> None:
 
 @pytest.mark.parametrize("character", ["\0", "\n", "\x7f", "\x9f", "\ud800", "\ufffe"])
 def test_characters(character: str) -> None:
-    """What no XML document and no log line can carry is in no name."""
+    """Names have no characters that XML or a log line cannot carry."""
     with pytest.raises(BadQueueNameError):
         directory_of(f"a{character}b")
 
@@ -95,7 +95,7 @@ def test_message(name: bytes, parsed: tuple[int, int]) -> None:
      b"1" * 19, b"1." + b"1" * 19, "\u0661".encode(), b".queue.toml"],
 )  # fmt: skip
 def test_no_message(name: bytes) -> None:
-    """Whatever would not be written back as it was read is no message."""
+    """A name that would be written otherwise than it was read is no message."""
     assert parse_message(name) is None
 
 
@@ -114,7 +114,7 @@ def test_message_round_trip(mid: int, expiry: int) -> None:
 )
 @settings(deadline=None, derandomize=True)
 def test_ready_among(names: list[str]) -> None:
-    """What it is sure of are ready messages; together with what the rest turns out to be, these are all."""
+    """The sure names are ready messages; with those that turn out to be among the rest, they are all."""
     encoded = [name.encode() for name in names]
     sure, rest = ready_among(encoded)
     parsed = [parse_message(name) for name in encoded]

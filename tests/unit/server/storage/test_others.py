@@ -48,7 +48,7 @@ def test_room_just_made(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_two_servers_make_the_same_queue(tmp_path: Path) -> None:
-    """Of two servers that make the same queue at the same moment, the slower one says that it exists."""
+    """Of two servers that make the same queue at the same moment, the slower one reports that it exists."""
 
     class Slow(Disk):
         def rename(self, old: str, new: str) -> None:  # type: ignore[override]
@@ -92,7 +92,7 @@ def test_an_id_without_successors(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_open_files_are_bounded(tmp_path: Path) -> None:
-    """However many lists are pushed before a flush, no more than two lists' files are open at a time."""
+    """At most two lists' files are open at a time, however many lists are pushed before a flush."""
 
     class Counting(FaultyDisk):
         most = 0

@@ -21,7 +21,7 @@ from qs_server.storage.settings import read_options, write_options
     ],
 )
 def test_round_trip(tmp_path: Path, options: Options) -> None:
-    """What is written is read, to the microsecond."""
+    """Options are read as written, to the microsecond."""
     write_options(str(tmp_path), options, Disk())
     assert read_options(str(tmp_path), "other") == options
     assert [path.name for path in tmp_path.iterdir()] == [".queue.toml"]
@@ -53,7 +53,7 @@ def test_missing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong(tmp_path: Path, text: str, message: str) -> None:
-    """What is wrong is said with the file and the key, and with every option that may stand there."""
+    """An error names the file, the key, and every option that is allowed there."""
     path = tmp_path / ".queue.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(StorageError, match=message) as caught:

@@ -126,7 +126,7 @@ def test_receipts_with_the_same_id() -> None:
 
 
 def test_stop_just_when_a_message_comes() -> None:
-    """What comes to one who is told to stop at the same moment is given back."""
+    """A message that comes at the moment of the stop is given back."""
     stop = threading.Event()
     message = Received("q", "id", "handle", 1, 1, 0, b"x", 0)
     given_back: list[Received] = []

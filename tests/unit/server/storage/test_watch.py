@@ -1,4 +1,5 @@
-"""What other processes do in the directories: noticed, told apart from our own doing, and never believed blindly."""
+"""The watch notices what other processes do in the directories, tells it apart from our own changes, and verifies
+it."""
 
 import os
 import select
@@ -78,7 +79,7 @@ def test_own_changes(bench: Bench, reports: list[bytes]) -> None:
 
 
 def test_foreign_changes(bench: Bench, tmp_path: Path) -> None:
-    """What others publish, receive, requeue and delete is known after a refresh, and announced."""
+    """After a refresh, publications, receives, requeues and deletions of others are known and announced."""
     queue = tmp_path / "q"
     arrived(bench.engine)
     put(queue, 5)

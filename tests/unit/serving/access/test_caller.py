@@ -1,4 +1,4 @@
-"""Who a connection is, and what it may do: by a model of five lines, over random access files."""
+"""Compares the principal and rights of a connection with a model of five lines, over random access files."""
 
 import fnmatch
 import hashlib
@@ -106,7 +106,8 @@ def test_certificates(access: Access, names: tuple[str, ...], expected: str | No
 
 
 def test_a_certificate_that_nobody_lists(access: Access) -> None:
-    """Its owner is told which names were looked for, whatever characters they have."""
+    """The owner of a certificate that nobody lists is told which names were looked for, whatever characters they
+    have."""
     caller = Caller(access, "peer", ("x.example", "y\x01"))
     with pytest.raises(NotAllowedError) as caught:
         caller.check({"qid": Right.READ}, CopyMessage("private"))
@@ -124,7 +125,8 @@ def test_a_token_replaces_a_certificate(access: Access) -> None:
 
 
 def test_a_file_that_is_read_again(access: Access) -> None:
-    """What connections are is looked up anew; a name that has moved to another principal makes it that one."""
+    """After a reload, the principal of each connection is looked up anew; a name that has moved to another principal
+    makes it that one."""
     token, certificate = Caller(access, "peer"), Caller(access, "peer", ("c.example",))
     token.authenticate("first-token")
     write_access(Path(access.path), [principal("first", certificates=["c.example"], configure=["*"])])

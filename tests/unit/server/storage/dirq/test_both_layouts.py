@@ -182,7 +182,7 @@ def test_touch(q: Any) -> None:
 
 
 def test_purge_of_locks(q: Any) -> None:
-    """Those older than maxlock go; none if it is 0. The elements stay."""
+    """Locks older than maxlock are removed, none if it is 0. The elements stay."""
     old, new, free = locked(q), locked(q), add(q)
     for name in (old, free):
         age(q, name, 700)

@@ -49,8 +49,8 @@ def steps(make: Callable[..., Any], tmp_path: Path, action: Callable[[Any], obje
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("make", [simple, queue])
 def test_addition_that_fails(tmp_path: Path, make: Callable[..., Any], lasting: bool, error: int) -> None:
-    """Whatever step fails: the error is raised, no element is there, no temporary one, no descriptor is left open. A
-    temporary one may stay only if it could not be removed."""
+    """Whatever step of an addition fails, the error is raised, and no element, temporary file or open descriptor is
+    left. A temporary file may stay only if it could not be removed."""
     count = steps(make, tmp_path, add)
     assert count >= 8
     for at in range(1, count + 1):
@@ -116,7 +116,7 @@ def test_elements_that_are_there_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [*ERRORS, errno.EXDEV])
 def test_path_that_cannot_be_added(tmp_path: Path, error: int) -> None:
-    """Whatever step fails: the file is where it was, and the queue is empty."""
+    """Whatever step fails, the file is where it was, and the queue is empty."""
     given = tmp_path / "given"
 
     def add_path(q: QueueSimple) -> None:
@@ -199,7 +199,7 @@ def test_errors_of_a_directory_that_may_not_be_read(tmp_path: Path, make: Callab
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_directory_above_that_may_not_be_read(tmp_path: Path, make: Callable[..., Any]) -> None:
-    """What is above the queue is synced if that is allowed; if not, the addition is fine all the same."""
+    """Directories above the queue are synced if that is allowed; otherwise the addition succeeds all the same."""
 
     class Private(FaultyDisk):
         def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
@@ -287,7 +287,8 @@ def test_order_of_a_file_that_moves(tmp_path: Path) -> None:
 
 
 def test_directory_that_another_program_has_made_anew(tmp_path: Path) -> None:
-    """Its name may not be durable: so the one above it is synced again."""
+    """A directory that another program has made anew may not have a durable name, so the one above it is synced
+    again."""
     disk = Journal(tmp_path)
     q = simple(tmp_path, disk=disk, granularity=1 << 40)
     name = q.add(b"x")
@@ -314,7 +315,7 @@ def test_order_of_an_addition(tmp_path: Path) -> None:
 
 
 def test_removals_are_synced(tmp_path: Path) -> None:
-    """What was removed does not come back: not at all, and not without some of its pieces."""
+    """A removed element does not come back, neither whole nor in part."""
     for number, make in enumerate((simple, queue)):
         disk = Journal(tmp_path / str(number))
         q: Any = make(Path(disk.above), disk=disk)

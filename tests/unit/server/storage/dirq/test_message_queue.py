@@ -230,7 +230,7 @@ def test_a_payload_that_is_taken_away(engine: DirectoriesEngine, tmp_path: Path)
 
 
 def test_a_name_that_is_there_twice(tmp_path: Path, storage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Of two elements of one name in different directories one is a message, and the other when that is gone."""
+    """Of two elements of one name in different directories, the second is a message when the first is gone."""
     for number in ("68e78c40", "68e78c80"):
         path = tmp_path / "q" / number / "68e78c80000000"
         if storage == "dirq":
@@ -252,7 +252,7 @@ def test_a_name_that_is_there_twice(tmp_path: Path, storage: str, caplog: pytest
 
 
 def test_left_behind(tmp_path: Path, storage: str) -> None:
-    """What a crash left of elements is removed by a start after dirq's own time, 300 seconds; not earlier."""
+    """A start removes the remains of a crash after dirq's own time, 300 seconds, and not earlier."""
     kind = DirqEngine if storage == "dirq" else DirqSimpleEngine
     clock = ManualClock()
     engine = opened(tmp_path, kind, clock)
@@ -284,7 +284,7 @@ def test_empty_directories(tmp_path: Path, storage: str) -> None:
 
 
 def test_held_by_one_that_was_killed(tmp_path: Path, storage: str) -> None:
-    """What a killed process held for its subscribers is ready again when its window ends."""
+    """A message that a killed process held for its subscribers is ready when its window ends."""
     kind = DirqEngine if storage == "dirq" else DirqSimpleEngine
     engine = opened(tmp_path, kind)
     engine.create("q", Options())

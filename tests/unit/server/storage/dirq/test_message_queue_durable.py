@@ -75,7 +75,7 @@ class Unsynced(Disk):
             self._changed(path)
 
     def left(self) -> set[str]:
-        """Those that are there still, but for what dirq keeps of elements that are none yet, or none any more."""
+        """Returns the elements that are still there, without unfinished additions and removals."""
         return {p for p in self.paths if os.path.lexists(p) and "/temporary" not in p and "/obsolete" not in p}
 
 
@@ -133,7 +133,7 @@ def test_everything_is_synced(engine: Engine, disk: Unsynced) -> None:
 
 
 def test_a_window_that_ends(tmp_path: Path, storage: str) -> None:
-    """That a window has ended is synced too."""
+    """The end of a window is synced too."""
     disk, clock = Unsynced(), ManualClock()
     engine = ENGINES[storage](str(tmp_path), clock=clock, durability=Durability.ALWAYS, disk=disk)
     engine.create("q", Options())

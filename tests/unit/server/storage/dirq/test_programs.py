@@ -96,7 +96,7 @@ for count in range(1,101):
 
 
 def run(program: str, directory: Path) -> list[str]:
-    """Its output. In an interpreter of its own: nothing was imported before."""
+    """Runs it in an interpreter of its own, and returns its output: nothing was imported before."""
     text = program.replace("from dirq.", "from qs_server.storage.dirq.").replace("/tmp/", f"{directory}/")
     assert text.count("qs_server") == program.count("import ") - program.count("import os")
     done = subprocess.run(

@@ -127,7 +127,7 @@ def test_add_and_get(tmp_path: Path, sync: bool) -> None:
 
 
 def test_optional_data(q: Queue) -> None:
-    """What is missing and may be is not there; what is empty is."""
+    """A missing optional piece is left out; an empty one is empty."""
     assert q.dequeue(q.enqueue({"body": ""})) == {"body": ""}
     assert q.dequeue(q.add({"body": "", "header": {}})) == {"body": "", "header": {}}
 
@@ -221,7 +221,7 @@ def test_get_element(q: Queue) -> None:
 
 @pytest.mark.parametrize("method", ["dequeue", "get_element"])
 def test_an_element_that_cannot_be_read_is_unlocked(q: Queue, method: str) -> None:
-    """What could be locked and not be read is not left locked."""
+    """An element that could be locked and not read is unlocked again."""
     name = q.add({"body": "x"})
     os.unlink(f"{q.path}/{name}/body")
     with pytest.raises(QueueError, match="missing data file"):

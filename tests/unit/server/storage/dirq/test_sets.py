@@ -42,7 +42,7 @@ def test_elements_are_merged(queues: list[QueueSimple], how: Any) -> None:
 
 
 def test_elements_can_be_worked_with(queues: list[QueueSimple]) -> None:
-    """What comes with a name is a queue that has that element."""
+    """Each name comes with the queue that has the element."""
     fill(queues)
     for q, name in QueueSet(queues):
         assert isinstance(q, QueueSimple)
@@ -129,7 +129,7 @@ def test_wrong_types(queues: list[QueueSimple], wrong: Any) -> None:
 
 
 def test_null_takes_everything(tmp_path: Path) -> None:
-    """What is added is gone, a path that is added too."""
+    """Additions to a null queue are gone, added paths too."""
     q = QueueNull()
     given = tmp_path / "given"
     given.touch()
@@ -141,7 +141,7 @@ def test_null_takes_everything(tmp_path: Path) -> None:
 
 
 def test_null_is_empty() -> None:
-    """Whatever asks for elements finds none."""
+    """No call finds an element in a null queue."""
     q = QueueNull()
     assert (q.count(), q.first(), q.next(), list(q), list(q.names()), q.copy().first()) == (0, "", "", [], [], "")
 

@@ -45,7 +45,7 @@ def age(q: QueueSimple, name: str, seconds: float) -> None:
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("data", [b"", b"x", b"\0\xff\r\n" * 3, b"y" * (3 << 20)], ids=len)
 def test_add_and_get(tmp_path: Path, sync: bool, data: bytes) -> None:
-    """What was added is what is got from the locked element, as bytes."""
+    """The locked element has the added content, as bytes."""
     q = QueueSimple(str(tmp_path / "q"), sync=sync)
     name = q.add(data)
     assert NAME.fullmatch(name)
@@ -69,7 +69,8 @@ def test_other_bytes(q: QueueSimple, data: Any) -> None:
 
 @pytest.mark.parametrize(("data", "error"), [(1, TypeError), (None, TypeError), ("\ud800", UnicodeEncodeError)])
 def test_add_refuses(q: QueueSimple, data: Any, error: type[Exception]) -> None:
-    """What is neither bytes nor a string, and a string that UTF-8 cannot hold: nothing is made on disk."""
+    """Values that are neither bytes nor a string, and strings that UTF-8 cannot hold, are refused, and nothing is made
+    on disk."""
     with pytest.raises(error):
         q.add(data)
     assert os.listdir(q.path) == []
@@ -126,7 +127,7 @@ def test_walk_through_directories(q: QueueSimple) -> None:
 
 
 def test_next_uses_what_is_cached(q: QueueSimple) -> None:
-    """What is added during a walk to a directory that was read is not in it; first looks again."""
+    """During a walk, additions to a directory that was read are not seen; `first` looks again."""
     one, two = q.add(b""), q.add(b"")
     assert q.first() == one
     three = q.add(b"")
@@ -159,7 +160,7 @@ def test_end_of_an_iteration(q: QueueSimple) -> None:
     "duplicate", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))], ids=["deepcopy", "pickle"]
 )
 def test_other_copies(tmp_path: Path, duplicate: Any) -> None:
-    """Also as Python copies things: each can be used and thrown away without harm to the others."""
+    """Copies made with Python's `copy` can be used and thrown away without harm to the others."""
     q = QueueSimple(str(tmp_path / "q"))
     q.add(b"1")
     other = duplicate(q)

@@ -1,4 +1,4 @@
-"""Both stores of what a message's name does not say."""
+"""Both stores of message attributes that are not in the file's name."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def store(tmp_path: Path, kind: str, disk: FaultyDisk) -> AttributeStore:
 
 
 def test_round_trip(tmp_path: Path, store: AttributeStore) -> None:
-    """What is written is read, at first nothing, and nothing once the message is gone."""
+    """Attributes are read as written: nothing at first, and nothing once the message is gone."""
     path = str(tmp_path / "5")
     assert store.read(path, 5) == Attributes()
     store.write(path, 5, Attributes(3, 99))
@@ -59,7 +59,7 @@ def test_message_gone(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM])
 def test_unwritten(tmp_path: Path, store: AttributeStore, disk: FaultyDisk, code: int) -> None:
-    """What a full disk, or a file of somebody else, does not take is known until the process ends."""
+    """Attributes that a full disk, or another user's file, does not take are known until the process ends."""
     path = str(tmp_path / "5")
     disk.arm(1, code, lasting=True)
     store.write(path, 5, Attributes(1))
@@ -87,7 +87,7 @@ def test_other_errors(tmp_path: Path, store: AttributeStore, disk: FaultyDisk) -
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"x", b"9" * 5000, "\u0663".encode()])
 def test_nonsense(tmp_path: Path, kind: str, store: AttributeStore, value: bytes) -> None:
-    """What is no number counts as none."""
+    """A count that is no number is none."""
     path = str(tmp_path / "5")
     if kind != "sidecar":
         if len(value) > 1000:
@@ -118,7 +118,7 @@ def test_choice_of_extended(tmp_path: Path, code: int | None) -> None:
 
 @pytest.mark.parametrize("names", [["user.QS.PROBE", "user.QS.RECEIVES"], None], ids=["other-names", "no-list"])
 def test_file_systems_that_do_not_list(tmp_path: Path, names: list[str] | None) -> None:
-    """What is there is found all the same: a share may tell of attributes by other names, or not at all."""
+    """Attributes are found on file systems that list them under other names or not at all."""
 
     class Odd(Disk):
         def listxattr(self, path: str, **named: object) -> list[str]:  # type: ignore[override]
@@ -135,7 +135,7 @@ def test_file_systems_that_do_not_list(tmp_path: Path, names: list[str] | None) 
 
 
 def test_choice_by_two_at_once(tmp_path: Path) -> None:
-    """Another process that asks at the same moment, and cleans up first, is no error."""
+    """Another process that chooses at the same moment, and cleans up first, is no error."""
 
     class Raced(Disk):
         def removexattr(self, path: str, name: str) -> None:  # type: ignore[override]

@@ -44,7 +44,7 @@ def end() -> Iterator[None]:
 
 
 def kill(bench: Bench) -> None:
-    """What the end of a process does."""
+    """Ends the process as a kill does."""
     bench.engine._watch.close()  # type: ignore[attr-defined]
 
 
@@ -136,7 +136,8 @@ def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, bench: Bench, mo
 def test_what_cannot_be_moved_stays(
     disk: FaultyDisk, bench: Bench, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    """Whatever step fails, it is visible and as it was; the log says so once, and the next release moves it."""
+    """Whatever step fails, the message is visible and as it was; the log says so once, and the next release moves
+    it."""
     for at in range(1, 100):
         before = len(caplog.records)
         disk.arm(at, code)
@@ -210,7 +211,7 @@ def test_beside_another_server(tmp_path: Path, disk: FaultyDisk, bench: Bench) -
 
 
 def test_overtaken(bench: Bench, tmp_path: Path) -> None:
-    """Another program deletes the message or makes it visible before its reports are read: nothing is moved."""
+    """If another program deletes the message or makes it visible before its reports are read, nothing is moved."""
     [file] = (tmp_path / "root" / "q").glob("*.*[0-9]")
     letters = bench.engine.queue("q").redrive
     assert letters is not None
@@ -249,7 +250,7 @@ def test_a_dead_letter_queue_that_has_just_gone(bench: Bench, tmp_path: Path, ca
 
 
 def test_a_redrive_that_fails_midway(tmp_path: Path) -> None:
-    """What was moved is answered; the next call moves the others."""
+    """A redrive that fails midway answers with the moved messages; the next call moves the others."""
     disk = FaultyDisk()
     bench = made_on(tmp_path / "root", disk)
     bench.queue(dead_letter="dead", max_receives=1)

@@ -63,7 +63,7 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability, attributes:
 
 
 def test_stale_new_files(tmp_path: Path) -> None:
-    """What a crashed publisher left is removed at a start once it is old; what may still be written stays."""
+    """A start removes old remains of a crashed publisher; files that may still be written stay."""
     queue = tmp_path / "q"
     queue.mkdir()
     for name in ("5.new", "6.new", ".batch-5.tmp", ".7.attributes.tmp", "note.new", "x.tmp"):

@@ -11,7 +11,7 @@ from qs_server.storage.names import WITHHELD
 
 
 def test_many_are_due() -> None:
-    """They come by their times, at most as many as are asked for, none twice."""
+    """Due ids come by their times, at most as many as asked for, none twice."""
     hidden = MidMap()
     expiries = Expiries(hidden)
     for mid in range(100, 0, -1):

@@ -1,4 +1,4 @@
-"""What is done with many ids together is what would be done with each."""
+"""Operations with many ids have the result of one operation for each."""
 
 import random
 

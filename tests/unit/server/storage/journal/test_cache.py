@@ -13,7 +13,8 @@ def _put(cache: PayloadCache, place: int) -> list[int]:
 
 
 def test_nothing_stays_of_what_is_deleted() -> None:
-    """However much of the log has gone by: a server whose consumers keep up does not grow."""
+    """Deleted messages leave nothing in the cache, however long the log: a server whose consumers keep up does not
+    grow."""
     cache = PayloadCache(64 << 20)
     for number in range(100):
         for place in _put(cache, number * SLICE):

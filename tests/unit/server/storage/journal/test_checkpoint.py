@@ -71,7 +71,8 @@ def test_slices_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_dead_letters(tmp_path: Path) -> None:
-    """What they were is written in slices, as there may be a million, and a start from the checkpoint knows it."""
+    """The origin of dead letters, of which there may be a million, is written in slices, and known after a start from
+    the checkpoint."""
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     bench.queue(dead_letter="dead", max_receives=1)
     bench.push(*[b"x"] * LETTERS)
@@ -98,7 +99,7 @@ def test_dead_letters(tmp_path: Path) -> None:
 def test_no_slice_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What makes a checkpoint durable, and the log before it, is done in a thread; until then nobody finds it."""
+    """The log and the checkpoint are synced in a thread; until then the checkpoint is not found."""
     monkeypatch.setattr("qs_server.storage.journal.maintenance._CHECKPOINT", 1 << 18)
     segments_of(monkeypatch, 1 << 18, 1 << 18)
     place = Place(tmp_path / "root", durability)

@@ -126,8 +126,8 @@ def _seen(place: Place) -> object:
 def test_what_changes_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However claims, batches, copies, moves and deletes fall between the pieces of a checkpoint. Every second time
-    with dead letters."""
+    """A checkpoint is right however claims, batches, copies, moves and deletes fall between its pieces. Every second
+    time with dead letters."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     for module in (midmap, midset):
         monkeypatch.setattr(module, "CHUNK", 16)

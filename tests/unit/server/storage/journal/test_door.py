@@ -51,7 +51,7 @@ def test_many_files_come_in_their_order(place: Doors) -> None:
 
 
 def test_files_from_before_a_start_are_found(place: Doors) -> None:
-    """Also those that came while no server ran."""
+    """A start finds files that came before it, also while no server ran."""
     place.engine.close()
     place.put(3, b"three")
     place.start()
@@ -221,7 +221,7 @@ def test_an_error_at_every_file_operation(tmp_path: Path, error: int) -> None:
 
 
 def test_trouble_with_a_directory_is_said_once(place: Doors, caplog: pytest.LogCaptureFixture) -> None:
-    """And that it is over. Other work at leisure goes on meanwhile."""
+    """Trouble with a directory is logged once, and so is its end. Other upkeep goes on meanwhile."""
     place.settle()
     caplog.set_level(logging.WARNING)
     place.disk.arm(1, errno.EACCES, "rename", lasting=True)
@@ -239,7 +239,7 @@ def test_trouble_with_a_directory_is_said_once(place: Doors, caplog: pytest.LogC
 
 
 def test_an_error_of_the_log_refuses_what_came_before_it_in_the_batch(place: Doors) -> None:
-    """Where what is done at leisure has to commit early, what was asked before in the same batch is not answered."""
+    """If upkeep has to commit early and the log fails, earlier requests of the batch are refused."""
     place.settle()
     place.push(b"one")
     [message] = place.engine.receive(["q"], 1, None, 1 << 20)
@@ -285,7 +285,8 @@ def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
 
 
 def test_an_empty_queue_goes_though_a_file_of_it_is_not_removed_yet(place: Doors) -> None:
-    """Its message was consumed; a file that was not taken in keeps it."""
+    """An empty queue can be removed though a consumed message's file is still there; a file that was not taken in keeps
+    it."""
     place.settle()
     place.put(1, b"one")
     place.engine.refresh()

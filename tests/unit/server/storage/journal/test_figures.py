@@ -34,7 +34,7 @@ def test_syncs_are_reported(tmp_path: Path, durability: Durability, committed: i
 
 
 def test_sums(tmp_path: Path) -> None:
-    """Of all queues, also one that is gone and one that another of the name has replaced."""
+    """Sums include queues that are gone or were replaced by another of the name."""
     engine = JournalEngine(str(tmp_path), clock=ManualClock(), durability=Durability.NONE)
     for storage in ("journal", "files", "null", "journal"):
         engine.create("q", Options(storage=storage))
@@ -57,7 +57,7 @@ def test_what_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_what_is_too_old(tmp_path: Path) -> None:
-    """What retention removes is counted."""
+    """Messages that retention removes are counted."""
     clock = ManualClock()
     engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.NONE)
     engine.create("q", Options(retention=SECOND))

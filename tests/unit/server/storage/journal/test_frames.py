@@ -73,7 +73,7 @@ def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
 
 
 def payloads(data: bytearray) -> list[bytes]:
-    """Of every whole frame."""
+    """Returns the payloads of every whole frame."""
     view = memoryview(data)
     frames, _ = scan(view, header_of(data))
     found = [record for frame in frames for record in records_of(view, frame, SALT)]
@@ -129,7 +129,7 @@ def test_a_payload_is_not_taken_for_a_frame() -> None:
 
 
 def test_a_copy_of_an_earlier_frame_does_not_count() -> None:
-    """Also one of this very segment, which somebody has read and pushed as a payload."""
+    """A copy of an earlier frame does not count, even one of this segment that was pushed as a payload."""
     first = frame(1, b"once")(BLOCK)
     shift = -(FRAME_HEAD + records.PUSH_SIZE) % BLOCK
     data = segment(first, frame(2, bytes(shift) + first), frame(3, b"end"))
@@ -185,7 +185,7 @@ def test_more_or_fewer_records_than_said() -> None:
 
 
 def test_a_record_of_another_place_is_bad() -> None:
-    """Its checksum begins with the salt of its segment and where in it the record stands."""
+    """A record's checksum begins with the salt of its segment and its place, so a moved record is bad."""
     body = records.delete(1, 2)
     data = records.HEAD.pack(len(body), crc32(body, seed(SALT) ^ 700)) + body
     assert [bytes(found) for found in records.split(memoryview(data), seed(SALT), 700)] == [body]
@@ -204,7 +204,7 @@ def test_a_salt_is_found_without_the_header() -> None:
 
 
 def test_salts() -> None:
-    """Those of one start have the first half in common, and no two are the same."""
+    """Salts of one start have the first half in common, and no two are the same."""
     first = new_salt(b"")
     salts = {new_salt(first) for _ in range(100)}
     assert len(salts) == 100

@@ -22,7 +22,7 @@ def _queue(bench: Bench) -> LogQueue:
 
 
 def test_old_keys_are_forgotten_as_fast_as_new_ones_come(tmp_path: Path) -> None:
-    """Also where keyed messages are pushed in lists."""
+    """Old keys are forgotten as fast as new ones come, also in lists."""
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     bench.queue()
     for number in range(20):
@@ -34,7 +34,7 @@ def test_old_keys_are_forgotten_as_fast_as_new_ones_come(tmp_path: Path) -> None
 
 
 def test_keys_are_said_again_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: no slice is about all of them. They are known after a start."""
+    """Keys are written again in slices, however many there are, and are known after a start."""
     segments_of(monkeypatch, 1 << 18, 1 << 18)
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     assert isinstance(bench.engine, DirectoriesEngine)

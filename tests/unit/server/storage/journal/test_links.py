@@ -15,7 +15,7 @@ from qs_server.storage.journal.absent_record import (
     with_segment,
 )
 from qs_server.storage.journal.choice import choose
-from qs_server.storage.journal.links import Links
+from qs_server.storage.journal.links import MOST, Links
 from qs_server.storage.journal.places import Position, place_of
 from qs_server.storage.journal.store import Store
 from qs_server.storage.journal.usage import Usage
@@ -31,27 +31,56 @@ def links(*pairs: tuple[int, int]) -> Links:
 
 def test_what_a_segment_says_of_itself_is_no_link() -> None:
     made = links((3, 3))
+    made.note_all([place_of(3, 0), None])
+    assert made.is_free(3)
     made.note_all([place_of(3, 0), None, place_of(1, 5)])
-    assert made.is_free(3, {2, 3})
-    assert not made.is_free(3, {1, 3})
+    assert not made.is_free(3)
+    made.forget(1)
+    assert made.is_free(3)
 
 
 def test_a_segment_waits_for_those_behind_which_others_wait() -> None:
     """Segment 5 says something of 4, which says something of 2; 3 is in nobody's way."""
     made = links((5, 4), (4, 2), (3, 1))
-    assert made.before(5, dict.fromkeys(range(1, 7))) == [4, 2]
-    assert made.before(5, dict.fromkeys((1, 3, 5))) == []
-    assert made.before(3, dict.fromkeys(range(1, 7))) == [1]
+    assert made.before(5) == [4, 2]
+    assert made.before(3) == [1]
+    made.forget(4)
+    assert made.before(5) == []
 
 
 def test_a_broad_record_waits_for_all_older_segments() -> None:
     made = links((5, 4))
     made.segment = 4
     made.widen()
-    assert made.before(5, dict.fromkeys(range(1, 7))) == [4, 3, 2, 1]
-    assert not made.is_free(4, set())
+    assert made.before(5) is None
+    assert not made.is_free(4)
     made.forget(4)
-    assert made.before(5, dict.fromkeys((1, 2, 3, 5))) == []
+    assert made.before(5) == []
+
+
+def test_a_segment_that_waits_for_very_many_waits_for_all_older_ones() -> None:
+    made = links(*((1000, older) for older in range(1, MOST + 1)), (999, 1))
+    assert len(made.before(1000) or ()) == MOST
+    made.segment = 1000
+    made.note_all([place_of(999, 0)])
+    assert made.before(1000) is None
+    assert not made.is_free(1000)
+
+
+def test_a_search_for_what_is_in_the_way_ends_soon() -> None:
+    made = links(*((number, number - 1) for number in range(2, 1000)))
+    assert made.before(MOST + 1) == list(range(MOST, 0, -1))
+    assert made.before(MOST + 2) is None
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    made = links((5, 4), (5, 3), (6, 4), (7, 1))
+    made.forget(4)
+    assert sorted(made.pairs()) == [(5, 3), (7, 1)]
+    made.segment = 6
+    made.widen()
+    made.keep({1, 5, 7})
+    assert (sorted(made.pairs()), made.broad) == ([(7, 1)], set())
 
 
 def test_runs() -> None:
@@ -81,32 +110,37 @@ def store(live: dict[int, int], known: Links, *, checkpoint: int | None = 9, abs
     return cast("Any", SimpleNamespace(log=log, usage=usage, checkpointed=position))
 
 
+def chosen(made: Store, *, oldest_only: bool = False) -> int | None:
+    below = made.usage.total < made.usage.least(made.log.segments.sizes, 1000, tight=False)
+    return choose(made, is_below=below, oldest_only=oldest_only)
+
+
 COLD = {1: 100, 2: 100, 3: 100, 4: 30}
 
 
 def test_the_one_in_the_way_goes_before_what_is_old() -> None:
     """Segments 5 to 8 are dead, and wait for the 30 bytes of segment 4."""
     waiting = links((5, 4), (6, 5), (7, 6), (8, 7))
-    assert choose(store(COLD, waiting), oldest_only=False) == 4
-    assert choose(store(COLD, waiting), oldest_only=True) == 1
-    assert choose(store(COLD, waiting, absent=LIMIT), oldest_only=False) == 1
+    assert chosen(store(COLD, waiting)) == 4
+    assert chosen(store(COLD, waiting), oldest_only=True) == 1
+    assert chosen(store(COLD, waiting, absent=LIMIT)) == 1
 
 
 def test_dead_segments_that_wait_for_nothing_go_at_once() -> None:
-    """They cost nothing, however much of the log is live."""
+    """Dead segments that wait for nothing go at once, however much of the log is live: they cost nothing."""
     full = dict.fromkeys((1, 2, 3, 4, 5, 9, 10), 100)
-    assert choose(store(full, links((7, 3))), oldest_only=False) == 6
-    assert choose(store(full, links((6, 3), (7, 6), (8, 1))), oldest_only=False) is None
+    assert chosen(store(full, links((7, 3)))) == 6
+    assert chosen(store(full, links((6, 3), (7, 6), (8, 1)))) is None
 
 
 def test_what_no_checkpoint_has_stays() -> None:
     """The next start would have to read all segments."""
-    assert choose(store(COLD, Links(), checkpoint=None), oldest_only=False) == 1
-    assert choose(store(COLD, links((5, 4)), checkpoint=6), oldest_only=False) == 4
-    assert choose(store(COLD, links((5, 4)), checkpoint=5), oldest_only=False) == 1
+    assert chosen(store(COLD, Links(), checkpoint=None)) == 1
+    assert chosen(store(COLD, links((5, 4)), checkpoint=6)) == 4
+    assert chosen(store(COLD, links((5, 4)), checkpoint=5)) == 1
 
 
 def test_the_oldest_goes_when_that_costs_less() -> None:
-    """What waits for everything costs as much as the oldest ones do."""
+    """A segment that waits for everything before it costs as much as the oldest ones do."""
     waiting = links((5, 4), (5, 3), (5, 2))
-    assert choose(store({1: 10, 2: 90, 3: 90, 4: 90}, waiting, checkpoint=6), oldest_only=False) == 1
+    assert chosen(store({1: 10, 2: 90, 3: 90, 4: 90}, waiting, checkpoint=6)) == 1

@@ -1,4 +1,4 @@
-"""What a start finds: the end that was being written when the power failed is cut off, anything else is damage."""
+"""A start cuts off the end that was being written when the power failed; anything else is damage."""
 
 import errno
 import logging
@@ -231,8 +231,8 @@ def test_the_note_of_the_last_segment(root: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("step", ["sync_directory", "fdatasync"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_segment_that_could_not_be_placed(root: Path, step: str, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name, or the note of it, is not durable. On a full disk it does not stay, and the one before it goes on; any
-    other error ends it all. Nothing is missing at the next start."""
+    """A segment whose name, or the note of it, is not durable does not stay on a full disk, and the one before it goes
+    on; any other error ends it all. Nothing is missing at the next start."""
     session = Session(root, Durability.INTERVAL)
     session.engine.create("q", Options(storage="journal"))
     session.push("q", b"first")

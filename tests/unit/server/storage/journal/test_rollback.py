@@ -23,7 +23,7 @@ CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
 
 @pytest.fixture(params=CHANGES)
 def change(request: pytest.FixtureRequest) -> Callable[[Engine, Receipt], object]:
-    """What the holder of a message asks for."""
+    """A change that the holder of a message asks for."""
     return CHANGES[request.param]
 
 
@@ -70,8 +70,8 @@ def _store(bench: Bench) -> Store:
 
 
 def test_a_batch_of_which_a_part_failed_fails(bench: Bench, disk: FaultyDisk) -> None:
-    """Whatever commits in between with nothing to take back, as a slice of upkeep does: nothing is answered that is
-    not there."""
+    """A batch of which a part failed is refused whole, whatever commits in between with nothing to take back, as a
+    slice of upkeep does."""
     [mid] = bench.engine.queue("q").push([Draft(b"taken back")])
     disk.arm(1, errno.ENOSPC, "_pwrite")
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_a_batch_of_which_a_part_failed_fails(bench: Bench, disk: FaultyDisk) ->
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_what_was_taken_back_is_not_received(bench: Bench, disk: FaultyDisk, count: int) -> None:
-    """Not even when it is taken back to have room for the note that it is received: nothing of it is left."""
+    """Rolled-back messages are not received, not even when the rollback makes room for the record of their receive."""
     while _store(bench).log.left_to_pushes >= SMALL + 1000:
         bench.engine.queue("q").push([Draft(bytes(1000))])
     bench.engine.queue("q").push([Draft(bytes(_store(bench).log.left_to_pushes - PUSH_SIZE))])

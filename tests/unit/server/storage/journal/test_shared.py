@@ -45,7 +45,8 @@ def test_a_copy_that_is_made_while_a_checkpoint_is_written(tmp_path: Path, monke
 
 
 def test_queues_that_are_gone_share_nothing(tmp_path: Path) -> None:
-    """However many there were, also after a start that reads all of the log: nobody looks for messages in them."""
+    """Queues that are gone share no payloads, also after a start that reads all of the log: nobody looks for messages
+    in them."""
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     assert isinstance(bench.engine, DirectoriesEngine)
     bench.queue("a")

@@ -1,4 +1,4 @@
-"""What is in no segment yet can be read: within the batch that writes it."""
+"""Messages that are in no segment yet can be read within their batch."""
 
 from pathlib import Path
 

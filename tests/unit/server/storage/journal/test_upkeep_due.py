@@ -1,4 +1,4 @@
-"""Whatever makes work for the upkeep of the log is noticed with the next commit, though few commits look for it."""
+"""The next commit notices everything that makes work for the upkeep of the log, though few commits look for it."""
 
 import errno
 from collections.abc import Iterator

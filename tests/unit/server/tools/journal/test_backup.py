@@ -89,7 +89,8 @@ def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, m
 def test_segments_that_are_compacted_meanwhile(
     place: Doors, monkeypatch: pytest.MonkeyPatch, links_are_possible: bool
 ) -> None:
-    """Whatever goes between the listing and the link or copy, the backup is whole. What is linked stays as it is."""
+    """The backup is whole, whatever segments go between the listing and the link or copy. Linked segments stay as they
+    are."""
     if not links_are_possible:
         monkeypatch.setattr("os.link", Mock(side_effect=OSError(errno.EXDEV, "")))
     [kept] = place.push(b"kept")

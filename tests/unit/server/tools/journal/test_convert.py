@@ -76,7 +76,8 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, storage: str, operation: str)
 
 
 def test_an_edited_file_is_put_right(tmp_path: Path) -> None:
-    """Where somebody has written the other storage into .queue.toml, the start names the command, which does it."""
+    """If somebody has written the other storage into .queue.toml, the start names the command, which converts the
+    queue."""
     for target in ("files", "journal"):
         place = Root(tmp_path / target, "journal")
         before = place.seen()

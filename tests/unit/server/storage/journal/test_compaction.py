@@ -1,0 +1,111 @@
+"""Tests which segments compaction removes at once, what it copies for that, and how often it chooses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.power_loss_check import nobody_else
+from support.power_loss_engines import upkeep
+from support.power_loss_short_holes import COLD, open_engine, payloads, small
+
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Draft, Options, Receipt, State
+from qs_server.storage.journal import choice
+from qs_server.storage.journal.compaction import Compaction
+from qs_server.storage.journal.maintenance import LogStore
+
+
+@pytest.fixture(name="engine")
+def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalEngine]:
+    """An engine with messages that nobody takes, of which it has a checkpoint."""
+    small(monkeypatch)
+    with nobody_else():
+        engine = open_engine(str(tmp_path / "root"), Disk())
+        for qid in ("cold", "hot"):
+            engine.create(qid, Options())
+        for begin in range(0, len(COLD), 100):
+            engine.queue("cold").push([Draft(payload) for payload in COLD[begin : begin + 100]])
+            engine.commit()
+        upkeep(engine)
+        yield engine
+        engine.close()
+
+
+def store_of(engine: JournalEngine) -> LogStore:
+    store = engine._journal._store
+    assert store is not None
+    return store
+
+
+def compaction_of(engine: JournalEngine) -> Compaction:
+    maintenance = engine._journal.maintenance
+    assert maintenance is not None
+    assert isinstance(maintenance.compaction, Compaction)
+    return maintenance.compaction
+
+
+def fill(engine: JournalEngine, segments: int) -> None:
+    """Pushes messages and deletes them, until there are that many more segments."""
+    log = store_of(engine).log
+    until = log.number + segments
+    while log.number < until:
+        for mid in engine.queue("hot").push([Draft(bytes(9000))]):
+            engine.queue("hot").delete(Receipt(mid))
+        engine.commit()
+
+
+def test_room_is_made_of_what_costs_nothing(engine: JournalEngine) -> None:
+    """On a full disk a dead segment in the middle goes at once, and the oldest, all of which is needed, is not
+    copied."""
+    fill(engine, 4)
+    store, compaction = store_of(engine), compaction_of(engine)
+    store.checkpointed = store.log.position
+    oldest, copied = store.log.segments.oldest, compaction.total
+    store.log.tight = True
+    assert compaction.run()
+    assert (store.log.segments.oldest, compaction.total) == (oldest, copied)
+    assert store.log.segments.absent
+    assert payloads(engine, "cold") == COLD
+
+
+def test_what_leaves_the_middle_takes_nothing_else_along(engine: JournalEngine) -> None:
+    """A claim, an acknowledgement and a part without messages stay where they are: said again, they would keep the
+    segments in which that stands from leaving too."""
+    cold = engine.queue("cold")
+    cold.claims.claim("c", 1, 1, None, None)  # type: ignore[union-attr]
+    cold.claims.acknowledge("c", 1)  # type: ignore[union-attr]
+    cold.claims.claim("c", 2, 1, None, None)  # type: ignore[union-attr]
+    cold.batches.stage("p", (1, 0, 0), [])  # type: ignore[union-attr]
+    engine.commit()
+    said = store_of(engine).log.number
+    fill(engine, 8)
+    upkeep(engine)
+    fill(engine, 4)
+    upkeep(engine)
+    segments = store_of(engine).log.segments
+    assert sum(run.last - run.first + 1 for run in segments.absent) >= 8
+    assert segments.links.broad == {said}
+
+
+def test_a_choice_is_remembered(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at all segments, and is asked for with every commit."""
+    fill(engine, 2)
+    upkeep(engine)
+    asked: list[int | None] = []
+    choose = choice.choose
+
+    def counted(*args: object, **named: object) -> int | None:
+        asked.append(choose(*args, **named))  # type: ignore[arg-type]
+        return asked[-1]
+
+    monkeypatch.setattr(choice, "choose", counted)
+    compaction = compaction_of(engine)
+    for _ in range(10):
+        engine.queue("hot").push([Draft(b"x")])
+        store_of(engine).commit()
+        assert not compaction.wanted
+    assert len(asked) <= 1
+    for mid in engine.queue("cold").list_mids(State.ALL, 800, -1):
+        engine.queue("cold").delete(Receipt(mid))
+    assert compaction.wanted
