@@ -83,8 +83,7 @@ class HistoryFolder:
             return False
 
     def finish(self, file: OpenFile) -> None:
-        """Syncs a file and gives it its name; removes an empty one. Logs failures, and leaves them to the next
-        start."""
+        """Syncs a file and gives it its name; removes an empty one. Failures are logged, and left to a start."""
         path = self._open_path(file.name)
         try:
             file.truncate()

@@ -42,8 +42,7 @@ class Server(Acceptor[Connection]):
         access: Access | None = None,
         syncs: Histogram | None = None,
     ) -> None:
-        """history: None for no record; tls: None for none; access: None if everybody may do everything; syncs: of
-        the journal."""
+        """history, tls: None for none; access: None if everybody may do everything; syncs: of the journal."""
         super().__init__(options.limits, tls, access)
         self._wire = options.wire
         self._syncs = syncs or Histogram()
