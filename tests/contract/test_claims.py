@@ -20,7 +20,7 @@ Reopened = Callable[[Bench], Engine]
 
 
 def test_claim(claiming: Bench) -> None:
-    """The oldest visible messages, with all that is said of them."""
+    """A claim has the oldest visible messages, with all their attributes."""
     claiming.queue()
     mids = claiming.push(b"1", b"22", b"", b"4444")
     made = claim(claiming.engine, count=3)

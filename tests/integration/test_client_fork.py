@@ -202,8 +202,8 @@ def test_a_thread_that_waits_as_its_process_forks() -> None:
     [("queue", ""), ("bus", ""), *((kind, each) for kind in ("aqueue", "abus") for each in ("trio", "asyncio"))],
 )
 def test_a_subscription_over_a_fork(kind: str, backend: str) -> None:
-    """In the child a subscription of the parent raises OtherProcess, and nothing is said for it, whatever is called;
-    in the parent it goes on."""
+    """In the child a subscription of the parent raises OtherProcess, and sends nothing, whatever is called; in the
+    parent it goes on."""
     seen: Seen = queue.SimpleQueue()
     with scripted(delivering(1, 2, seen=seen)) as server, started(_SUBSCRIBED, kind, server, backend) as parent:
         output, _ = parent.communicate(timeout=2 * GIVE_UP)

@@ -191,7 +191,7 @@ def test_the_server_ends_an_async_subscription(backend: str) -> None:
 
 
 def test_the_connection_ends() -> None:
-    """When the connection breaks, the loop is told, and the next call connects afresh."""
+    """When the connection breaks, the loop raises, and the next call connects afresh."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read())

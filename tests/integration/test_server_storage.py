@@ -139,7 +139,7 @@ def test_the_root_vanishes(tmp_path: Path) -> None:
 
 
 def test_two_servers_share_a_queue(tmp_path: Path) -> None:
-    """Two servers on one root: what is pushed at one wakes who waits at the other, and nothing is given twice."""
+    """Of two servers on one root, a push at one wakes a receive that waits at the other, and nothing is given twice."""
     root = tmp_path / "root"
     flags = (*FAST, "--storage", "files")
     with serving(root, *flags) as one, serving(root, *flags) as two, Wire(one) as first, Wire(two) as second:
@@ -179,8 +179,8 @@ manager.close()
 
 @pytest.mark.parametrize("storage", ["files", "journal"])
 def test_a_vsqs_process_publishes(tmp_path: Path, storage: str) -> None:
-    """The original vsqs publishes into a directory that is being served, and that wakes who waits there; it sees it
-    gone once it is deleted here: at once, or when a server with a journal has stopped."""
+    """The original vsqs publishes into a directory that is being served, and wakes a waiting receive; it sees the
+    message gone once it is deleted here: at once, or when a server with a journal has stopped."""
     pytest.importorskip("vsqs")
     with serving(tmp_path / "root", *FAST, "--storage", storage) as server, Wire(server) as wire:
         wire.ask(new_queue("q"))
