@@ -1,4 +1,4 @@
-"""The records of claims and of staged batches, which name a consumer or a producer. `records.py` has all others."""
+"""The records of claims and of staged batches. `records.py` lists all records."""
 
 import struct
 from array import array
@@ -10,13 +10,13 @@ _ACKED = struct.Struct("<BIQH")
 _STAGED = struct.Struct("<BIQQQIH")
 _PUBLISHED = struct.Struct("<BIQQHI")
 EMPTY = 0xFFFFFFFF
-"""The position of a `Staged` record that announces a part and holds no message."""
+"""The position in a `Staged` record that announces a part and has no message."""
 _PART = struct.Struct("<QQI")
 
 
 class Claim(NamedTuple):
-    """Records a claim. number: the queue's; seq: the claim's number; since: when the claim was made, microseconds since
-    the Epoch; size: bytes of payload; gone: ids of its messages that have been removed since."""
+    """Records a claim. number: the queue's; seq: the claim's; since: when it was made, microseconds since the Epoch;
+    size: bytes of payload; gone: ids of its messages that were removed since."""
 
     number: int
     seq: int
@@ -43,8 +43,8 @@ class Claim(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """Records that a consumer acknowledged its claims up to seq. mids: the messages that this deletes; listed, as
-    compaction may remove the claims' own records and keep copies of the messages."""
+    """Records that a consumer acknowledged its claims up to seq. mids: the messages that this deletes. They are listed,
+    as compaction may remove a claim's record and keep its messages."""
 
     number: int
     seq: int
@@ -80,7 +80,8 @@ class Unclaimed(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """Records a staged message. position: the message's in its part, from 0; EMPTY: the part has no message yet."""
+    """Records a staged message. position: the message's in its part, from 0; EMPTY: the part exists, without a
+    message."""
 
     number: int
     batch: int
@@ -91,7 +92,7 @@ class Staged(NamedTuple):
     payload: bytes
 
     def body(self) -> bytes:
-        """Returns the body of the record without the payload, which follows."""
+        """Returns the body of the record, without the payload."""
         name = self.producer.encode()
         return _STAGED.pack(14, self.number, self.batch, self.part, self.attempt, self.position, len(name)) + name
 
@@ -109,7 +110,7 @@ class Staged(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Records that a batch was published. first: id of its first message; parts: (number, attempt, count of messages)
+    """Records that a batch was published. first: id of its first message; parts: (number, attempt, count of messages),
     in the order of the ids."""
 
     number: int

@@ -1,7 +1,7 @@
-"""The idempotency keys of pushes: maps each key to its message while a repeated push has to be recognized.
+"""The idempotency keys of pushes: maps each key to its message while a repeated push must be recognized.
 
-A remembered key counts as live bytes of its record's segment, like a message. Otherwise compaction would copy segments
-of nothing but keys again and again.
+A remembered key counts as live bytes of its segment, like a message. Otherwise compaction would copy segments full of
+keys again and again.
 """
 
 from collections import Counter
@@ -27,8 +27,8 @@ def digest(key: str) -> bytes:
 
 
 class KeyEntry(NamedTuple):
-    """A remembered key. key: its digest; mid: the message that was pushed with it; at: time of the push; segment: the
-    one that has the key's record."""
+    """A remembered key. key: its digest; mid: the message pushed with it; at: time of the push; segment: that of the
+    key's record."""
 
     key: bytes
     mid: int
@@ -99,8 +99,8 @@ class Keys:
         self._pages.clear()
 
     def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
-        """Appends again the keys whose records would be lost with a segment, and forgets expired ones. Yields between
-        pages. number: what the queue is called in the log. OSError."""
+        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields between pages. number:
+        the queue's in the log. OSError."""
         store = self._store
         for page in self.pages():
             for entry in page:

@@ -55,7 +55,7 @@ class Pushing:
         store.cache.put(places, payloads, size)
 
     def _push_each(self, drafts: Sequence[Draft], now: int) -> list[int]:
-        """Stores messages of which some have a delay or a key."""
+        """Stores messages with delays or keys."""
         mids: list[int] = []
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
@@ -91,7 +91,7 @@ class Pushing:
             store.undo.append((self._keys.forget, key))
 
     def _add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Adds a message of which a record says so. visible: from when on, 0: at once."""
+        """Adds an appended message to the table. visible: the time from which it is visible, 0: at once."""
         table = self._table
         self._store.undo.append((table.unpush, (mid,)))
         table.add(mid, place, size, visible)
@@ -105,8 +105,8 @@ class Pushing:
     # -- copying --------------------------------------------------------------------------------------------------
 
     def copy(self, mid: int, source: EngineQueue, shares: MessageTable | None) -> bool:
-        """Stores a message of another queue under its id, visible at once. shares: the other queue's table if it is in
-        the same log: then both queues share the payload. Returns False if the message is here already.
+        """Stores a copy of another queue's message under the same id, visible at once. shares: the other queue's table
+        if it is in the same log, so that both queues share the payload. Returns False if this queue has the message.
         NoSuchMessageError, OtherMessageError, QueueFullError."""
         table = self._table
         known = table.places.get(mid)
@@ -126,7 +126,7 @@ class Pushing:
         return True
 
     def reserve_copies(self, count: int) -> None:
-        """Makes sure that so many copies of a message fit into one frame, so that a crash leaves all of them or none.
+        """Makes sure that so many shared copies fit into one frame, so that a crash leaves all of them or none.
         OSError."""
         if count:
             self._log.reserve(records.SMALL * count, push=True)
