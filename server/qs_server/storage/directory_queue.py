@@ -34,7 +34,7 @@ _AS_LONG_AS = 25
 
 
 class DirectoryQueue:
-    """See EngineQueue. For one thread at a time. A message that another program has locked is a StaleReceiptError."""
+    """See EngineQueue. For one thread at a time. Locks of other programs raise StaleReceiptError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
