@@ -70,8 +70,8 @@ def open_storage(
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of remote storages whose libraries are installed, without asking a server. StartError if the
-    library of the default storage is missing."""
+    """Opens the engines of remote storages whose libraries are installed, without contacting a server. StartError, also
+    if the library of the default storage is missing."""
     root = os.path.abspath(options.root)
     sqs = options.sqs
     makers: dict[str, Callable[[], RemoteEngine]] = {
@@ -100,7 +100,8 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
 
 
 def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:
-    """StartError for an OSError, which is about the root, or a StorageError, whose text begins with `refused`."""
+    """Calls make. Turns an OSError, which is about the root, and a StorageError into a StartError. refused: the
+    beginning of the text for a StorageError."""
     try:
         return make()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The operations on claims and on staged batches, for consumers that replay and producers that retry.
+"""The operations on claims and staged batches, for consumers that replay and producers that retry.
 
-Each may be repeated, whatever became of its answer.
+Each can be repeated without harm, for example after its answer was lost.
 """
 
 import qs_schemas as wire
