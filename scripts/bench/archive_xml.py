@@ -118,7 +118,7 @@ def archives(spark: SparkSession, folder: Path, count: int, rounds: int) -> list
 
 
 def ratios(what: str, taken: dict[str, list[float]], base: str) -> list[Row]:
-    """Each way's rate, as a ratio to one of them."""
+    """Returns each way's rate, as a ratio to one of them."""
     return [
         Row(
             f"{what}, {name} / {base}",

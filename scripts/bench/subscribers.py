@@ -24,7 +24,7 @@ class Subscribers:
 
     @property
     def output(self) -> IO[bytes]:
-        """To be waited for; `line` then does not block for long."""
+        """Waits for the output; `line` then does not block for long."""
         assert self._process.stdout is not None
         return self._process.stdout
 

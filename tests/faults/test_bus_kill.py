@@ -79,7 +79,8 @@ def cut(at_work: World) -> str:
 
 
 def may_come_again(fault: str) -> set[str]:
-    """To whom something may come that came before. moving: its members go without saying what they have handled."""
+    """Returns the members to whom a message may come again. moving: members that go without saying what they have
+    handled."""
     names = {"steady", "shared", "moving"}
     if "bus" in fault:
         return {"singly", "few ahead", "gives back", "library", "process", "silent"} | names

@@ -185,7 +185,8 @@ def test_temporary_is_purged_after_the_link(simple: QueueSimple, disk: SteppingD
 
 
 def test_name_is_taken(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """Somebody takes the name just before the link: the element gets another, and the other's is as it was."""
+    """If another program takes the name just before the link, the element gets another, and the other's is as it
+    was."""
     taken = []
 
     def take(old: str, new: str) -> None:
@@ -200,7 +201,7 @@ def test_name_is_taken(simple: QueueSimple, disk: SteppingDisk) -> None:
 
 
 def test_element_goes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """Somebody locks and removes the element while the link is on its way: no lock is left, in both modes."""
+    """If another program locks and removes the element during the link, no lock is left, in both modes."""
     for permissive in (True, False):
         name = simple.add(b"x")
         disk.after["link"] = lambda path, lock: os.unlink(path)
@@ -322,7 +323,7 @@ def queue(tmp_path: Path, disk: SteppingDisk) -> Queue:
 
 
 def test_intermediate_directory_goes_before_the_rename(queue: Queue, disk: SteppingDisk) -> None:
-    """It was purged because a newer one is there: the element goes to that one."""
+    """If the intermediate directory is purged because a newer one exists, the element goes to the newer one."""
     os.mkdir(f"{queue.path}/00000000")
 
     def purge(*_: object) -> None:
@@ -341,7 +342,7 @@ def test_temporary_directory_goes_before_its_first_file(queue: Queue, disk: Step
 
 
 def test_temporary_element_is_purged_before_the_rename(queue: Queue, disk: SteppingDisk) -> None:
-    """By a purge that takes it for an old one: the addition fails, and nothing is there."""
+    """If a purge removes the temporary element as an old one, the addition fails, and nothing is there."""
 
     def purge(old: str, new: str) -> None:
         os.unlink(f"{old}/body")
@@ -389,7 +390,7 @@ def test_lock_is_made_in_an_element_that_is_being_removed(queue: Queue, disk: St
 
 
 def test_purge_is_at_an_element_that_is_being_removed(queue: Queue, disk: SteppingDisk) -> None:
-    """It was locked long ago, so a purge takes it for old once it is in `obsolete`: both end well."""
+    """An element locked long ago counts as old once it is in `obsolete`: purge and remove both succeed."""
     name = queue.add({"body": "x"})
     assert queue.lock(name)
     os.utime(f"{queue.path}/{name}", (OLD, OLD))

@@ -21,7 +21,7 @@ def bus(server: ServerProcess) -> Iterator[BusProcess]:
 
 @contextlib.contextmanager
 def subscribed(server: ServerProcess, wire: Wire, bus: BusProcess, qid: str) -> Iterator[Wire]:
-    """Somebody else, subscribed to the queue, which is made if it is not there, with two messages in hand."""
+    """Another client, subscribed to the queue, which is made if missing, with two messages in hand."""
     wire.ask(new_queue(qid))
     wire.ask(push(qid, "precious"), push(qid, "also"))
     with Wire(bus) as subscriber:

@@ -74,7 +74,7 @@ def test_without_ack() -> None:
 
 
 def test_no_queues() -> None:
-    """To subscribe to no queue is a mistake that every client says at once."""
+    """Every client refuses at once to subscribe to no queue."""
     for client in (BusClient(), AsyncBusClient(), QueueClient(), AsyncQueueClient()):
         with pytest.raises(ValueError, match="the queues to subscribe to are missing"):
             client.subscribe([])

@@ -202,7 +202,7 @@ def told(letter: GetMessage) -> tuple[str | None, int | None, int | None, str | 
 
 
 def test_the_sync_client(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
-    """It takes a receive back, and shows what a dead letter was."""
+    """The sync client takes a receive back, and shows the origin of a dead letter."""
     for_sync = push_one(producer, q)
     with BusClient(shared_bus.host, shared_bus.port) as bus:
         messages = bus.subscribe(q, ack=True)
@@ -217,7 +217,7 @@ def test_the_sync_client(shared_bus: BusProcess, producer: Wire, q: str, dead: s
 
 
 def test_the_async_client(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
-    """It does the same."""
+    """The async client does the same."""
     for_async = push_one(producer, q)
 
     async def release_all() -> GetMessage:

@@ -52,7 +52,7 @@ def aclient(server: ScriptedServer) -> AsyncQueueClient:
 
 
 def check_end(end: list[Message], *left: int) -> None:
-    """It was ended first, and what was not taken given back then."""
+    """Checks that the subscription was ended first, and messages that were not taken were given back then."""
     unsubscribe, *releases = end
     assert isinstance(unsubscribe, Unsubscribe)
     assert [message.mid for message in releases if isinstance(message, ReleaseMessage)] == list(left)

@@ -65,8 +65,8 @@ def _built(fresh: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.mark.long  # 2 min for both, with a network: wheel, sdist and two environments are made
 def test_the_wheel_is_complete(built: dict[str, Path]) -> None:
-    """It has every module and data file of the packages and nothing else, whether it is built from the checkout or from
-    the sdist. Takes about 40 s with what it needs, from a registry nearby."""
+    """The wheel has every module and data file of the packages and nothing else, built from the checkout or from the
+    sdist. Takes about 40 s with what it needs, from a registry nearby."""
     names = {kind: sorted(zipfile.ZipFile(built[kind]).namelist()) for kind in ("wheel", "from sdist")}
     assert names["wheel"] == names["from sdist"]
     assert not set(FILES) - set(names["wheel"])

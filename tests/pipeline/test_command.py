@@ -265,7 +265,7 @@ class Clock:
 
 
 def test_progress_on_a_terminal_is_one_line() -> None:
-    """It is written anew, not for every batch, and taken away at the end."""
+    """Progress is one line, written anew, not for every batch, and removed at the end."""
     stream, clock = io.StringIO(), Clock()
     line = ProgressLine(stream, terminal=True, verbose=False, clock=clock)
     for batch in range(3):

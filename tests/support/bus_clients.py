@@ -194,7 +194,7 @@ class Publisher(threading.Thread):
         self._closed = False
 
     def resume(self, most: int) -> None:
-        """It may push that many batches."""
+        """Lets it push that many batches."""
         self._left = most
         self._idle.clear()
         self._go.set()

@@ -207,7 +207,7 @@ class Place:
 
 
 def places(root: Path) -> Iterator[Place]:
-    """For a fixture: a place that is left as after a crash."""
+    """Yields, for a fixture, a place that is left as after a crash."""
     place = Place(root / "root")
     yield place
     place.leave()

@@ -73,7 +73,7 @@ class Pipe:
         return self.take(most)
 
     def forget(self) -> None:
-        """Nobody reads any more."""
+        """Marks that nobody reads any more."""
         self._forgotten = True
         self._held.clear()
         self._note()

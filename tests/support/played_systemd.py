@@ -107,7 +107,7 @@ class PlayedSystemd:
 def played_systemd(
     folder: Path, sockets: Sequence[socket.socket] = (), *, abstract: bool = False
 ) -> Iterator[PlayedSystemd]:
-    """For the length of a with block. The log must hold no traceback at the end."""
+    """Plays systemd for a with block. The log must hold no traceback at the end."""
     played = PlayedSystemd(folder, sockets, abstract=abstract)
     try:
         yield played

@@ -68,7 +68,7 @@ def _last(world: World, rng: random.Random) -> int:
 
 
 def _cuts(world: World, how: str, rng: random.Random | None, last: int | None) -> dict[int, int]:
-    """By directory: how many of its changes of names are there."""
+    """Returns, by directory, how many of its changes of names are there."""
     directories = [node for node in world.dirty.values() if isinstance(node, Directory) and node.changes]
     if rng is None:
         return {node.number: len(node.changes) if how == EVERYTHING else 0 for node in directories}

@@ -83,8 +83,7 @@ class HistoryFolder:
             return False
 
     def finish(self, file: OpenFile) -> None:
-        """Syncs a file and gives it its name; removes an empty one. Logs a failure; the next start finishes the
-        file."""
+        """Syncs a file and gives it its name; removes an empty one. Failures are logged, and left to a start."""
         path = self._open_path(file.name)
         try:
             file.truncate()

@@ -35,8 +35,7 @@ _INSIDE = ".history"
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """A file is finished when it has `size` bytes, or `age` seconds after its first line. keep: the most bytes of
-    finished files, None to keep all."""
+    """A file ends at `size` bytes, or `age` seconds after its first line. keep: bytes that stay, None: all."""
 
     folder: str
     size: int = 64 * 1024 * 1024
@@ -45,8 +44,7 @@ class HistoryOptions:
 
 
 class History:
-    """Writes the record. Only the thread of a batch calls `begin`, `note`, `commit` and `discard`; another thread
-    finishes files, see `start`."""
+    """The thread of a batch calls `begin`, `note`, `commit` and `discard`; another one finishes files, see `start`."""
 
     def __init__(
         self,
@@ -73,8 +71,6 @@ class History:
         self._full: list[OpenFile] = []
         self._closing = False
         self._thread: threading.Thread | None = None
-
-    # -- in the thread of the batch
 
     def begin(self, peer: str) -> None:
         """Sets the client of the following events. peer: its address, empty for the server itself."""
@@ -140,8 +136,6 @@ class History:
             self._full.append(self._file)
             self._file = None
             self._changed.notify()
-
-    # -- in the thread that finishes files
 
     def start(self) -> None:
         """Starts the thread that finishes files, until `close`."""

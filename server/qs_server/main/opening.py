@@ -100,8 +100,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
 
 
 def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:
-    """Calls make. Turns an OSError, which is about the root, and a StorageError into a StartError. refused: the
-    beginning of the text for a StorageError."""
+    """Raises StartError for an OSError about the root, or a StorageError, whose text begins with `refused`."""
     try:
         return make()
     except OSError as error:

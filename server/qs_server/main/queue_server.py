@@ -87,7 +87,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
 def _storage_of(
     options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
 ) -> Iterator[Engine]:
-    """Opens the engine, and closes it after the with block. StartError; StopError if only closing it failed."""
+    """Opens and closes the engine. StartError; StopError if closing fails, unless the with block failed."""
     storage = open_storage(options, wall_clock, lifecycle, on_sync)
     try:
         yield storage

@@ -44,8 +44,7 @@ class Server(Acceptor[Connection]):
         access: Access | None = None,
         syncs: Histogram | None = None,
     ) -> None:
-        """history: the lifecycle record, None for none; tls: None for none; access: None if everybody may do
-        everything; syncs: durations of the journal's syncs."""
+        """history, tls: None for none; access: None if everybody may do everything; syncs: of the journal."""
         super().__init__(options.limits, tls, access)
         self._wire = options.wire
         self._syncs = syncs or Histogram()

@@ -14,13 +14,13 @@ REDRIVING = "'files' and 'journal'"
 
 
 def refuse_uncounted(storage: str, *, count: bool) -> None:
-    """UnsupportedError for a storage that cannot take a receive back (count=False)."""
+    """Raises UnsupportedError for a storage that cannot take a receive back (count=False)."""
     if not count:
         raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
-    """UnsupportedError for a dead-letter queue of a storage without dead letters."""
+    """Raises UnsupportedError for a dead-letter queue of a storage without dead letters."""
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
@@ -29,8 +29,7 @@ def refuse_dead_letters(options: Options) -> None:
 
 
 def storage_in(root: str, qid: str, default: str) -> str | None:
-    """Returns a queue's storage, None if there is no queue. default: of a queue whose options name none.
-    StorageError, OSError."""
+    """Returns a queue's storage, None without a queue. default: of a queue without options. StorageError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     return read_options(path, default).storage if os.path.isdir(path) else None
 

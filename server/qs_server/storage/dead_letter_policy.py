@@ -30,8 +30,7 @@ def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
 
 
 def dead_letter_queue(find_or_make: Callable[[str, str], EngineQueue], options: Options, kind: type[Kind]) -> Kind:
-    """Returns the dead-letter queue that options name. find_or_make: see Shared; kind: its class. StorageError,
-    OSError."""
+    """Returns the dead-letter queue that options name. find_or_make: see Shared. StorageError, OSError."""
     queue = find_or_make(options.dead_letter, options.storage)
     if not isinstance(queue, kind) or queue.options.storage != options.storage:
         raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {options.storage!r}")
@@ -46,8 +45,7 @@ def other_storage(storage: str, other: str) -> UnsupportedError:
 
 
 class DeadLetterMoves:
-    """Moves messages of one queue to its dead-letter queue. A message that cannot be moved stays, and the log says
-    so once."""
+    """Moves messages of one queue to its dead-letter queue. A failure is logged once, and the message stays."""
 
     def __init__(self, qid: str, options: Options, rollbacks: Callable[[], int] = lambda: 0) -> None:
         """rollbacks: counts how often changes of the queue were taken back."""

@@ -22,7 +22,7 @@ _MOST_RECEIVES = 1000
 
 
 def read_options(directory: str, default_storage: str) -> Options:
-    """StorageError for an invalid file."""
+    """Raises StorageError for an invalid file."""
     path = f"{directory}/{FILE}"
     try:
         with open(path, "rb") as file:

@@ -172,8 +172,8 @@ async def test_one_that_was_silent_stays_so(world: World) -> None:
 @pytest.mark.parametrize("speaks", [True, False])
 @pytest.mark.parametrize("first", [True, False])
 async def test_one_that_was_silent_beside_another(world: World, speaks: bool, first: bool) -> None:
-    """Nobody waits for the doubt about a silent client when another has handled the message, before or after; and its
-    end changes nothing."""
+    """When another client has handled the message, before or after, nobody waits for the doubt about a silent client,
+    and its end changes nothing."""
     q = world.fan_out()
     silent, other = world.client(credit=EVERYTHING if first else 0), world.client()
     subscription = silent.join(q, asked=False)
@@ -263,7 +263,7 @@ async def test_release(world: World) -> None:
 
 
 async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """Given back with a delay, it comes again when that is over; until then it cannot be acknowledged."""
+    """A message released with a delay comes again when that is over; until then it cannot be acknowledged."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)

@@ -65,7 +65,8 @@ async def test_a_hundred_by_default(world: World) -> None:
 
 
 async def test_payloads_in_memory_are_bounded(nursery: trio.Nursery) -> None:
-    """For those who have no room only so many bytes of payload are kept; the rest is fetched again when there is."""
+    """Payloads for clients without room are kept up to a number of bytes; the rest is fetched again when there is
+    room."""
     world = World(nursery, outbox=1000)
     q = world.fan_out()
     client = world.client()

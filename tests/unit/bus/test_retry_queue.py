@@ -104,7 +104,7 @@ async def test_cancelled(requests: RetryQueue[str, int], nursery: trio.Nursery) 
 
 
 async def test_emptied_waits_for_the_last(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """It is empty when the last thing is done, not when it is begun; at once when there is nothing."""
+    """`emptied` ends when the last item is done, not when it is begun; at once when there is none."""
     await requests.emptied()
     answered = trio.Event()
 

@@ -141,7 +141,7 @@ async def test_release(world: World) -> None:
 
 
 async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """Given back with a delay, it goes to whichever member has room when that is over."""
+    """A message released with a delay goes to any member with room when that is over."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True)

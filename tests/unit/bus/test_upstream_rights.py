@@ -80,7 +80,7 @@ class World:
 async def test_a_wrong_token(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: Any
 ) -> None:
-    """It is tried again, not more often than every second on average, and the log says so once."""
+    """After a wrong token, the bus tries again, every second on average at most, and the log says so once."""
     caplog.set_level(logging.INFO)
     server = Server()
     world = World(monkeypatch, *[WRONG] * 100, server)

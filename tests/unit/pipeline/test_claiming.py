@@ -183,7 +183,7 @@ def test_search(last: int) -> None:
 
 
 def test_a_search_that_finds_none() -> None:
-    """Somebody else moves on at the same time: an error, and no endless loop."""
+    """If another query moves on at the same time, the search ends with an error."""
 
     def claim(seq: int) -> Offset:
         raise Stale(409, "stale", "") if seq < 10 else Conflict(409, "conflict", "")

@@ -141,7 +141,7 @@ def test_what_happens_meanwhile(bench: Bench) -> None:
 
 
 def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
-    """Neither what comes in, nor what is given back, nor word of its queue's end."""
+    """A client that has gone is sent neither new messages, nor those given back, nor its queue's end."""
     bench.first.mail.clear()
     bench.subscriptions.drop(bench.first)
     bench.storage.queue("q").push([Draft(b"new")])

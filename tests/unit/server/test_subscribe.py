@@ -329,7 +329,7 @@ async def test_get_message_of_an_own_delivery(running: Serving, autojump_clock: 
 
 
 async def test_get_message_of_what_was_a_delivery(running: Serving, autojump_clock: Clock) -> None:
-    """Once another program has taken the message, it is in that one's window: no payload."""
+    """A delivery that another program has taken is in that one's window: get-message answers without payload."""
     client, other = await subscriber(running, prefetch=1), running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
     await client.line()

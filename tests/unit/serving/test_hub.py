@@ -305,7 +305,7 @@ async def test_others_have_their_turn(pairs: list[Pair], hub: CountingHub, nurse
 async def test_a_turn_ends_when_something_is_to_be_done(
     pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery
 ) -> None:
-    """It is told after each sweep whether to go on; if not, there is one sweep in a turn."""
+    """After each pass, the hub asks whether to go on; if not, a turn has one pass."""
     hub.may_go_on = False
     for pair in pairs:
         nursery.start_soon(pair.feed)

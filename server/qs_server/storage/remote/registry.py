@@ -17,8 +17,7 @@ from ..settings import read_options, write_options
 
 
 def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Options]:
-    """Returns the queues in a root of these storages, with their options. StorageError for a wrong `.queue.toml`,
-    OSError."""
+    """Returns the queues of these storages in a root, with their options. StorageError, OSError."""
     found = {}
     for name in disk.directories_in(root):
         if not name.startswith(".") and (qid := qid_of(name)) is not None:
@@ -46,8 +45,7 @@ class QueueRegistry(Generic[Q]):
     """Several threads may use it."""
 
     def __init__(self, root: str, storage: str, disk: Disk | None, open_queue: Callable[[str, Options], Q]) -> None:
-        """root: of all queues; open_queue: returns a queue without asking the other server. StorageError for a wrong
-        `.queue.toml`."""
+        """root: of all queues; open_queue: returns a queue without asking the other server. StorageError."""
         self._root = root
         self._storage = storage
         self._disk = disk or Disk()

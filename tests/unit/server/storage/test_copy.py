@@ -288,7 +288,7 @@ def test_the_directory_of_a_target_is_gone(
 
 
 def test_the_directory_of_the_source_is_gone(tmp_path: Path) -> None:
-    """Then it is the message that is not there, and the target is as it was."""
+    """If the directory of the source is gone, the message is missing, and the target is as it was."""
     engine = made(tmp_path)
     shutil.rmtree(tmp_path / "q")
     with pytest.raises(NoSuchMessageError):

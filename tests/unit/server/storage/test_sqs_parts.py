@@ -24,7 +24,7 @@ from qs_server.storage.engine import (
 )
 from qs_server.storage.remote.sqs.long_polls import LongPolls
 from qs_server.storage.remote.sqs.messages import Received
-from qs_server.storage.remote.sqs.queue_names import name_at_sqs, qid_of
+from qs_server.storage.remote.sqs.queue_calls import name_at_sqs, qid_of
 from qs_server.storage.remote.sqs.receipts import Held, Receipts
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.engines import LOTS
 from support.power_loss_check import nobody_else
 from support.power_loss_engines import upkeep
 from support.power_loss_short_holes import COLD, open_engine, payloads, small
@@ -12,6 +13,7 @@ from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Options, Receipt, State
 from qs_server.storage.journal import choice
+from qs_server.storage.journal.checkpoint import NAME
 from qs_server.storage.journal.compaction import Compaction
 from qs_server.storage.journal.maintenance import LogStore
 
@@ -86,6 +88,26 @@ def test_what_leaves_the_middle_takes_nothing_else_along(engine: JournalEngine) 
     segments = store_of(engine).log.segments
     assert sum(run.last - run.first + 1 for run in segments.absent) >= 8
     assert segments.links.broad == {said}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_noted_of_receives_stays(engine: JournalEngine, tmp_path: Path, count: int) -> None:
+    """One and several at once: the segment with these notes holds nothing that is needed, and stays while the messages
+    do. A start without a checkpoint finds them."""
+    fill(engine, 1)
+    taken = [message.mid for message in engine.receive(["cold"], count, 10**9, LOTS)]
+    store_of(engine).commit(notes=True)
+    fill(engine, 8)
+    upkeep(engine)
+    fill(engine, 4)
+    upkeep(engine)
+    assert store_of(engine).log.segments.absent
+    engine.close()
+    (tmp_path / "root" / ".journal" / NAME).unlink()
+    again = open_engine(str(tmp_path / "root"), Disk())
+    found = [again.queue("cold").read(Receipt(mid)).receives for mid in taken]
+    again.close()
+    assert found == [1] * count
 
 
 def test_a_choice_is_remembered(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
