@@ -35,7 +35,7 @@ class Scan:
 
     def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
         """Yields (byte of the first record, bodies of the records) for each frame. start, first: byte and number of the
-        first frame; limit: number of the frame to stop before, None to read all."""
+        first frame; limit: number of the frame to stop before, None for all."""
         for frame in self.heads(start, first, limit):
             bodies = self._read(frame)
             if isinstance(bodies, str):
@@ -67,7 +67,7 @@ class Scan:
         return None
 
     def _read(self, frame: Frame) -> list[memoryview] | str:
-        """Returns the bodies of a frame's records, or the fault of the frame as a text."""
+        """Returns the bodies of a frame's records, or the frame's fault as a text."""
         try:
             bodies = list(bodies_of(self.data, frame, self.header.salt))
         except BadRecordError as error:
