@@ -31,12 +31,11 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
 
 
 def error_answer(about: Message | Fault, error: ErrorCode, text: str) -> Error:
-    """Returns the error answer to a request. about: the request."""
     return Fault(error, text, about.req).message(new_resp())
 
 
 def refused(about: Message, error: engine.StorageError) -> Error:
-    """Returns the answer to a request that the engine refuses. Logs an error that is not in `_ERRORS`."""
+    """Returns the answer to a request that the engine refuses. Logs an error without a code of its own."""
     known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
     answer = error_answer(about, known, str(error))
     if known is table.INTERNAL:
@@ -61,8 +60,8 @@ def _queues_of(about: Message) -> list[str]:
 
 
 def storage_error(about: Message, error: Exception, remark: str) -> Error:
-    """Returns the answer to a request during which the storage failed, and logs the error. remark: ends the text, tells
-    what was changed."""
+    """Returns the answer to a request during which the storage failed, and logs the error. remark: tells what was
+    changed."""
     if isinstance(error, OSError) and has_no_room(error):
         return error_answer(about, table.FULL, f"the disk is full; {remark}")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -101,7 +101,7 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Message |
 
 
 def _wait_to_receive(service: Service, request: wire.ReceiveMessage, qids: tuple[str, ...]) -> Answer:
-    """Receives as soon as one of the queues has a message, or answers without messages when the time is over."""
+    """Receives as soon as a queue has a message, or answers without messages when the time is over."""
     _, most, visibility = what_to_receive(service, request)
     pause = Pause(qids, request.wait or 0)  # always the same one, to keep the place in line
     while True:
@@ -124,7 +124,6 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 
 
 def received(found: Sequence[Stored]) -> Message:
-    """Returns the answer with received messages."""
     deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
     for message, delivery in zip(found, deliveries, strict=True):
         if message.origin is not None:
@@ -232,7 +231,6 @@ def stored_stats(service: Service, request: wire.QueueStats) -> Generator[Pause,
 
 
 def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
-    """Returns the figures of a queue, in the form of the answer."""
     stats = queue.stats()
     return wire.QueueInfo(
         qid,

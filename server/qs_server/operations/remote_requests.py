@@ -1,6 +1,6 @@
 """Requests about queues on another server: runs the same handlers in a thread, as that server may be slow.
 
-The thread records a handler's calls of the subscriptions; they are made afterwards, in the engine's thread.
+The thread records a handler's calls of the subscriptions; they are made afterwards.
 """
 
 import logging
@@ -85,7 +85,6 @@ class _RecordedCalls:
         return lambda *args: self._calls.append((name, args))
 
     def replay(self, subscriptions: Subscriptions) -> None:
-        """Makes the recorded calls."""
         for name, args in self._calls:
             getattr(subscriptions, name)(*args)
 
@@ -160,13 +159,12 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
 
 
 def _stats(engine: RemoteEngine, service: Service, request: wire.QueueStats) -> Answer:
-    """Answers with the figures of one queue on another server."""
     answer = yield from _run_in_thread(engine, stored_stats, service, request)
     return with_consumers(service, cast(wire.QueueStats, answer))
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
-    """Answers with the figures of all queues, also on other servers; if these fail, with name and storage only."""
+    """Answers with the figures of all queues; of those on a server that fails, with name and storage."""
     answer = yield from stored_stats(service, request)
     remotes = service.remotes
     call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))

@@ -1,7 +1,7 @@
-"""The parts that all handlers share: the `Service` for one client, the types, the errors.
+"""The parts that all handlers share.
 
-Handlers run in the engine's thread, one at a time. A handler that may have to wait is a generator: it yields a Pause,
-and continues when the pause is over.
+Handlers run in batches, one at a time. A handler that may have to wait is a generator: it yields a Pause, and continues
+when the pause is over.
 """
 
 from collections.abc import Callable, Collection, Generator
@@ -29,11 +29,11 @@ class BadRequestError(Exception):
 
 @dataclass(slots=True)
 class Service:
-    """The parts that handlers use for one client. become_subscriber: makes `subscriber` when the client first
-    subscribes; list_length: the most messages and ids in an answer; document: the most bytes of payload in an answer,
-    except for a larger first message; peer: the client's HOST:PORT; remotes: the queues on other servers; caller: who
-    the client is, None if everybody may do everything; waiting: returns how many receives wait for a queue; figures:
-    returns the server's figures; its argument: True to include those of each connection."""
+    """The parts that handlers use, for one client. become_subscriber: makes `subscriber`; list_length: the most
+    messages and ids in an answer; document: the most bytes of payload in an answer, except for the first message; peer:
+    the client's HOST:PORT; caller: who the client is, None if everybody may do everything; waiting: returns how many
+    receives wait for a queue; figures: returns the server's figures; its argument: True to include those of each
+    connection."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -48,11 +48,9 @@ class Service:
     figures: Callable[[bool], list[Figure]] = lambda connections: []
 
     def queues(self) -> Collection[str]:
-        """Returns the names of all queues."""
         return {*self.storage.queues(), *self.remotes.queues()}
 
     def may_see_stats(self, qid: str) -> bool:
-        """Tells whether the client may see the figures of a queue."""
         return self.caller is None or self.caller.may(Right.STATS, qid)
 
     def start_subscriptions(self) -> None:
@@ -62,8 +60,7 @@ class Service:
             self.end_forbidden_subscriptions()  # the rights may have changed since the request
 
     def end_forbidden_subscriptions(self) -> None:
-        """Ends the subscriptions that the client is not allowed any more. Call it in a batch, after the client has
-        authenticated, or the access file was read again."""
+        """Ends the subscriptions that the client is not allowed any more. Call it in a batch."""
         if self.subscriber is not None and self.caller is not None:
             self.subscriptions.end_forbidden(self.subscriber, self.caller.refusal_to_read)
 

@@ -94,7 +94,7 @@ class Connection(Conversation):
         return Subscriber(self._limits.outbox, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
-        """Sends the messages that a batch has delivered to this client."""
+        """Sends the messages that a batch has delivered."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             mail, subscriber.mail = subscriber.mail, []
@@ -108,21 +108,19 @@ class Connection(Conversation):
             self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
     async def _begin_subscriptions(self) -> None:
-        """Starts new subscriptions, as their answers are sent."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:
             await self._committer.run(Job(self._service.start_subscriptions))
 
     async def leave(self) -> None:
-        """Ends the client's subscriptions, as it has gone. Messages that it holds become visible again, batch by
-        batch."""
+        """Ends the client's subscriptions. Their messages become visible again, batch by batch."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
 
     def rights_changed(self) -> None:
-        """Ends subscriptions and waits that the client is not allowed any more, as the access file was read again. An
-        allowed receive looks for messages again: a refused one may have been woken for a message instead of it."""
+        """Ends subscriptions and waits that the access file does not allow any more. An allowed receive looks for
+        messages again: a refused one may have been woken for them instead."""
         if self._woken is not None:
             self._woken()
         if self._service.subscriber is not None:
@@ -158,8 +156,7 @@ class Connection(Conversation):
         self._committer.enqueue(requests)
 
     def _advanced(self) -> None:
-        """Sends the answers after the batch, and continues reading. Meanwhile the task sleeps, or waits for this to
-        end."""
+        """Sends the answers after the batch, and reads on. Meanwhile the task sleeps, or waits for this to end."""
         requests, subscriber = self._requests, self._service.subscriber
         try:
             if requests is None or not self._put(requests) or requests.left or requests.closes or self._stopping:
@@ -241,7 +238,7 @@ class Connection(Conversation):
         return self._sent
 
     async def _wait(self, requests: RequestBatch) -> None:
-        """Waits until the pause is over, and reads further requests meanwhile, up to the limit."""
+        """Waits until the pause is over, and reads ahead meanwhile."""
         pause = requests.pause
         if pause is None or (pause.call is None and not pause.qids):
             await trio.sleep(0 if pause is None else pause.wait)
@@ -280,8 +277,7 @@ class Connection(Conversation):
             requests.resume(over=time.cancelled_caught)
 
     async def _wait_for_call(self, requests: RequestBatch, call: Call[Any]) -> None:
-        """Waits for the end of the call. Tells it to stop if the connection ends or the request is not allowed any
-        more."""
+        """Waits for the end of the call. Tells it to stop if the connection ends or the request is forbidden."""
 
         def stop_if_forbidden() -> None:
             if not requests.is_allowed():

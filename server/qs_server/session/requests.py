@@ -86,12 +86,10 @@ class RequestBatch:
 
     @property
     def peer(self) -> str:
-        """The client's address."""
         return self._service.peer
 
     @property
     def weight(self) -> int:
-        """The number of messages that the requests are about."""
         return sum(map(weight, self._events))
 
     @property
@@ -110,7 +108,7 @@ class RequestBatch:
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of a receive: with an empty answer, or an error if it is not allowed any more."""
+        """Ends the wait of a receive, with an empty answer, or an error if it is forbidden."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -160,7 +158,6 @@ class RequestBatch:
                 self.left = 0
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
-        """Returns the answer to a request whose handler has raised an error."""
         if isinstance(error, NotAllowedError):
             self.closes = error.error.closes
             return error_answer(request, error.error, str(error))
@@ -204,7 +201,7 @@ class RequestBatch:
         return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
 
     def is_allowed(self) -> bool:
-        """Tells whether the client still may make the request that waits."""
+        """Tells whether the client still may make the waiting request."""
         try:
             self._check(self._events[-self.left])
         except NotAllowedError:
@@ -212,16 +209,16 @@ class RequestBatch:
         return True
 
     def _check(self, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the client may make the request. A document that cannot be read needs no right;
-        an unknown operation is refused like any other."""
+        """Raises NotAllowedError unless the client may make the request. An unreadable document needs no right; an
+        unknown operation is refused like any other."""
         caller = self._service.caller
         if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
             operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
             caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
     def _go_on(self, request: Message | Fault) -> Message | None:
-        """Continues the handler. A receive that has waited in vain is refused if it is not allowed any more, as the
-        access file may have been read again. All other requests are finished, as they may have changed something."""
+        """Continues the handler. Only a receive that got nothing is refused if it is not allowed any more: other
+        requests may have changed something."""
         answer = self._continue()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)
@@ -238,7 +235,6 @@ class RequestBatch:
         return None
 
     def _add(self, answer: Message, req: str | None) -> None:
-        """Adds the answer to the current request. req: the request's."""
         if not isinstance(answer, Error):
             answer.answers(new_resp(), req)
         else:

@@ -1,7 +1,7 @@
 """The times at which the hidden messages of a queue are due: a heap of times and ids.
 
-A window that is moved or ends early leaves a stale entry. Stale entries are dropped when they come to the top. When
-most entries are stale, each new entry also sweeps a few, so that no call has to go over all.
+A window that is moved or ends early leaves a stale entry, which is dropped at the top. When most entries are stale,
+each new entry also sweeps a few, so that no call has to go over all.
 """
 
 import heapq
@@ -39,13 +39,11 @@ class Expiries:
         return len(self._entries) + len(self._unswept)
 
     def push(self, expiry: int, mid: int) -> None:
-        """Adds the time of a message."""
         heapq.heappush(self._entries, expiry << 64 | mid)
         if self._unswept or len(self._entries) > self._stale_at:
             self._sweep(_SWEPT)
 
     def push_all(self, expiry: int, mids: Iterable[int]) -> None:
-        """Adds the same time of many messages."""
         for mid in mids:
             self.push(expiry, mid)
 
@@ -88,7 +86,6 @@ class Expiries:
         return bool(heap) and heap[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
-        """Returns a message that is due, None if there is none."""
         while self.may_be_due(now):
             heap = self._top()
             if self._is_true(heap[0]):
@@ -97,8 +94,8 @@ class Expiries:
         return None
 
     def pop_due(self, now: int, count: int) -> list[int]:
-        """Removes and returns messages that are due, in the order of their times. The caller shows, hides or removes
-        each. count: the most entries to take, including stale ones."""
+        """Removes and returns messages that are due, by their times; the caller changes the state of each. count: the
+        most entries to take, including stale ones."""
         found: list[int] = []
         before = -1
         for _ in range(count):

@@ -1,7 +1,7 @@
 """The index of a queue in memory: the ready messages in order, and the times until which the others are hidden.
 
-For queues of files, it starts with ids and times from file names, so that a deep queue is ready once its directory is
-listed. A message's size, whether it was ever retrieved, and whether it is delayed are loaded from the file when needed.
+For queues of files, it starts with the ids and times in file names, so that a deep queue is ready once its directory is
+listed. Sizes, and whether a message was ever retrieved or is delayed, are loaded when needed.
 """
 
 from array import array
@@ -72,15 +72,14 @@ class Index:
         return len(self.messages)
 
     def expiry(self, mid: int) -> int | None:
-        """Returns 0 if a message is ready, the time until which it is hidden, or None if there is no such message."""
+        """Returns the time until which a message is hidden, 0 if it is ready, None if there is none."""
         expiry = self.hidden.get(mid)
         return expiry if expiry is not None or mid not in self.ready else 0
 
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
-        """Adds a new message. size: bytes if it was just written, which makes it loaded and, if hidden, delayed; None
-        if it is not loaded."""
+        """Adds a message. size: bytes if it was just written: it is loaded then and, if hidden, delayed."""
         if expiry != WITHHELD:
             self.new.add(mid)
         if expiry:
@@ -120,7 +119,7 @@ class Index:
             self._set_delayed(mid)
 
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
-        """Removes an existing message. retrieved: True if it is known that it was. Returns facts for `restore`."""
+        """Removes a message. retrieved: True if it is known to be. Returns facts for `restore`."""
         if self.hidden.pop(mid) is None:
             self.ready.discard(mid)
         if not retrieved:
@@ -198,7 +197,6 @@ class Index:
         return [None if fact is None or not fact & _LOADED else fact >> SIZE_SHIFT for fact in facts]
 
     def show(self, mid: int) -> None:
-        """Makes a message ready."""
         self._show(mid)
         self.ready.add(mid)
 
@@ -223,7 +221,6 @@ class Index:
     # -- loading
 
     def loaded(self, mid: int) -> bool:
-        """Tells whether a message is loaded."""
         return bool((self.messages.get(mid) or 0) & _LOADED)
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
@@ -256,13 +253,11 @@ class Index:
         return bool(facts & _DELAYED)
 
     def is_delayed(self, mid: int) -> bool:
-        """Tells whether a loaded message is hidden by a delay."""
         return bool((self.messages.get(mid) or 0) & _DELAYED)
 
     # -- time
 
     def due(self, now: int) -> int | None:
-        """Returns a hidden message that is due, None if there is none."""
         return self.expiries.due(now)
 
     def remember(self, mids: Iterable[int]) -> None:

@@ -26,7 +26,7 @@ class MidMap(MidSet):
         return made
 
     def pages(self, after: int) -> "Iterator[tuple[array[int], array[int]]]":
-        """Yields (keys, values) for the keys greater than after, in order, a chunk at a time. Do not change the map
+        """Yields (keys, values) for the keys greater than after, in order, a chunk at a time. The map must not change
         meanwhile."""
         for chunk in range(bisect_right(self._lasts, after), len(self._keys)):
             keys, values = self._keys[chunk], self._values[chunk]
@@ -34,7 +34,6 @@ class MidMap(MidSet):
             yield (keys[at:], values[at:]) if at else (keys, values)
 
     def get(self, key: int) -> int | None:
-        """Returns the value of a key, None if it is not in the map."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return None
@@ -47,7 +46,6 @@ class MidMap(MidSet):
         return self._values[chunk][at] if keys[at] == key else None
 
     def set(self, key: int, value: int = 0) -> None:
-        """Adds a key, or changes its value."""
         lasts = self._lasts
         if lasts and key <= lasts[-1]:
             self._set_within(key, value)

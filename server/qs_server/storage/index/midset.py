@@ -1,7 +1,7 @@
 """An ordered set of message ids, with 8 bytes an id: a set of Python integers would take ten times as much.
 
-The ids are in sorted chunks of machine words. Appending at the end and taking from the front, as queues mostly do,
-touch one chunk; any other change takes two binary searches and a short move.
+The ids are in sorted chunks of machine words. Appending at the end and taking from the front touch one chunk; any other
+change takes two binary searches and a short move.
 """
 
 from array import array
@@ -13,8 +13,8 @@ CHUNK = 1024
 
 
 class Run(NamedTuple):
-    """Keys in the range of a chunk. start: the position of the first, if all are there side by side, which is nearly
-    always so; else None, and some may not be in the set."""
+    """Keys in the range of a chunk. start: the position of the first, if all are there side by side (nearly always);
+    else None, and some may not be in the set."""
 
     chunk: int
     keys: "array[int]"
@@ -47,11 +47,9 @@ class MidSet:
         return keys[bisect_left(keys, key)] == key
 
     def first(self) -> int | None:
-        """Returns the smallest key, None if the set is empty."""
         return self._keys[0][0] if self._keys else None
 
     def last(self) -> int | None:
-        """Returns the greatest key, None if the set is empty."""
         return self._lasts[-1] if self._lasts else None
 
     def after(self, key: int, count: int) -> list[int]:
@@ -65,7 +63,6 @@ class MidSet:
         return found
 
     def add(self, key: int) -> None:
-        """Adds a key, if it is not in the set."""
         lasts = self._lasts
         if lasts and key <= lasts[-1]:
             self._add_within(key)
@@ -162,7 +159,6 @@ class MidSet:
             del self._keys[chunk], self._lasts[chunk]
 
     def discard(self, key: int) -> None:
-        """Removes a key, if it is in the set."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return

@@ -11,8 +11,8 @@ class IndexQueries:
     """Answers from one index. Call the queue's `expire` first, so that due messages are visible."""
 
     def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
-        """load: loads a message into the index from the disk, returns False if it is gone; at_once: the number of
-        messages that this can load in some 30 ms."""
+        """load: loads a message from the disk, returns False if it is gone; at_once: how many that can load in some 30
+        ms."""
         self._index = index
         self._load = load
         self._at_once = at_once
@@ -49,8 +49,8 @@ class IndexQueries:
         return self._index.unloaded > 0
 
     def stats(self, counts: Stats, age_of: Callable[[int], int]) -> Stats:
-        """Adds the numbers of messages to counts. counts: events since the start, and the storage; age_of: returns the
-        microseconds since a message was pushed. OSError."""
+        """Adds the numbers of messages to counts. age_of: returns the microseconds since a message was pushed.
+        OSError."""
         while self.prepare():
             pass
         index = self._index

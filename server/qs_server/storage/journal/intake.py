@@ -2,9 +2,9 @@
 
 A crash at any step leaves each file either a file or a message:
 
-1. The file gets a private name with a token that is used once, and the directory is synced.\n2. Its message and a TAKEN
-record with the token are committed in one frame.\n3. The file is unlinked, the directory synced, and an UNLINKED record
-appended.
+1. The file gets a private name with a token that is used once, and the directory is synced.
+2. Its message and a TAKEN record with the token are committed in one frame.
+3. The file is unlinked, the directory synced, and an UNLINKED record appended.
 
 A start removes a file with a private name if the log has its token, and else takes it in.
 """
