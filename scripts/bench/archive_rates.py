@@ -78,7 +78,7 @@ def fill(
 
 
 def from_a_range(spark: SparkSession, to: Path, count: int) -> None:
-    """The same rows without a queue."""
+    """Makes the same rows without a queue."""
     rows = spark.range(count, numPartitions=max(count // 10_000, 1)).selectExpr(
         "1700000000000000 + id AS mid",
         "timestamp_micros(1700000000000000 + id) AS pushed_at",

@@ -68,7 +68,7 @@ def order(number: int) -> str:
 
 
 def schemas(spark: SparkSession, folder: Path) -> dict[str, DocumentSchema]:
-    """The same columns, from DDL and from an XSD."""
+    """Returns schemas of the same columns, from DDL and from an XSD."""
     found = {}
     for name, text in (("DDL", DDL), ("XSD", XSD)):
         (folder / name).write_text(text)

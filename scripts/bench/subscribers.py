@@ -34,7 +34,7 @@ class Subscribers:
         self._process.stdin.write(b"%d\n" % messages)
 
     def line(self) -> bytes:
-        """The next thing that it has to say, see counting_reader.py. It says why on its own, when it has failed."""
+        """Returns its next line, see counting_reader.py. After a failure it says why on its own."""
         line = self.output.readline()
         if not line:
             raise RuntimeError("the subscribers' process failed")

@@ -25,7 +25,7 @@ def memcached() -> Iterator[Memcached]:
 
 @pytest.fixture
 def sqs(sqs_server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
-    """The same, with what boto3 needs to use it."""
+    """The SQS endpoint, with what boto3 needs to use it."""
     give_credentials(monkeypatch)
     return sqs_server
 

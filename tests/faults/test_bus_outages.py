@@ -120,7 +120,7 @@ Shared = Callable[..., Place]
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """Gives a place with a queue of its own, on a server and a bus that are neither stopped nor killed. monitored: the
-    bus is told of the queue at its start."""
+    bus has the queue as -q."""
     names = [f"told-{number}" for number in range(4)]
     told, others = iter(names), (f"other-{number}" for number in itertools.count())
     with (
@@ -185,7 +185,7 @@ def test_a_monitored_queue_is_deleted(name: str, shared: Shared) -> None:
 
 
 def test_a_queue_is_deleted(shared: Shared) -> None:
-    """Each of its subscribers is told so, with the req of its subscription, and can subscribe again when it is back."""
+    """Each subscriber of a deleted queue gets an error with its req, and can subscribe again when the queue is back."""
     at = shared(monitored=False)
     with (
         at.connect(subscribe(at.qid, req="one")) as one,

@@ -105,7 +105,7 @@ class Scene:
         return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
     def wait_until_empty(self) -> None:
-        """Everything that was handled is deleted; what is in somebody's hands is not."""
+        """Waits until everything that was handled is deleted; messages in the hands of a client are not."""
         self.wire.server.until(lambda: not sum(self.counts().values()))
 
     def close(self) -> None:
@@ -210,7 +210,8 @@ def test_one_does_not_acknowledge(scene: Scenes) -> None:
 
 
 def test_one_does_not_acknowledge_and_is_sent_away(scene: Scenes) -> None:
-    """With --policy disconnect, once more than the outbox waits for it; it reads, and is told why."""
+    """With --policy disconnect, a client that does not acknowledge is disconnected when more than the outbox waits for
+    it, and reads why."""
     with scene(9, "--policy", "disconnect", ack=True, prefetch=PREFETCH) as at:
         for _ in range(5):
             at.batch()

@@ -84,7 +84,7 @@ def test_each_element_once(tmp_path: Path, layout: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["simple", "schema"])
 def test_each_element_once_for_longer(tmp_path: Path, layout: str) -> None:
-    """The same for half a minute each."""
+    """Like `test_each_element_once`, for half a minute each."""
     check(layout, tmp_path / "q", 30)
 
 
@@ -178,7 +178,7 @@ def test_temporary_is_purged_before_the_link(simple: QueueSimple, disk: Stepping
 
 
 def test_temporary_is_purged_after_the_link(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """The same a moment later: the element is there, so it was added."""
+    """If the purge comes a moment later, the element is there, so it was added."""
     disk.after["link"] = lambda old, new: os.unlink(old)
     name = simple.add(b"x")
     assert list(simple) == [name]
@@ -214,8 +214,8 @@ def test_element_goes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk
 
 
 def test_another_element_of_the_name_comes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """The same, and somebody adds another one under the name: the lock would be of the one that is gone, and removing
-    it would remove the other one, which nobody has seen."""
+    """If another program also adds an element under the name, we neither lock nor remove that one, which nobody has
+    seen."""
 
     def change(path: str, lock: str) -> None:
         os.unlink(path)
@@ -381,7 +381,7 @@ def test_element_is_removed_while_it_is_locked(queue: Queue, disk: SteppingDisk)
 
 
 def test_lock_is_made_in_an_element_that_is_being_removed(queue: Queue, disk: SteppingDisk) -> None:
-    """The other side of it: remove goes on until the element is gone."""
+    """A lock made in an element that is being removed does not stop remove."""
     name = queue.add({"body": "x"})
     assert queue.lock(name)
     disk.after["rmdir"] = os.mkdir

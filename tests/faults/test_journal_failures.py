@@ -63,8 +63,8 @@ def test_a_sync_that_fails_when_a_segment_is_full(make: Make, error: int) -> Non
 
 
 def test_a_sync_in_the_background_that_fails_late(make: Make) -> None:
-    """A sync that was begun before a segment was full, and fails after the next one was begun, counts as well: only one
-    of two syncs is told of what the kernel has dropped."""
+    """A background sync that was begun before a segment was full, and fails after the next one was begun, counts too:
+    the kernel reports a lost write to only one of two syncs."""
     place = make(Durability.INTERVAL)
     place.queue("a")
     place.push("a", b"x")

@@ -54,7 +54,7 @@ def q(qid: str, dead: str, producer: Wire) -> str:
 
 
 def buried(producer: Wire, dead: str) -> str:
-    """The next dead letter, as a receive shows it."""
+    """Returns the next dead letter, as a receive shows it."""
     line = producer.ask(receive(dead, wait=LONG))
     assert mids(line), line
     return line
@@ -165,7 +165,7 @@ def test_a_name(connect: Connect, producer: Wire, q: str, dead: str) -> None:
 
 
 def test_what_nobody_got_does_not_count(connect: Connect, producer: Wire, q: str) -> None:
-    """Messages that waited in the bus for room were not received: whoever comes next gets them as new ones."""
+    """Messages that waited in the bus for room were not received: the next client gets them as new ones."""
     for name in ({}, {"name": "n"}):
         wire = connect(subscribe(q, ack="client", prefetch=1, **name))
         sent = [push_one(producer, q) for _ in range(3)]

@@ -39,7 +39,7 @@ def closed_bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def public_bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusProcess]:
-    """The same, and everybody may read the queues whose names end with `-public`."""
+    """A bus with principals, where everybody may read the queues whose names end with `-public`."""
     path = tmp_path_factory.mktemp("public") / "access.toml"
     access = write_access(path, [*SECTIONS, section("anonymous", read=["*-public"])])
     with bus_serving(shared_server, "--access", str(access)) as bus:

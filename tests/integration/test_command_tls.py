@@ -1,4 +1,4 @@
-"""`qs` with TLS and tokens: flags, variables, what is said when something is wrong, and that no token is shown."""
+"""`qs` with TLS and tokens: flags, variables, errors, and that no token is shown."""
 
 import hashlib
 import json

@@ -27,7 +27,7 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
 
     def run(self, program: str, *words: object, **options: object) -> subprocess.CompletedProcess[str]:
-        """Runs one of its programs, as a user who has no checkout."""
+        """Runs an installed program, as a user without a checkout does."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "QS_"))}
         variables["PATH"] = f"{self.folder / 'bin'}:{variables['PATH']}"
         command = [str(self.folder / "bin" / program), *map(str, words)]

@@ -1,4 +1,4 @@
-"""`qs-pipeline` at a shell, as far as it goes without Spark: arguments, help, and what is said of what is missing."""
+"""`qs-pipeline` at a shell, as far as it goes without Spark: arguments, help, and errors about what is missing."""
 
 import io
 import os
@@ -23,7 +23,7 @@ KINDS = [each for each in vars(errors).values() if isinstance(each, type) and is
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Returns what is said when these are wrong."""
+    """Returns the error for wrong arguments."""
     with pytest.raises(SystemExit) as ended:
         parse(arguments)
     assert ended.value.code == 2
@@ -186,7 +186,7 @@ def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
 
 
 def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's mistake is told as such."""
+    """An error in a variable names the variable."""
     monkeypatch.setenv("QS_SERVER", "host:port")
     assert "QS_SERVER: 'host:port' is not HOST:PORT" in refusal(capsys, "archive", "a", "--to", "d")
 

@@ -1,4 +1,4 @@
-"""Tests what is said when options, addresses or messages are wrong, and what a server's restart does to a query."""
+"""The errors for wrong options, addresses or messages, and a query over a server's restart."""
 
 import queue as queues
 import socket

@@ -62,7 +62,7 @@ class Member:
 
 
 class Model:
-    """The server, which keeps what the bus has not deleted, and everybody who has ever come."""
+    """The server, which keeps what the bus has not deleted, and all clients so far."""
 
     def __init__(self, world: World, *, named: bool, most: int | None) -> None:
         """most: the max-receives of the queues, None for none."""

@@ -32,7 +32,7 @@ class Where:
 
 
 class Journal:
-    """The payloads that arrived, each as often as it did, whoever of several took it."""
+    """The payloads that arrived, each as often as it did, at any of several clients."""
 
     def __init__(self, name: str, queues: tuple[str, ...]) -> None:
         self.name = name

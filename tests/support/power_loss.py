@@ -55,7 +55,7 @@ def power_loss(world: World, how: str) -> Image:
 
 
 def without_checkpoint(image: Image) -> Image:
-    """The same without the journal's checkpoint, which is a cache: a start finds the same in the segments."""
+    """Returns the image without the journal's checkpoint, which is a cache: a start finds the same in the segments."""
     left = [one for one in image.left if one.path != ".journal/checkpoint"]
     return image if len(left) == len(image.left) else Image(left, (image.key, "without"))
 

@@ -34,7 +34,7 @@ def mount(mountpoint: str) -> int:
 
 
 def unmount(mountpoint: str) -> bool:
-    """At once, whoever uses it. Whether there was something."""
+    """Unmounts at once, though it may be in use. Returns whether something was mounted."""
     return bool(_libc.umount2(os.fsencode(mountpoint), _DETACH) == 0)
 
 

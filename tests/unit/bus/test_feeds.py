@@ -34,7 +34,7 @@ async def test_everybody_gets_it(world: World) -> None:
 
 
 async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
-    """A message is for those who are there when it comes."""
+    """A message goes to the members that are there when it comes."""
     q = world.fan_out()
     early, late = world.client(), world.client()
     early.join(q)
@@ -45,7 +45,7 @@ async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
 
 
 async def test_deleted_once_all_have_handled_it(world: World) -> None:
-    """A message is deleted when the last of those who got it has acknowledged it, and not before."""
+    """A message is deleted when the last member that got it has acknowledged it, and not before."""
     q = world.fan_out()
     clients = [world.client() for _ in range(3)]
     for client in clients:
@@ -59,7 +59,7 @@ async def test_deleted_once_all_have_handled_it(world: World) -> None:
 
 
 async def test_one_that_acknowledges_and_one_that_does_not(world: World) -> None:
-    """Written is handled only for whoever did not ask for ack="client"."""
+    """A written message is handled only for a member without ack="client"."""
     q = world.fan_out()
     plain, careful = world.client(), world.client()
     plain.join(q)

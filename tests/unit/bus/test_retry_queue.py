@@ -91,7 +91,7 @@ async def test_a_lost_connection(requests: RetryQueue[str, int], nursery: trio.N
 
 
 async def test_cancelled(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """The same when it is cancelled in the middle."""
+    """Requests under way when `serve` is cancelled keep their place too."""
     server = Server()
     requests.add("a", 1)
     with trio.CancelScope() as scope:

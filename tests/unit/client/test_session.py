@@ -227,7 +227,7 @@ def test_deliveries_between_answers() -> None:
 
 
 def test_a_subscription_that_the_server_ends() -> None:
-    """After what was delivered comes the error, and it comes again for whoever asks again."""
+    """After the deliveries comes the error, and it is raised again on every later call."""
     session = Session()
     subscription = subscribed(session)
     error = Error(404, "not-found", "no queue", req=subscription.request.req)

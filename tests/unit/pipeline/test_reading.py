@@ -121,7 +121,7 @@ def test_a_slice_that_is_too_large(ledger: Ledger) -> None:
 
 
 def test_a_message_that_is_refused(ledger: Ledger) -> None:
-    """One message cannot be cut: what the server says is told."""
+    """A single message cannot be split: the server's error is raised."""
     ledger.carries = 0
     made = Offset.of(ledger.server().ask(lambda client: client.claim_messages(QUEUE, "c", 1, max=10)))
     server = ledger.server()

@@ -1,4 +1,4 @@
-"""TLS and tokens of Spark's processes: what they read and show, and what is said of files that cannot be used."""
+"""TLS and tokens of Spark's processes: what they read and show, and errors about files that cannot be used."""
 
 import pickle
 from argparse import Namespace

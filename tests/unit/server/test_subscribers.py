@@ -1,4 +1,4 @@
-"""Several subscribers of one queue: who gets what, who is too slow, and who only waits in a receive."""
+"""Several subscribers of one queue: their turns, slow ones, and waiting receives beside them."""
 
 import errno
 import os

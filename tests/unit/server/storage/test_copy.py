@@ -353,7 +353,7 @@ def test_somebody_is_faster(tmp_path: Path, payload: bytes, refused: bool, state
 
 
 def test_the_other_message_is_just_deleted(tmp_path: Path) -> None:
-    """A message of the id that another program has removed is in nobody's way."""
+    """A message of the id that another program has just removed does not hinder the copy."""
     engine = with_id(tmp_path, b"another")
     (tmp_path / "s" / str(MID)).unlink()
     engine.copy("q", MID, ["s"])
