@@ -40,9 +40,7 @@ class Call(Generic[T]):
         if self._error is not None:
             raise self._error
         if not self._result:
-            raise RemoteError(
-                "its end was not waited for, as the server stops or the client has gone; it may be done yet"
-            )
+            raise RemoteError("the call was given up, as the server stops or the client has gone; it may still be done")
         return self._result[0]
 
 

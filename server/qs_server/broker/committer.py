@@ -168,7 +168,7 @@ class Committer:
         except Exception as error:
             # No request of the batch may be answered as done.
             known = isinstance(error, OSError)
-            _logger.error("a commit failed, and what it covered is refused: %s", error, exc_info=not known)
+            _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not known)
             durable = self._storage.roll_back()
             for work in works:
                 if work.early_commits >= durable:
@@ -249,7 +249,7 @@ class Committer:
         try:
             self._storage.refresh()
         except OSError as error:
-            _logger.error("changes of other programs could not be followed: %s", error)
+            _logger.error("changes by other programs could not be read: %s", error)
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """Ends a batch, in the loop: adds works that wait to the waiters, then wakes those that can go on."""

@@ -102,7 +102,8 @@ class Job:
     def pushes(self) -> list[PushMessage]:
         return []
 
-    def pushed(self, mids: Iterable[int]) -> None: ...
+    def pushed(self, mids: Iterable[int]) -> None:
+        """Does nothing, as `pushes` returns nothing."""
 
     def advance(self, *, pushing: bool | None) -> None:
         if not pushing:
@@ -112,8 +113,9 @@ class Job:
             except OSError as error:
                 self.fail(error)  # without an error for the rest of the batch
 
-    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None: ...
+    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
+        """Does nothing, as a job pushes nothing."""
 
     def fail(self, error: Exception) -> None:
         self.failed = True
-        _logger.error("leases or changes of other programs could not be followed: %s", error)
+        _logger.error("background work of the server failed: %s", error)

@@ -112,7 +112,7 @@ class History:
                 self._lose(count, error)
                 return
             if self._lost:
-                _logger.warning("the history goes on; %d events are not in it", self._lost)
+                _logger.warning("the history can be written again; %d events are not in it", self._lost)
                 self._lost = 0
             if file.size >= self._size:
                 self._begin_next()

@@ -52,9 +52,7 @@ class Copying:
                     self._copy(scan, table, list(group))
                 yield
         if self._store.usage.live.get(number):
-            raise DamagedError(
-                f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
-            )
+            raise DamagedError(f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, but messages should follow")
 
     def _needed(self, scan: Scan, frame: Frame) -> Iterator[list[Found]]:
         """Yields the records of a frame that may be needed, some at a time."""

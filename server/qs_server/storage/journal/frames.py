@@ -129,13 +129,20 @@ def count_of(data: memoryview, frame: Frame) -> int:
 def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
     """Returns the fault in the records of a frame, None if there is none."""
     if frame.start + FRAME_HEAD + frame.length > len(data):
-        return f"frame {frame.sequence} is said to reach beyond the end"
-    count = count_of(data, frame)
+        return f"frame {frame.sequence} claims to reach beyond the end"
     try:
-        found = sum(1 for _ in bodies_of(data, frame, salt))
+        read_records(data, frame, salt)
     except BadRecordError as error:
         return f"frame {frame.sequence}: {error}"
-    return None if found == count else f"frame {frame.sequence} holds {found} records and should hold {count}"
+    return None
+
+
+def read_records(data: memoryview, frame: Frame, salt: bytes) -> list[memoryview]:
+    """Returns the bodies of all records of a frame, each checked. BadRecordError."""
+    bodies = list(bodies_of(data, frame, salt))
+    if len(bodies) != (count := count_of(data, frame)):
+        raise BadRecordError(f"it holds {len(bodies)} records and should hold {count}")
+    return bodies
 
 
 def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryview]:

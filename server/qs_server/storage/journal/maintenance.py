@@ -26,7 +26,7 @@ _TRY_AGAIN = 1 * SECOND
 _FORGET = 60 * SECOND
 """Microseconds after which old keys are forgotten, while there are any keys."""
 _KEYS = 64
-"""A quarter of the keys that are forgotten between two looks at the time."""
+"""The `count` of `Keys.forget_old` between two looks at the time."""
 _CHECKPOINT = 256 << 20
 """Bytes of log between two checkpoints."""
 

@@ -268,7 +268,7 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
         length, checksum = HEAD.unpack_from(data, at)
         body = data[at + HEAD.size : at + HEAD.size + length]
         if not length or len(body) != length:
-            raise BadRecordError(f"the record at byte {at} is said to have {length} bytes")
+            raise BadRecordError(f"the record at byte {at} claims to have {length} bytes")
         if crc32(body, seed ^ (start + at)) != checksum:
             raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
         yield body

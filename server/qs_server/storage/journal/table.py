@@ -38,7 +38,7 @@ _BETWEEN = 10_000
 
 
 class MessageTable:
-    """The messages of one queue. Removing one releases its live bytes in the store; adding one does not count them."""
+    """The messages of one queue. `drop` and `restore` also count live bytes in the store; `add` does not."""
 
     def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
         """number: the queue's in the log."""
