@@ -19,14 +19,13 @@ class Alarm:
         self._earlier = trio.Event()
 
     def set(self, due: int | None) -> None:
-        """Changes the time."""
         self.due = due
         if due is not None and (self._slept_for is None or due < self._slept_for):
             self._slept_for = due
             self._earlier.set()
 
     async def wait(self, clock: Clock) -> None:
-        """Sleeps until the time has come, with all its changes meanwhile. clock: the engine's."""
+        """Sleeps until the time has come, even if it changes meanwhile. clock: the engine's."""
         while True:
             self._slept_for, self._earlier = self.due, trio.Event()
             wait = float("inf") if self.due is None else max(self.due - clock(), 0) / SECOND

@@ -26,7 +26,6 @@ class Call(Generic[T]):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Runs the function in the calling thread."""
         try:
             self._result.append(self._function(self.stop))
         except Exception as error:
@@ -41,15 +40,13 @@ class Call(Generic[T]):
         if self._error is not None:
             raise self._error
         if not self._result:
-            raise RemoteError(
-                "its end was not waited for, as the server stops or the client has gone; it may be done yet"
-            )
+            raise RemoteError("the call was given up, as the server stops or the client has gone; it may still be done")
         return self._result[0]
 
 
 async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
     """Runs a call in a thread. If the task is cancelled, tells the call to stop and waits `_STOP_TIMEOUT` for its end;
-    after that the call goes on by itself, and its result is an error."""
+    after that the call continues alone, and its result is an error."""
     done = trio.Event()
     running = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:

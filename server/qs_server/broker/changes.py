@@ -6,8 +6,8 @@ from .committer import Committer
 
 
 class Changes:
-    """Watches the engine's descriptor in the hub's poll cycles, before all clients: a change by another process is read
-    before a request that was sent after it is answered."""
+    """Watches the engine's descriptor in the hub's poll cycles, before all clients: a request is answered after all
+    changes by other processes that came before it."""
 
     def __init__(self, descriptor: int, hub: Hub, committer: Committer) -> None:
         """Begins to watch. descriptor: the engine's for events."""
@@ -22,7 +22,7 @@ class Changes:
         return self._descriptor
 
     def watch(self) -> None:
-        """Watches the descriptor again, after the batch in which the engine has read the events."""
+        """Watches the descriptor again, once the engine has read the events."""
         if not self.watched:
             self._hub.watch(self)
 

@@ -3,8 +3,8 @@
 While the worker thread makes one batch durable, the next one fills. A batch runs in the loop instead if a thread would
 only cost time: without syncs, with fast commits, or with one client.
 
-With queues of files, a batch does its pushes first, so that their files are synced together: with 16 programs that push
-and 16 that receive, that is 1.5 times as fast as the order of the requests.
+With queues of files, a batch does its pushes first, so that their files are synced together (1.5 times as fast with 16
+programs that push and 16 that receive).
 """
 
 import logging
@@ -61,12 +61,12 @@ class Committer:
 
     @property
     def _in_loop(self) -> bool:
-        """True if the next batch runs in the loop, as a thread would only cost time."""
+        """True if the next batch runs in the loop."""
         return self._commit_is_cheap or not self._syncs or self.clients <= 1
 
     async def run(self, work: Work) -> None:
-        """Advances the work until it is done or has to wait, and commits. Then `work.pause` tells why it waits; if for
-        messages, it is among the waiters. Ignores cancellation, so that no work is left half done."""
+        """Advances the work until it is done or has to wait, and commits; `work.pause` tells why it waits. Ignores
+        cancellation, so that no work is left half done."""
         if not self.busy and not self._waiting and self._in_loop:
             self._run_in_loop([work])
             return
@@ -89,8 +89,8 @@ class Committer:
             self.post(work)
 
     def enqueue(self, work: Work) -> None:
-        """Schedules the work for the batch at the end of this poll cycle. The caller makes sure that `on_poll_end` or
-        `hurry` is called."""
+        """Schedules the work for the end of this poll cycle. The caller makes sure that `on_poll_end` or `hurry` is
+        called."""
         self._waiting.append(work)
 
     def on_poll_end(self) -> bool:
@@ -107,7 +107,7 @@ class Committer:
 
     def notice(self) -> bool:
         """Schedules a read of the engine's events at the beginning of the next batch. Returns False if that is not the
-        batch at the end of this poll cycle: then `batch_done` is called after it."""
+        batch of this poll cycle: then `batch_done` is called after it."""
         self._outdated = True
         if self.busy:
             return False
@@ -121,7 +121,7 @@ class Committer:
         self._more.set()
 
     async def give_back(self) -> None:
-        """Releases all messages that closed connections still hold. Call it when there are no connections."""
+        """Releases all messages of closed connections. Call it when there are no connections."""
         while self._subscriptions.leaving:
             await self.run(Job(self._subscriptions.give_back))
             await trio.lowlevel.checkpoint()
@@ -150,7 +150,7 @@ class Committer:
         self._finish(batch, effects)
 
     def _next_batch(self) -> list[Work]:
-        """Takes scheduled work, up to `_MESSAGES`, so that the requests of the next batch do not wait too long."""
+        """Takes scheduled work, up to `_MESSAGES`, so that later requests do not wait too long."""
         waiting = self._waiting
         held = taken = 0
         for work in waiting:
@@ -162,13 +162,13 @@ class Committer:
         return waiting[:taken]
 
     def _batch(self, works: Sequence[Work]) -> Effects:
-        """Runs one batch with its commit: in the worker thread, or in the loop while the thread is idle."""
+        """Runs one batch with its commit, in the worker thread or in the loop."""
         try:
             effects = self._advance(works)
         except Exception as error:
             # No request of the batch may be answered as done.
             known = isinstance(error, OSError)
-            _logger.error("a commit failed, and what it covered is refused: %s", error, exc_info=not known)
+            _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not known)
             durable = self._storage.roll_back()
             for work in works:
                 if work.early_commits >= durable:
@@ -188,8 +188,8 @@ class Committer:
         return effects
 
     def _hand_out(self, effects: Effects) -> Effects:
-        """Delivers visible messages to subscribers, after the commit that made them durable. Returns the effects,
-        together with those of the delivery."""
+        """Delivers visible messages to subscribers, after the commit. Returns all effects, with those of the
+        delivery."""
         arrived = effects.arrived
         more = dict(arrived)
         while True:
@@ -249,7 +249,7 @@ class Committer:
         try:
             self._storage.refresh()
         except OSError as error:
-            _logger.error("changes of other programs could not be followed: %s", error)
+            _logger.error("changes by other programs could not be read: %s", error)
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """Ends a batch, in the loop: adds works that wait to the waiters, then wakes those that can go on."""
@@ -274,7 +274,7 @@ class Committer:
                 ended()
 
     def _serve_subscribers(self) -> None:
-        """Calls `batch_done`, sends subscribers their messages, and schedules the next slice if there is one."""
+        """Calls `batch_done`, sends subscribers their mail, and schedules the next slice."""
         done, self.batch_done = self.batch_done, None
         if done is not None:
             done()

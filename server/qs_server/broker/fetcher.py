@@ -1,8 +1,7 @@
 """Fetches messages for subscribers of queues on another server.
 
-Subscriptions receive from an engine without waiting. So a thread asks the other server for as many messages as
-subscribers have room for, and waits until there are some. `FetchedSource` keeps them until the subscriptions receive
-them, in the next batch.
+Subscriptions receive without waiting. So a thread asks the other server for as many messages as subscribers have room
+for, and waits until there are some; `FetchedSource` keeps them until the next batch delivers them.
 """
 
 import logging
@@ -54,7 +53,7 @@ class FetchedSource:
     """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers."""
 
     def __init__(self, storage: Engine, remotes: Remotes, wake: Callable[[str], None]) -> None:
-        """wake: called, in any thread, with a queue of which messages are wanted or to be given back."""
+        """wake: called, in any thread, with a queue of which messages are wanted or given back."""
         self._storage = storage
         self._remotes = remotes
         self._wake = wake
@@ -98,16 +97,15 @@ class FetchedSource:
         return None
 
     def put(self, qid: str, messages: list[Message]) -> None:
-        """Adds fetched messages."""
         self._fetched.setdefault(qid, []).extend(messages)
 
     def take_left(self, qid: str) -> list[Message]:
-        """Removes and returns the fetched messages of a queue that no subscriber has taken."""
+        """Removes and returns the fetched messages that no subscriber has taken."""
         return self._fetched.pop(qid, [])
 
 
 class Fetcher:
-    """Fetches and gives back messages. Each queue has a task for either, so that neither waits for the other."""
+    """Fetches and gives back messages, in two tasks for each queue, so that neither waits for the other."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._remotes = remotes

@@ -18,8 +18,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Tells why a handler cannot answer yet. With call, it waits for the end of that call. Else with qids, it waits for
-    a message in one of these queues, for `wait` seconds from its first pause. With neither, it waits `wait` seconds; 0:
+    """Tells why a handler cannot answer yet. With call, it waits for the end of that call; else with qids, for a
+    message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, 0:
     until others had their turn."""
 
     qids: tuple[str, ...] = ()
@@ -30,8 +30,7 @@ class Pause:
 
     @property
     def is_asked_for(self) -> bool:
-        """True if the pause does not count as time that the request takes: a wait for messages, or a deliberate
-        delay."""
+        """True if the pause does not count as time of the request: a wait for messages, or a deliberate delay."""
         return bool(self.qids or self.wait)
 
 
@@ -71,8 +70,8 @@ class Work(Protocol):
         """Answers the first of the requests that `pushes` returned. mids: the ids of their messages."""
 
     def advance(self, *, pushing: bool | None) -> None:
-        """Runs the next requests. pushing: True to stop before the first that is not a push, False to stop before the
-        first push, None to run all."""
+        """Runs the next requests. pushing: True to stop before the first that is not a push, False before the first
+        push, None to run all."""
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         """Answers pushes that failed in the commit with their errors, by (queue, id)."""
@@ -119,4 +118,4 @@ class Job:
 
     def fail(self, error: Exception) -> None:
         self.failed = True
-        _logger.error("leases or changes of other programs could not be followed: %s", error)
+        _logger.error("background work of the server failed: %s", error)

@@ -67,7 +67,6 @@ class Leases:
         return {subscription for subscription in held if subscription is not None}
 
     def holder(self, key: Key) -> Subscription | None:
-        """Returns the subscription that holds a message, None if there is none."""
         found = self._find(key)
         return None if found is None else found[0]
 

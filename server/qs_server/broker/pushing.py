@@ -1,7 +1,7 @@
-"""Merges the pushes of a batch, from many clients or from one that pipelines, into one push for each queue.
+"""Merges the pushes of a batch, from many clients or from one that pipelines, into one push for each queue, in half the
+time (scripts/bench/second_paths.py).
 
-This halves the engine's time (scripts/bench/second_paths.py). Pushes with lists, delays or keys, and those that fail
-here, are handled like any other request.
+Pushes with lists, delays or keys, and those that fail here, are handled like any other request.
 """
 
 from collections.abc import Sequence

@@ -33,9 +33,9 @@ class Remotes:
         lifecycle: Lifecycle | None = None,
         out_of_reach: Mapping[str, str] | None = None,
     ) -> None:
-        """missing: the library to install for each storage that lacks it; default: the storage of new queues that name
-        none, if it is a remote one; lifecycle: gets the events of messages; out_of_reach: the storage of each queue
-        whose storage is missing."""
+        """missing: the library that each missing storage needs; default: the storage of new queues that name none, if
+        it is remote; lifecycle: gets the events of messages; out_of_reach: the queues of missing storages, each with
+        its storage."""
         self.engines = engines or {}
         self.out_of_reach = out_of_reach or {}
         self._missing = missing
@@ -81,8 +81,7 @@ class Remotes:
         return engine
 
     def library_missing(self, storage: str, qid: str | None = None) -> UnsupportedError:
-        """Returns the error for the use of a missing storage. qid: the queue for which it is needed, if there is
-        one."""
+        """Returns the error for the use of a missing storage. qid: the queue that needs it."""
         needed = "" if qid is None else f"queue {qid!r} cannot be used: "
         return UnsupportedError(
             f"{needed}the storage {storage!r} needs a library that is not installed here: "
@@ -90,8 +89,8 @@ class Remotes:
         )
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
-        """Returns the engine of all these queues, None if none is remote. refusal: completes the text of
-        UnsupportedError, which is raised if they have several engines."""
+        """Returns the engine of all these queues, None if none is remote. UnsupportedError if they have several;
+        refusal: ends its text."""
         engine = self.engine_of(qids[0])
         for qid in qids:
             if self.engine_of(qid) is not engine:
@@ -99,11 +98,9 @@ class Remotes:
         return engine
 
     def queues(self) -> set[str]:
-        """Returns the names of all remote queues."""
         return {*self.out_of_reach, *(qid for engine in self.engines.values() for qid in engine.queues())}
 
     def close(self) -> None:
-        """Closes the engines."""
         for engine in self.engines.values():
             engine.close()
 
@@ -118,8 +115,8 @@ def receive_wanted(
     max_bytes: int,
     wait: float,
 ) -> list[Message]:
-    """Receives like RemoteEngine.receive, but gives back messages that come after `stop` is set, as nobody may be there
-    to take them. If one of the queues is deleted meanwhile, continues with the others."""
+    """Receives like RemoteEngine.receive, but gives back messages that come after `stop` is set. If one of the queues
+    is deleted meanwhile, continues with the others."""
     until = time.monotonic() + wait
     while True:
         left = max(until - time.monotonic(), 0)
@@ -138,7 +135,7 @@ def receive_wanted(
 
 
 def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
-    """Makes received messages visible again. If that fails, logs how many stay hidden until their windows end."""
+    """Makes received messages visible again. Logs how many stay hidden if that fails."""
     for at, message in enumerate(messages):
         try:
             engine.queue(message.qid).release(Receipt(message.mid, message.receives), 0)

@@ -16,9 +16,9 @@ def cost(message: Message) -> int:
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A connection with subscriptions. outbox: the most bytes of deliveries that may wait for the client to read them;
-    deliver: called in the loop when there is mail; peer: the client's address; assigned, written: bytes of deliveries
-    so far, counted in batches and by the loop, each in one thread."""
+    """A connection with subscriptions. outbox: the most bytes of deliveries that may wait for the client; deliver:
+    called in the loop when there is mail; peer: the client's address; assigned, written: bytes of deliveries so far,
+    counted in batches and in the loop."""
 
     outbox: int
     deliver: Callable[[], None]
@@ -39,8 +39,7 @@ class Subscriber:
         return self.outbox - (self.assigned - self.written)
 
     def has_read(self, size: int) -> bool:
-        """Counts bytes of deliveries that were written. Returns True if the subscriber should be served again. Call it
-        in the loop."""
+        """Counts bytes of written deliveries, in the loop. Returns True if the subscriber should be served again."""
         self.written += size
         if not self.starved or self.room * 2 < self.outbox:
             return False
@@ -48,9 +47,9 @@ class Subscriber:
         return True
 
     def is_starved(self) -> bool:
-        """Tells whether there is no room; then `has_read` will return True when there is. Call it in a batch.
+        """Tells, in a batch, whether there is no room; then `has_read` will return True when there is.
 
-        This sets `starved` before it reads the count again, and `has_read`, in another thread, counts before it reads
+        This sets `starved` before it reads the count again; `has_read`, in another thread, counts before it reads
         `starved`: so one of the two notices."""
         if self.room > 0:
             return False

@@ -1,8 +1,7 @@
 """Delivers the messages of queues to their subscribers.
 
-All of this runs in batches, in the engine's thread. A delivery is a receive: it hides the message from others for its
-visibility window. It counts against the subscription's prefetch until somebody deletes or releases the message, its
-window ends, or the connection ends.
+All of this runs in batches. A delivery is a receive: it hides the message for its visibility window, and counts against
+the subscription's prefetch until somebody deletes or releases the message, its window ends, or the connection ends.
 """
 
 import logging
@@ -118,8 +117,8 @@ class Subscriptions:
                 del known[subscription.req]
 
     def drop(self, subscriber: Subscriber) -> None:
-        """Ends the subscriptions of a closed connection. `give_back` releases its messages later; meanwhile their
-        windows may end, and others may delete or release them."""
+        """Ends the subscriptions of a closed connection. `give_back` releases its messages later; meanwhile others may
+        settle them."""
         self.mail.discard(subscriber)
         for subscription in subscriber.subscriptions.values():
             subscription.closed = True
@@ -189,7 +188,7 @@ class Subscriptions:
         self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
-        """Ends the leases of all messages of a queue up to an id."""
+        """Ends the leases of a queue's messages up to an id."""
         self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
@@ -211,7 +210,7 @@ class Subscriptions:
     # -- delivering
 
     def dispatch(self, arrived: Iterable[str]) -> None:
-        """Delivers messages of these queues, and of those whose subscribers have got room since the last call."""
+        """Delivers messages of these queues, and of those whose subscribers have got room."""
         self._keep_time()
         if not self._rings:
             self._hungry.clear()
@@ -239,7 +238,6 @@ class Subscriptions:
         return len({each for ring in self._rings.values() for each in ring if not each.closed})
 
     def is_waiting(self, qid: str) -> bool:
-        """Tells whether a queue still has to be served."""
         return qid in self._hungry
 
     def room(self, qid: str) -> int:
@@ -272,17 +270,16 @@ class Subscriptions:
 
     @property
     def active(self) -> bool:
-        """True if there is any subscription."""
         return bool(self._rings)
 
     @property
     def unfinished(self) -> bool:
-        """True if there are more messages to deliver or to give back at once."""
+        """True if there is more to deliver or to give back."""
         return bool(self._hungry or self._leaving)
 
     @property
     def leaving(self) -> bool:
-        """True if `give_back` has something to do."""
+        """True if `give_back` has work."""
         return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:

@@ -15,7 +15,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        """Waits until no other slice runs and the rest after the last one is over. Who waits longest is next."""
+        """Waits until no other slice runs and the rest after it is over, in the order of the callers."""
         async with self._turn:
             await trio.sleep_until(self._rested)
             yield

@@ -12,8 +12,7 @@ _order = itemgetter(0)
 
 
 class Waiters:
-    """Wakes works in the order in which they began to wait. A work that was woken and found no message gets its old
-    place again."""
+    """Wakes works in the order in which they began to wait. A work that found no message gets its old place again."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[tuple[int, Work]]] = {}
@@ -59,7 +58,7 @@ class Waiters:
         self._step_out(pause)
 
     def leave(self, work: Work) -> None:
-        """Removes a work that is given up, if it waits. If it was woken, wakes the next in line instead."""
+        """Removes a work that is given up, if it waits; if it was woken, wakes the next in line."""
         place = self._places.pop(work, None)
         if place is None:
             return

@@ -70,8 +70,8 @@ def open_storage(
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of remote storages whose libraries are installed, without asking a server. StartError if the
-    library of the default storage is missing."""
+    """Opens the engines of remote storages whose libraries are installed, without contacting a server. StartError, also
+    if the library of the default storage is missing."""
     root = os.path.abspath(options.root)
     sqs = options.sqs
     makers: dict[str, Callable[[], RemoteEngine]] = {

@@ -19,8 +19,8 @@ class Run(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """All such segments, in increasing order. The last record counts, except for runs before the oldest segment that a
-    CHECKPOINT names."""
+    """All such segments, in increasing order. Only the last record counts, without runs before the oldest needed
+    segment."""
 
     runs: tuple[Run, ...]
 
@@ -46,7 +46,7 @@ def with_segment(runs: Iterable[Run], number: int, frame: int) -> tuple[Run, ...
 
 
 def needed_from(runs: Iterable[Run], oldest: int) -> tuple[Run, ...]:
-    """Leaves out the runs before the oldest segment that is needed."""
+    """Leaves out the runs before the oldest needed segment."""
     return tuple(run for run in runs if run.first > oldest)
 
 
@@ -57,10 +57,9 @@ def missing_from(present: Container[int], last: int, oldest: int, runs: Sequence
 
 
 def frame_at(runs: Iterable[Run], number: int) -> int | None:
-    """Returns the number of the first frame of the run that begins with a segment, None if none does."""
+    """Returns the number of the first frame of the run that begins with a segment, if there is one."""
     return next((run.frame for run in runs if run.first == number), None)
 
 
 def is_absent(runs: Sequence[Run], number: int) -> bool:
-    """Tells whether a segment is in one of the runs."""
     return any(run.first <= number <= run.last for run in runs)

@@ -1,6 +1,6 @@
 """Batches of a queue's producers: staged part by part, published as a whole, and never twice.
 
-Staged payloads stay where they are in the log: publishing appends one record that makes them messages.
+Staged payloads stay in place in the log: publishing appends one record.
 """
 
 from collections.abc import Sequence
@@ -57,9 +57,9 @@ class Publication:
 
 @dataclass(slots=True)
 class Producer:
-    """The state of a producer. last: its last published batch, -1: none; place: of that PUBLISHED record; staged: for
-    each attempt, (place, size) of its messages by position; publications: by batch, those whose staged records may
-    still be in the log."""
+    """The state of a producer. last: its last published batch, -1: none; place: of that PUBLISHED record; staged:
+    (place, size) of each attempt's messages by position; publications: by batch, those whose staged records may still
+    be in the log."""
 
     last: int = -1
     place: int = 0
@@ -78,8 +78,7 @@ class LogBatches:
         self.producers: dict[str, Producer] = {}
 
     def stage(self, producer: str, name: Name, payloads: Sequence[bytes]) -> None:
-        """Adds messages, not visible yet, to an attempt at a part of a batch. Does nothing if the batch is
-        published."""
+        """Adds invisible messages to an attempt at a part of a batch. Does nothing if the batch is published."""
         check_name("producer", producer)
         state = self.producers.setdefault(producer, Producer())
         if name[0] <= state.last:
@@ -110,9 +109,9 @@ class LogBatches:
         self._store.undo.append((self._store.usage.drop, place, record_size(size)))
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
-        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all other
-        messages staged for this batch or earlier ones. Does nothing if this batch or a later one is published.
-        NoSuchPartError, QueueFullError."""
+        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all
+        others staged up to this batch. Does nothing if this batch or a later one is published. NoSuchPartError,
+        QueueFullError."""
         check_name("producer", producer)
         state = self.producers.setdefault(producer, Producer())
         if batch <= state.last:
@@ -153,12 +152,12 @@ class LogBatches:
             self._table.saw(mids[-1])
 
     def _stage_again(self, published: Sequence[tuple[int, int]]) -> None:
-        """Counts the live bytes of messages whose publication is taken back. published: (place, size) of each."""
+        """Counts the live bytes of messages, (place, size), whose publication is taken back."""
         for where, size in published:
             self._store.usage.add(where, record_size(size))
 
     def _set_last(self, producer: Producer, record: Published, place: int) -> None:
-        """Makes a batch the producer's last one, and drops messages still staged for it or earlier ones."""
+        """Makes a batch the producer's last one, and drops messages staged for it or earlier ones."""
         for name in [name for name in producer.staged if name[0] <= record.batch]:
             for where, size in producer.staged.pop(name).values():
                 self._store.usage.drop(where, record_size(size))
@@ -172,7 +171,7 @@ class LogBatches:
         producer.publications = {batch: each for batch, each in producer.publications.items() if batch <= producer.last}
 
     def clear(self) -> None:
-        """Drops all producers and staged messages, as the queue is removed."""
+        """Drops all staged messages, as the queue is removed."""
         for state in self.producers.values():
             for part in state.staged.values():
                 for where, size in part.values():
@@ -195,8 +194,8 @@ class LogBatches:
         self._store.usage.add(place, record_size(len(record.payload)))
 
     def restore_publication(self, place: int, record: Published) -> None:
-        """Replays a PUBLISHED record. Restores the messages that are still where they were staged; the others were
-        copied and have records of their own."""
+        """Replays a PUBLISHED record. Restores the messages that are where they were staged; others were copied and
+        have their own records."""
         state = self.producers.setdefault(record.producer, Producer())
         if record.batch < state.last or (record.batch == state.last and record.parts):
             return
@@ -210,8 +209,8 @@ class LogBatches:
         self._set_last(state, record, place)
 
     def move(self, place: int, record: Staged) -> bool:
-        """Copies a staged record to the end of the log. Returns False if no staged message is at that place. OSError if
-        there is no room."""
+        """Copies a staged record to the end of the log. Returns False if no staged message is at that place.
+        OSError."""
         state = self.producers.get(record.producer)
         part = None if state is None else state.staged.get((record.batch, record.part, record.attempt))
         if part is None or part.get(record.position, (None, 0))[0] != place:
@@ -242,7 +241,7 @@ class LogBatches:
                 self._append(Staged(self._table.number, *name, EMPTY, producer, b""))
 
     def forget_publications(self, segment: int) -> None:
-        """Forgets publications whose records, and so all their staged records, are in segments up to this one."""
+        """Forgets publications in segments up to this one: their staged records are gone too."""
         for state in self.producers.values():
             state.publications = {
                 batch: each for batch, each in state.publications.items() if segment_of(each.place) > segment

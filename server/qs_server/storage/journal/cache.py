@@ -1,7 +1,7 @@
 """Keeps the most recently written payloads in memory, up to a limit.
 
-Payloads are grouped by slices of the log. Over the limit, the oldest slice is dropped as a whole, at no cost per
-message. A deleted payload is dropped at once.
+Payloads are grouped by slices of the log; over the limit, the oldest slice is dropped as a whole, at no cost per
+message.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,6 @@ class PayloadCache:
         self._slices: dict[int, _Slice] = {}
 
     def get(self, place: int) -> bytes | None:
-        """Returns the payload at a place, None if it is not in memory."""
         slice_ = self._slices.get(place >> _SLICE)
         return None if slice_ is None else slice_.payloads.get(place)
 
@@ -55,7 +54,7 @@ class PayloadCache:
                 self._put(place, payload)
 
     def trim(self) -> None:
-        """Drops the oldest slices until the size is within the limit. Call it when all payloads are in the log."""
+        """Drops the oldest slices until the size is within the limit. Call it once all payloads are in the log."""
         while self.size > self.limit:
             self.size -= self._slices.pop(next(iter(self._slices))).size
 
@@ -66,7 +65,6 @@ class PayloadCache:
         self.size += len(payload) + _OVERHEAD
 
     def drop(self, place: int) -> None:
-        """Drops the payload at a place, if it is in memory."""
         slice_ = self._slices.get(place >> _SLICE)
         if slice_ is not None and (payload := slice_.payloads.pop(place, None)) is not None:
             size = len(payload) + _OVERHEAD

@@ -1,9 +1,9 @@
 """Writes and reads a checkpoint: the index of a log in one file, so that a start need not read all segments.
 
-A checkpoint is a cache. A start logs and ignores one that is torn, damaged, or of another log, and reads the segments.
+A start logs and ignores a checkpoint that is torn, damaged, or of another log, and reads the segments.
 
-A checkpoint is written while the queues change, so parts of it are newer than its position, from which a start applies
-records. For messages it says which records it already contains; applying other records twice does no harm.
+The queues change while a checkpoint is written, so parts of it are newer than its position, where a start begins to
+apply records. For messages it tells which records it contains; applying other records twice does no harm.
 
 The file: 16 bytes of magic, columns of 64-bit numbers, a JSON text with the columns' offsets, the length of the text in
 8 bytes, and the CRC-32 of everything before the length in 4 bytes.
@@ -111,7 +111,6 @@ class CheckpointReader:
             raise BadCheckpointError(f"it cannot be read: {error}") from None
 
     def column(self, where: list[int]) -> "array[int]":
-        """Returns a column. where: from `CheckpointWriter.column`."""
         at, count = where
         numbers = array("Q")
         numbers.frombytes(self._data[at : at + 8 * count])

@@ -1,8 +1,8 @@
 """Chooses the segment that compaction removes next.
 
-The oldest can always be removed. A later one with no live payloads can be removed before it, so that old messages need
-not be copied again and again, but not before the older segments that its records are about: see `links.py`. Only
-segments before the last checkpoint are removed in that way, so that the checkpoint stays valid.
+The oldest can always be removed. A later one without live payloads can be removed first, which saves copying old
+messages again and again, if its records are about no older segment (see `links.py`) and the last checkpoint covers
+it.
 """
 
 from .absent_record import LIMIT
@@ -36,8 +36,8 @@ class Choice:
 
 
 def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
-    """Returns the number of the segment to remove next, None if none is worth it. is_below: True if there are fewer
-    live bytes than `Usage.least`; oldest_only: True to consider the oldest only."""
+    """Returns the segment to remove next, None if none is worth it. is_below: True if fewer bytes are live than
+    `Usage.least`; oldest_only: True to consider no other."""
     log, live = store.log, store.usage.live
     sizes, oldest = log.segments.sizes, log.segments.oldest
     if oldest is None or len(sizes) <= 1:
@@ -57,8 +57,8 @@ def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
 
 
 def _in_the_way(store: Store, oldest: int, dead: int) -> int | None:
-    """Returns the oldest of the segments that must be removed before a dead one, if that copies fewer bytes for each
-    byte freed than removing the oldest of all."""
+    """Returns the oldest of the segments that must be removed before a dead one, if that costs less than removing the
+    oldest of all."""
     sizes, live = store.log.segments.sizes, store.usage.live
     ahead = store.log.segments.links.before(dead)
     if not ahead:
@@ -69,7 +69,7 @@ def _in_the_way(store: Store, oldest: int, dead: int) -> int | None:
 
 
 def _dead(store: Store) -> list[int]:
-    """Returns the segments without live payloads before the end of the last checkpoint, oldest first."""
+    """Returns the segments without live payloads before the last checkpoint, oldest first."""
     if store.checkpointed is None:
         return []
     live, end = store.usage.live, store.checkpointed.segment

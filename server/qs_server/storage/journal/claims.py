@@ -1,5 +1,4 @@
-"""Claims on the messages of one queue: a claim hides its messages until its consumer acknowledges or releases it,
-without a time limit.
+"""Claims on the messages of one queue: a claim hides its messages until its consumer acknowledges or releases it.
 
 A claim is one record in the log, and its end is another.
 """
@@ -64,7 +63,7 @@ class OpenClaim:
 @dataclass(slots=True)
 class Consumer:
     """The state of a consumer. acked: its last acknowledged claim, 0: none; place: of that ACKED record; claims: the
-    open ones, by number."""
+    open ones."""
 
     acked: int = 0
     place: int = 0
@@ -85,11 +84,10 @@ class LogClaims:
         self.consumers: dict[str, Consumer] = {}
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Claims the oldest visible messages as claim seq of the consumer, or returns that claim if it exists.
-
-        count, max_bytes, upto: the most messages, the most bytes of payload (ignored for the first message), the
-        greatest id; None: no limit. Without messages, the claim is not kept. StaleReceiptError if claim seq is
-        acknowledged, ClaimOrderError if an earlier one is missing, NoSuchClaimError if it was released."""
+        """Claims the oldest visible messages as claim seq of the consumer, or returns that claim if it exists. count,
+        max_bytes, upto: the most messages, bytes of payload (except for the first message), and the greatest id. A
+        claim without messages is not kept. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an
+        earlier one is missing, NoSuchClaimError if it was released."""
         check_name("consumer", consumer)
         existing = self._existing(consumer, seq)
         if existing is not None:
@@ -156,7 +154,6 @@ class LogClaims:
             self._table.note("received", mid, more=1)
 
     def _append(self, body: bytes) -> int:
-        """Appends a record to the log. Returns its place. OSError if there is no room."""
         self._store.log.reserve(records.HEAD.size + len(body))
         return self._store.log.append(body)
 
@@ -170,9 +167,8 @@ class LogClaims:
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
     ) -> list[Message] | None:
-        """Returns the messages of a slice of a claim that still exist. part_of: (slice, from 0; number of slices).
-        Returns None if the slice has more than count messages, or several with more than max_bytes of payload.
-        NoSuchClaimError."""
+        """Returns the messages of a slice of a claim that still exist. part_of: (slice, from 0; number of slices). None
+        if the slice has more than count messages, or several with more than max_bytes of payload. NoSuchClaimError."""
         part, parts = part_of
         claim = self._open_claim(consumer, seq)
         mids = claim.record.mids
@@ -244,7 +240,7 @@ class LogClaims:
         return len(claim.record.mids)
 
     def _make_visible(self, mids: Sequence[int]) -> None:
-        """Counts the claim as a receive of each message, and makes them visible. Those received too often stay hidden
+        """Counts the claim as a receive of each message, and makes them visible; those received too often stay hidden
         until `expire` moves them to the dead-letter queue."""
         table = self._table
         for mid in mids:
@@ -288,8 +284,7 @@ class LogClaims:
                 self._table.index.withhold(mid)
 
     def settle(self) -> None:
-        """Counts missing messages of claims as removed, and makes messages visible whose claim is lost, which a repair
-        may cause. Call it after a replay."""
+        """Ends a replay: counts missing messages of claims as removed, and makes messages of lost claims visible."""
         claimed: set[int] = set()
         for consumer in self.consumers.values():
             for claim in consumer.claims.values():

@@ -1,7 +1,6 @@
-"""Compaction: copies the needed records of a segment to the end of the log, and removes the segment.
+"""Compaction: copies the needed records of a segment to the end of the log, and removes it.
 
-`choice.py` chooses the segment. The work is done in slices, each committed with a batch of requests, so that no request
-waits long.
+The work is done in slices, each committed with a batch of requests, so that no request waits long.
 """
 
 import logging
@@ -106,7 +105,7 @@ class Compaction:
             raise
 
     def run(self) -> bool:
-        """Compacts a segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
+        """Compacts a segment at once, if that frees room. Returns True if it is removed. OSError."""
         if self._stepping:
             return False  # called by a slice without room: another slice would have none either
         log = self._store.log
@@ -117,7 +116,6 @@ class Compaction:
         return segment is not None and segment not in log.segments.sizes
 
     def _oldest_that_gains(self) -> int | None:
-        """Returns the oldest segment if compacting it frees room, else None."""
         log = self._store.log
         if log.failed or log.segments.oldest == self._damaged or not self._store.usage.gains(log.segments.sizes):
             return None

@@ -1,6 +1,6 @@
-"""Copies the messages of a segment that are still needed to the end of the log, with their states.
+"""Copies the needed messages of a segment, with their states, to the end of the log.
 
-Copied records are checked. Of all others only the head and the id are read.
+Copied records are checked; of others, only head and id are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,7 @@ class Copying:
 
     def segment(self, number: int) -> Iterator[None]:
         """Copies the needed messages of a segment. Yields where a slice may end. DamagedError, BadRecordError,
-        struct.error: the segment is damaged. OSError: there is no room for the copies."""
+        struct.error: it is damaged. OSError: there is no room."""
         scan = open_segment(self._store.log.directory, number)
         for frame in scan.heads(BLOCK, scan.header.first, self._store.log.segments.frame_after(number)):
             for found in self._needed(scan, frame):
@@ -52,9 +52,7 @@ class Copying:
                     self._copy(scan, table, list(group))
                 yield
         if self._store.usage.live.get(number):
-            raise DamagedError(
-                f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
-            )
+            raise DamagedError(f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, but messages should follow")
 
     def _needed(self, scan: Scan, frame: Frame) -> Iterator[list[Found]]:
         """Yields the records of a frame that may be needed, some at a time."""
@@ -90,7 +88,7 @@ class Copying:
             self._copy_record(place_of(scan.header.number, at), body)
 
     def _copy_record(self, place: int, body: memoryview) -> None:
-        """Copies a staged record, or one whose payload several queues may share, if it is needed."""
+        """Copies a staged record, or one whose payload may be shared, if it is needed."""
         record = records.identify(body)
         mid = record.mid
         if mid is None:
@@ -109,7 +107,7 @@ class Copying:
     def _move_all(
         self, table: Holder, segment: int, mids: list[int], starts: list[int], bodies: list[memoryview]
     ) -> None:
-        """Copies messages of one queue, with their states. None is shared with another queue."""
+        """Copies messages of one queue that share no payload, with their states."""
         store, log = self._store, self._store.log
         payloads = [bytes(records.payload_of(body) or b"") for body in bodies]
         sizes = [len(payload) for payload in payloads]
@@ -129,7 +127,7 @@ class Copying:
         self.total += size
 
     def _move(self, mid: int, place: int, payload: bytes, tables: list[Holder]) -> None:
-        """Copies a message, with its state in each queue that shares it. tables: the message tables of these queues."""
+        """Copies a message, with its state in each of the tables that share it."""
         store, log = self._store, self._store.log
         size = len(payload)
         first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
@@ -148,7 +146,7 @@ class Copying:
         self.total += size
 
     def _move_back(self, tables: list[Holder], mids: list[int], before: list[int], moved: int, size: int) -> None:
-        """Takes back a copy. before: the old places; moved: the first new place; size: live bytes."""
+        """Takes back a copy. before: the old places; moved: the first new one; size: live bytes."""
         for table in tables:
             for mid, place in zip(mids, before, strict=True):
                 table.places.set(mid, place)
@@ -156,8 +154,8 @@ class Copying:
         self._store.usage.drop(moved, size)
 
     def _reserve(self, segment: int, size: int) -> None:
-        """Reserves room for copies. On a full disk the reserve is used only if all copies of the segment fit into it,
-        so that the segment can be removed. OSError."""
+        """Reserves room for copies. On a full disk the reserve is used only if all copies of the segment fit, so that
+        it can be removed. OSError."""
         store = self._store
         try:
             store.log.reserve(size, push=True)

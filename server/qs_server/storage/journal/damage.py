@@ -1,6 +1,6 @@
 """Examines a journal for `queue-journal.py`: lists each segment file, its readable records, and the missing parts.
 
-Changes nothing, and may run beside a server. `opening.py` decides whether a server would start with the journal.
+Changes nothing, and may run beside a server.
 """
 
 import os
@@ -24,9 +24,9 @@ from .transfer_record import Transfer
 
 
 class Part(NamedTuple):
-    """One segment file. number: from its header, or else from its name; first: number of its first frame, None if
-    unknown; life: see `Header`, None if unknown; pieces: its frames in order, valid or in part; faults: descriptions of
-    the file's faults; foreign: True if it belongs to another journal; obsolete: True if nothing in it is needed."""
+    """One segment file. number: from its header, or else its name; first: number of its first frame, if known; life:
+    see `Header`; pieces: its frames in order, valid or in part; faults: descriptions; foreign: True if it belongs to
+    another journal; obsolete: True if nothing in it is needed."""
 
     path: str
     number: int
@@ -52,8 +52,8 @@ class Part(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A record and its queue. qid: None if the record with the queue's name is lost; number: identifies the queue in
-    the whole journal, as numbers in records are only unique per life; place: the record's."""
+    """A record and its queue. qid: None if the queue's name is lost; number: identifies the queue in the whole journal;
+    place: of the record."""
 
     part: Part
     piece: Piece
@@ -74,9 +74,8 @@ class FoundCheckpoint(NamedTuple):
 
 class Examined(NamedTuple):
     """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and frames;
-    torn: the file whose end the next start cuts off, or None; refusal: why a start is refused, None if it is not; last:
-    the greatest segment number in use; checkpoint: None if there is none; numbers: each queue's number in the whole
-    journal, by (life, number in that life)."""
+    torn: the file whose end a start cuts off, or None; refusal: why a start is refused, or None; last: the greatest
+    segment number in use; numbers: each queue's number in the whole journal, by (life, number in that life)."""
 
     parts: list[Part]
     missing: list[str]
@@ -147,8 +146,8 @@ def examine(directory: str, disk: Disk) -> Examined:
 
 
 def verify(directory: str, disk: Disk) -> str | None:
-    """Checks that a server would start with the journal. Returns the path of the file whose end it would cut off, or
-    None. JournalDamagedError if it would not start."""
+    """Checks that a server would start with the journal. Returns the file whose end it would cut off, or None.
+    JournalDamagedError."""
     try:
         opened = read_log(directory, disk, find_segments(directory, disk), Parser())
     except LeftoverError as error:
@@ -253,8 +252,7 @@ def _without_copies(parts: list[Part], absent: tuple[Run, ...]) -> list[Part]:
 
 
 def _absent(parts: list[Part]) -> tuple[Run, ...]:
-    """Returns the segments removed although older ones are needed, according to the last ABSENT record. Each segment
-    begins with one if there are such segments."""
+    """Returns the removed segments according to the last ABSENT record; a segment begins with one if there are any."""
     for part in reversed(parts):
         if not part.foreign:
             pieces = reversed(part.pieces)

@@ -1,5 +1,5 @@
-"""Delivers messages of a queue of the log. Nobody waits for the record of a receive: losing it only makes the message
-visible again."""
+"""Delivers messages of a queue of the log. A receive need not be durable: losing its record makes the message visible
+again."""
 
 import logging
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Delivery:
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """Receives a visible message. Returns None if its payload has more than max_bytes or is damaged. held: True for
-        a subscriber: if the process ends, the message is visible again. OSError."""
+        a subscriber: the message is visible again if the process ends. OSError."""
         table, index = self._table, self._table.index
         if max_bytes is not None and index.size(mid) > max_bytes:
             return None
@@ -58,9 +58,9 @@ class Delivery:
         return table.with_origin(message) if table.origins else message
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
-        """Receives the oldest visible messages, at most count and at most max_bytes of payload, but always the first.
-        Leaves out damaged ones. If the disk cannot read a payload, returns the messages before it, and the next call
-        raises. OSError: none is received."""
+        """Receives the oldest visible messages, at most count and max_bytes of payload, but always the first. Leaves
+        out damaged ones. If the disk cannot read a payload, returns those before it, and the next call raises. OSError:
+        none is received."""
         if count == 1:
             return self._take_one(visibility, held=held)
         table, index, unit = self._table, self._table.index, self._table.unit
@@ -99,7 +99,6 @@ class Delivery:
         return []
 
     def _withhold(self, mid: int, error: DamagedRecordError) -> None:
-        """Hides a message that cannot be read, until the next start."""
         _logger.error("message %d of queue %r is not delivered: %s", mid, self._table.qid, error)
         self._table.index.withhold(mid)
 

@@ -1,7 +1,7 @@
 """Turns files that other programs put into a queue's directory into messages of the log.
 
-A `Door` decides which files are read and when, and writes the records; `intake` works on the files. It is background
-work on one directory and a limited number of files at a time. While the queue is full, files wait in the directory.
+A `Door` decides which files are read, and writes the records; `intake` works on the files, in the background and some
+at a time. While the queue is full, files wait in the directory.
 """
 
 import logging
@@ -38,8 +38,7 @@ class Doors:
         self.busy[door] = None
 
     def due(self) -> int | None:
-        """Returns when the first door is due, 0 for now; None if no door has work, or all wait for room in their
-        queues."""
+        """Returns when the first door is due, 0 for now; None if none has work or room in its queue."""
         first: int | None = None
         for door in list(self.busy):
             if not door.has_work:
@@ -51,7 +50,7 @@ class Doors:
         return first
 
     def next(self, now: int) -> "Door | None":
-        """Returns a door that is due, None if none is. It has its next turn after all others."""
+        """Returns a door that is due and makes it the last in turn; None if none is due."""
         for door in list(self.busy):
             if door.has_work and (due := door.due()) is not None and due <= now:
                 del self.busy[door]
@@ -117,7 +116,6 @@ class Door:
         self._doors.wake(self)
 
     def close(self) -> None:
-        """Stops taking files in."""
         self.is_closed = True
 
     @property
@@ -141,8 +139,7 @@ class Door:
 
     def advance(self, store: Store) -> Intake | None:
         """Does the next step: appends the files that were read, for the caller to commit, and returns None; or returns
-        the next run over the directory, for a thread. Call it only if everything appended is committed. OSError: there
-        is no room in the log."""
+        the next run, for a thread. Call it when nothing appended is uncommitted. OSError: the log has no room."""
         if self._read is None:
             return self._begin(store.log.background_sync())
         read = self._read

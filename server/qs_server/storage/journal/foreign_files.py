@@ -27,8 +27,8 @@ class ForeignFiles:
         store: Store,
         clock: Clock,
     ) -> None:
-        """taken: the places of TAKEN records, by token, whose files may still exist; append_run: stores messages, given
-        their ids, payloads, and the time."""
+        """taken: the places of TAKEN records, by token, whose files may still exist; append_run: stores messages of
+        these ids, payloads, and time."""
         self._table = table
         self.taken = taken
         self._append_run = append_run
@@ -38,7 +38,6 @@ class ForeignFiles:
         """True to ignore the queue's capacity."""
 
     def room(self) -> int:
-        """Returns how many more messages the queue may hold."""
         capacity = self._table.options.capacity
         return MAX_MID if capacity is None or self.unbounded else capacity - len(self._table)
 

@@ -1,11 +1,8 @@
 """The layout of a segment: a header of one block, then frames, each the records of one commit.
 
-Header and frames begin at blocks of 4 KiB, as O_DIRECT demands. A segment has its full size from the start, so that a
-sync writes no metadata and a shorter file is known to be cut. After the last frame, a fresh segment has zeros only; a
-recycled one has a block of zeros, then bytes of an older segment. Frame numbers continue from segment to segment,
-without a gap.
-
-This module only reads the bytes; `opening.py` decides whether the log may be used.
+Header and frames begin at blocks of 4 KiB, as O_DIRECT demands. A segment has its full size from the start: syncs write
+no metadata, and a cut file is noticed. After the last frame, a fresh segment has only zeros; a recycled one has a block
+of zeros, then bytes of an older segment. Frames are numbered through all segments, without a gap.
 """
 
 import secrets
@@ -32,9 +29,9 @@ class DamagedError(Exception):
 
 
 class Header(NamedTuple):
-    """The header of a segment. size: bytes of the file; first: the number of its first frame; oldest: the oldest
-    segment needed when this one was begun; salt: part of every checksum, so that no payload can pass for a frame;
-    recycled: 1 if the file was an older segment's, else 0."""
+    """The header of a segment. size: bytes of the file; first: number of its first frame; oldest: the oldest segment
+    needed when this one began; salt: part of every checksum, so that no payload passes for a frame; recycled: 1 if the
+    file was an older segment's, else 0."""
 
     number: int
     size: int
@@ -45,13 +42,13 @@ class Header(NamedTuple):
 
     @property
     def life(self) -> bytes:
-        """The part of the salt that all segments of one server process share. They use the same queue numbers."""
+        """The part of the salt that all segments of one server process share; they also share queue numbers."""
         return self.salt[:_LIFE]
 
 
 class Frame(NamedTuple):
-    """The head of a frame. sequence: its number; synced: the last frame that was durable when this one was written;
-    start: its byte in the file; length: bytes of its records."""
+    """The head of a frame. sequence: its number; synced: the last durable frame when it was written; start: byte in the
+    file; length: bytes of its records."""
 
     sequence: int
     synced: int
@@ -65,8 +62,8 @@ class Frame(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The byte at which the frames end. why: the fault there, None if no frame was written after it; later: the frame
-    after it, of those with a valid head, that was written when the most frames were durable, None if there is none."""
+    """The byte where the frames end. why: the fault there, None if nothing was written there; later: of the frames
+    after it with a valid head, the one with the greatest `synced`, if there is any."""
 
     start: int
     why: str | None
@@ -84,7 +81,6 @@ def padded(length: int) -> int:
 
 
 def pack_header(header: Header) -> bytes:
-    """Packs the first block of a segment."""
     fields = _HEADER.pack(_MAGIC, *header, 0)[:-4]
     return (fields + struct.pack("<I", crc32(fields))).ljust(BLOCK, b"\0")
 
@@ -105,7 +101,7 @@ def read_header(data: memoryview, size: int | None) -> Header:
 
 
 def seed(salt: bytes) -> int:
-    """Returns the initial value of checksums in a segment. For a record, it is combined (XOR) with the record's
+    """Returns the initial value of a segment's checksums; for a record, it is combined (XOR) with the record's
     place."""
     return crc32(salt)
 
@@ -127,20 +123,26 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
 
 
 def count_of(data: memoryview, frame: Frame) -> int:
-    """Reads the number of records from the frame's head."""
     return int(_FRAME.unpack_from(data, frame.start)[4])
 
 
 def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
-    """Checks the records of a frame. Returns the fault, None if there is none."""
+    """Returns the fault in the records of a frame, None if there is none."""
     if frame.start + FRAME_HEAD + frame.length > len(data):
-        return f"frame {frame.sequence} is said to reach beyond the end"
-    count = count_of(data, frame)
+        return f"frame {frame.sequence} claims to reach beyond the end"
     try:
-        found = sum(1 for _ in bodies_of(data, frame, salt))
+        read_records(data, frame, salt)
     except BadRecordError as error:
         return f"frame {frame.sequence}: {error}"
-    return None if found == count else f"frame {frame.sequence} holds {found} records and should hold {count}"
+    return None
+
+
+def read_records(data: memoryview, frame: Frame, salt: bytes) -> list[memoryview]:
+    """Returns the bodies of all records of a frame, each checked. BadRecordError."""
+    bodies = list(bodies_of(data, frame, salt))
+    if len(bodies) != (count := count_of(data, frame)):
+        raise BadRecordError(f"it holds {len(bodies)} records and should hold {count}")
+    return bodies
 
 
 def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryview]:
@@ -166,6 +168,5 @@ def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int
 
 
 def is_zero(data: memoryview, start: int) -> bool:
-    """Tells whether only zeros follow from this byte on."""
     zeros = bytes(_CHUNK)
     return all(bytes(data[at : at + _CHUNK]) == zeros[: len(data) - at] for at in range(start, len(data), _CHUNK))

@@ -1,4 +1,4 @@
-"""Reads files in a queue's directory, which become messages of the log. This is the part that runs in a thread.
+"""Reads files in a queue's directory, which become messages of the log; this part runs in a thread.
 
 A crash at any step leaves each file either a file or a message:
 
@@ -6,8 +6,7 @@ A crash at any step leaves each file either a file or a message:
 2. Its message and a TAKEN record with the token are committed in one frame.
 3. The file is unlinked, the directory synced, and an UNLINKED record appended.
 
-A start removes a file with a private name if the log has its token, and takes it in otherwise. The token distinguishes
-files that had the same name.
+A start removes a file with a private name if the log has its token, and else takes it in.
 """
 
 import errno
@@ -35,8 +34,7 @@ _LOOKED_AT = 20_000
 
 
 class File(NamedTuple):
-    """A file that was read. name: the private one; state: (receives, time until which it is hidden, True if that is a
-    delay); time 0: visible."""
+    """A file that was read. name: the private one; state: (receives, hidden until or 0, True if by a delay)."""
 
     name: bytes
     mid: int
@@ -159,7 +157,7 @@ class Intake:
                 raise
 
     def _take(self, name: bytes, room: int) -> File | None:
-        """Gives a file its private name and reads it. Returns None if it is not taken in, or not now."""
+        """Gives a file its private name and reads it. Returns None if it is not taken in now."""
         token = token_of(name)
         if token in self.committed_tokens:
             self._unlink(name)

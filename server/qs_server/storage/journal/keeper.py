@@ -103,8 +103,8 @@ class LogKeeper:
         self.open().tables[queue.number] = queue.table
 
     def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
-        """Replays the log into the opened queues. kinds: returns the storage of a queue by its name, None if there is
-        no such queue. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
+        """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
+        exist. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
         self._replayed = True
         store = self._store
         if store is None:
@@ -125,8 +125,8 @@ class LogKeeper:
         store.undo.clear()
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
-        """Returns the queues of the log by name, even those without a directory: for commands that run without a
-        server. JournalDamagedError, InUseError."""
+        """Returns the queues of the log by name, even without directories, for commands. JournalDamagedError,
+        InUseError."""
         store = self.open()
         self._replayed = True
         replay = self._read(store, shared)
@@ -317,8 +317,8 @@ class LogKeeper:
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:
-        """Writes a checkpoint at a clean stop, so that the next start need not read the log. Returns the error if the
-        log is gone or failed, else None. OSError: the last notes could not be written."""
+        """Writes a checkpoint at a clean stop, for a fast start. Returns the error if the log is gone or failed.
+        OSError: the last notes could not be written."""
         store, maintenance = self._store, self.maintenance
         if store is None or maintenance is None:
             return None
@@ -338,7 +338,6 @@ class LogKeeper:
         return None
 
     def close(self) -> None:
-        """Closes the files."""
         if self.maintenance is not None:
             self.maintenance.finish_running()
             self.maintenance = None

@@ -1,7 +1,7 @@
 """Keeps, for each segment, the older segments that its records are about: it must not be removed before them.
 
-A start without a checkpoint reads all segments. If the one with a DELETE were removed before the one with the PUSH, the
-message would come back.
+A start without a checkpoint reads all segments: if a DELETE were removed before its PUSH, the message would come
+back.
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -78,7 +78,6 @@ class Links:
                 yield segment, older
 
     def forget(self, segment: int) -> None:
-        """Forgets a removed segment."""
         self.broad.discard(segment)
         self.older.pop(segment, None)
         for each in [each for each, older in self.older.items() if segment in older]:
@@ -97,6 +96,5 @@ class Links:
         }
 
     def clear(self) -> None:
-        """Forgets everything."""
         self.broad.clear()
         self.older.clear()

@@ -1,7 +1,8 @@
-"""The file `lock` of a journal: the server holds a lock on it, and it contains the number of the last segment.
+"""The file `lock` of a journal: the server holds a lock on it, and it contains the number of the last segment, without
+which the loss of that segment would not be noticed.
 
-Without the number, the loss of the last segment would not be noticed. Two places in the file are written in turn, so
-that a power loss or a bad bit spoils one at most: at worst the number is one too low.
+Two places in the file are written in turn, so that a power loss or a bad bit spoils one at most: at worst the number is
+one too low.
 """
 
 import errno

@@ -1,9 +1,8 @@
 """The write-ahead log: collects records, writes one frame per commit, and begins a new segment when one is full.
 
-A record's place is known when it is appended, as nobody else writes. Callers reserve room first, so that a full disk is
-noticed before anything changes. Pushes leave the end of a segment and the spare segment to deletes and compaction,
-which free room. After a failed sync the log accepts nothing until a restart has read the disk: the kernel may have
-dropped the data.
+A record's place is known when it is appended. Callers reserve room first, so that a full disk is noticed before
+anything changes. Pushes leave the end of a segment and the spare segment to deletes and compaction, which free room.
+After a failed sync the log accepts nothing until a restart has read the disk: the kernel may have dropped data.
 """
 
 import logging
@@ -43,8 +42,7 @@ class LogFailedError(OSError):
 
 
 class Log:
-    """Appends records to segments. Used by one process, in one thread at a time; a background sync may run in
-    another."""
+    """Appends records to segments, in one thread at a time; a background sync may run in another."""
 
     def __init__(self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float]) -> None:
         """directory: made if missing; clock: monotonic seconds, to time commits. InUseError, OSError."""
@@ -97,8 +95,8 @@ class Log:
     def resume(
         self, headers: Iterable[Header], obsolete: Iterable[str], number: int, sequence: int, absent: tuple[Run, ...]
     ) -> None:
-        """Continues an existing log after replay, with a new segment. number: the last segment's; sequence: the last
-        frame's; others: see `SegmentList.restore`."""
+        """Continues an existing log after replay, with a new segment. number: of the last segment; sequence: of the
+        last frame; others: see `SegmentList.restore`."""
         self.number, self.sequence = number, sequence
         self.segments.restore(headers, obsolete, absent)
         self.supply.clear()
@@ -114,10 +112,9 @@ class Log:
     def reserve(self, size: int, *, push: bool = False, copy: bool = False, drop: bool = False) -> None:
         """Makes sure that records of `size` bytes (heads included) fit into the next frame.
 
-        The kind of record decides how much it leaves at the segment's end for others: push: all that deletes and
-        compaction may need; copy (compaction): half of that, and less without a reserve; drop (a record that gives up
-        a segment): nothing. OSError: there is no room, and nothing has changed, except if an earlier part of the batch
-        could not be committed."""
+        push: leaves room at the segment's end for deletes and compaction; copy (compaction): leaves half of that, and
+        less without a reserve; drop (giving up a segment): leaves none. OSError: there is no room, and nothing has
+        changed, except if an earlier part of the batch could not be committed."""
         if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self.failed is not None:
@@ -134,13 +131,13 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """True if the disk is full and the reserve is used up. Then only compaction and deletes may use the last
-        segment, until there is room for a new reserve."""
+        """True if the disk is full and the reserve used up: then only compaction and deletes may use the last
+        segment."""
         return self.tight and self.wants_reserve is not None
 
     def _relieve(self, *, push: bool) -> None:
         """Tries to make a new reserve. For deletes also compacts, each time they have used half of the room left, while
-        copies may still fit into it. OSError."""
+        copies may still fit. OSError."""
         if push:
             self.renew_reserve()
         else:
@@ -148,7 +145,7 @@ class Log:
             self._halfway = self.room // 2
 
     def renew_reserve(self) -> None:
-        """Makes a new reserve if there is room for one. OSError, except for lack of room."""
+        """Makes a new reserve if it fits. OSError, except for lack of room."""
         try:
             self.supply.require_reserve(self.segments.largest)
         except OSError as error:
@@ -156,8 +153,7 @@ class Log:
                 raise
 
     def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
-        """Begins a new segment. On a full disk, deletes first compact, and take the reserve only if that did not help.
-        OSError."""
+        """Begins a new segment. On a full disk, deletes first compact, then take the reserve. OSError."""
         self.segments.changes += 1
         try:
             self._begin_or_wait(needed, push=push, copy=copy)
@@ -183,7 +179,7 @@ class Log:
             self._begin_segment(needed, push=push, exact=copy, lend=copy)
 
     def _leave(self, *, push: bool, copy: bool, drop: bool) -> int:
-        """Returns the bytes at the end of the last segment that such a record must not use: see `reserve`."""
+        """Returns the bytes at the end of the last segment that `reserve` leaves free."""
         if push:
             return self.room if self.is_short else self._kept
         if copy and not self.is_short:
@@ -224,7 +220,7 @@ class Log:
         return place
 
     def name(self, body: bytes) -> None:
-        """Appends a record that later ones need. After `discard`, it is in the next frame all the same."""
+        """Appends a record that later ones need: it is written even after `discard`."""
         self._names.append(body)
         self.append(body)
 
@@ -260,7 +256,7 @@ class Log:
 
     def commit(self, *, notes: bool = False) -> None:
         """Writes the appended records as one frame; durable if the log is synced at each commit. notes: True to write
-        notes even if nothing else is pending. OSError: no record counts, and the caller takes its changes back."""
+        notes even without other records. OSError: no record counts, and the caller takes its changes back."""
         if not self.pending or not (self._wanted or notes or self._length > _NOTES):
             return
         if self.failed is not None:
@@ -354,7 +350,7 @@ class Log:
         self.room, self._kept = size - writer.end, min(_RESERVE, size // 4)
 
     def _sync_last(self) -> None:
-        """Makes the last segment durable, with any durability, before another follows it. OSError."""
+        """Makes the last segment durable, with any durability. OSError."""
         if self._writer is not None and not self._sync:
             try:
                 self._writer.sync()
@@ -363,8 +359,8 @@ class Log:
                 raise
 
     def _place(self, path: str, number: int) -> None:
-        """Gives a new segment its name. OSError: if there was no room, the old segment can still be used; after any
-        other error the log has failed."""
+        """Gives a new segment its name. OSError: if for lack of room, the old segment can still be used; else the log
+        has failed."""
         name = self.segments.path_of(number)
         self._disk.rename(path, name)
         try:
@@ -417,7 +413,7 @@ class Log:
         return None if self._writer is None else self.supply.wanted_reserve(self.segments.largest)
 
     def drop(self, number: int) -> None:
-        """Gives up a segment that is not the last and has nothing needed: records that, and commits. OSError."""
+        """Gives up a segment that is not the last and has nothing needed: commits a record of that. OSError."""
         body = self.segments.record_without(number)
         self.reserve(records.HEAD.size + len(body), drop=True)
         self.append(body)
@@ -433,8 +429,8 @@ class Log:
 
 
 def join(pending: list[tuple[bytes, bytes | None]], begin: int, start: int) -> list[bytes]:
-    """Returns the bytes of a frame's records, each after its length and checksum. begin: the seed of the segment's
-    checksums; start: byte of the frame in its segment."""
+    """Returns the bytes of a frame's records, each with its head. begin: the segment's seed; start: byte of the frame
+    in the segment."""
     parts: list[bytes] = []
     pack, head = records.HEAD.pack, _HEAD
     place = start + FRAME_HEAD

@@ -1,4 +1,4 @@
-"""The part of the log that queues use; `Log` implements it. With it, queues need to know nothing of files."""
+"""The interface of the log for the modules below it, which know nothing of files."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -31,7 +31,7 @@ class Segments(Protocol):
 
 
 class RecordLog(Protocol):
-    """The log, as the parts that append records see it. For all errors and arguments see `Log`."""
+    """The part of `Log` that queues use; see there."""
 
     directory: str
     number: int
@@ -49,46 +49,21 @@ class RecordLog(Protocol):
 
     @property
     def segments(self) -> Segments: ...
-
     @property
-    def position(self) -> Position:
-        """The position of the next frame. RuntimeError before the first write since the start."""
-
-    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
-        """Makes sure that records of `size` bytes, heads included, fit into the next frame. OSError."""
-
-    def append(self, body: bytes, payload: bytes | None = None) -> int:
-        """Adds a record to the next frame, in reserved room. Returns its place."""
-
+    def position(self) -> Position: ...
+    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None: ...
+    def append(self, body: bytes, payload: bytes | None = None) -> int: ...
     def append_all(
         self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int], beside: int
-    ) -> list[int]:
-        """Adds records to the next frame, in reserved room. Returns their places. sizes: bytes of the payloads; beside:
-        bytes of each record without its payload."""
-
-    def name(self, body: bytes) -> None:
-        """Adds a record that later ones need: it is written even after `discard`."""
-
-    def note(self, body: bytes) -> None:
-        """Adds a record that need not be durable, if there is room."""
-
-    def note_all(self, bodies: Sequence[bytes]) -> None:
-        """Adds records as `note` does, all or none."""
-
-    def commit(self, *, notes: bool = False) -> None:
-        """Writes the appended records as one frame. OSError: none of them counts."""
-
-    def discard(self) -> None:
-        """Drops the records appended since the last commit."""
-
-    def background_sync(self) -> Callable[[], None] | None:
-        """Returns a function that makes all commits so far durable, to call in any thread; None if they are."""
-
-    def drop(self, number: int) -> None:
-        """Gives up a segment that is not the last and in which nothing is needed. OSError."""
-
-    def close(self) -> None:
-        """Closes the files."""
+    ) -> list[int]: ...
+    def name(self, body: bytes) -> None: ...
+    def note(self, body: bytes) -> None: ...
+    def note_all(self, bodies: Sequence[bytes]) -> None: ...
+    def commit(self, *, notes: bool = False) -> None: ...
+    def discard(self) -> None: ...
+    def background_sync(self) -> Callable[[], None] | None: ...
+    def drop(self, number: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class Moving(Protocol):

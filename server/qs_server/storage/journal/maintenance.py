@@ -26,7 +26,7 @@ _TRY_AGAIN = 1 * SECOND
 _FORGET = 60 * SECOND
 """Microseconds after which old keys are forgotten, while there are any keys."""
 _KEYS = 64
-"""A quarter of the keys that are forgotten between two looks at the time."""
+"""The `count` of `Keys.forget_old` between two looks at the time."""
 _CHECKPOINT = 256 << 20
 """Bytes of log between two checkpoints."""
 
@@ -115,15 +115,14 @@ class Maintenance:
         return due
 
     def _earlier(self, due: int | None) -> int | None:
-        """Returns when work is due, with that on keys and directories. due: the time without these."""
+        """Returns when work is due, including keys and directories. due: the time without these."""
         if self._store.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
         keys = None if self._keys_due is None else max(self._keys_due, self._not_before)
         return min((time for time in (due, self._doors.due(), keys) if time is not None), default=None)
 
     def _look(self) -> None:
-        """Finds out whether there is work, and notes which changes make another look worthwhile: looking at each commit
-        would cost too much."""
+        """Finds out whether there is work, and notes which changes make another look worthwhile."""
         log, usage = self._store.log, self._store.usage
         usage.write_to(log.number)
         self._has_work = (
@@ -197,7 +196,6 @@ class Maintenance:
         self._keys_due = None
 
     def _take_in(self) -> Intake | None:
-        """Continues with files that other programs have put into a queue's directory."""
         door = self._doors.next(self._clock())
         if door is None:
             return None
@@ -225,9 +223,8 @@ class Maintenance:
             _logger.warning("there is room for more of the journal again")
 
     def make_room(self) -> bool:
-        """Compacts on a full disk until there is a reserve again. Returns True if a segment was removed.
-
-        Commits first, so that a failed compaction can be taken back alone. OSError, except for lack of room."""
+        """Compacts on a full disk until there is a reserve again. Commits first, so that only a failed compaction is
+        taken back. Returns True if room was freed. OSError, except for lack of room."""
         if self._making_room:
             return False
         store, log, freed = self._store, self._store.log, False

@@ -40,7 +40,6 @@ class OfflineJournal:
         self.close()
 
     def close(self) -> None:
-        """Closes the log."""
         self._keeper.close()
         self._watch.close()
 

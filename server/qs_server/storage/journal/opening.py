@@ -1,8 +1,7 @@
 """Opens a log: reads and checks every segment, and applies its valid frames.
 
-A power loss may leave torn frames at the end of the last segment, where no later frame says that they were durable.
-They are cut off, with a line in the server's log. Anything else that is missing or wrong is damage: the start is
-refused and nothing changes on disk.
+A power loss may leave torn frames at the end of the last segment, which no later frame calls durable: they are cut off,
+and that is logged. Any other fault is damage: the start is refused and nothing changes on disk.
 """
 
 from typing import NamedTuple, Protocol
@@ -46,9 +45,9 @@ class Parser:
 
 
 class Opened(NamedTuple):
-    """The result of reading a log. headers: of the needed segments, oldest first; obsolete: paths of the others;
-    number: the last segment's; sequence: the last frame's; absent: segments removed although older ones are needed;
-    torn: the last segment if its end is torn, else None."""
+    """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: of the
+    last segment; sequence: of the last frame; absent: segments removed although older ones are needed; torn: the last
+    segment if its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
@@ -59,8 +58,8 @@ class Opened(NamedTuple):
 
 
 class LeftoverError(Exception):
-    """Obsolete segments were applied, of which some are removed already, so the result is wrong. needed: the segments
-    to apply instead, oldest first."""
+    """Obsolete segments were applied, of which some are gone, so the result is wrong. needed: the segments to apply
+    instead, oldest first."""
 
     def __init__(self, needed: list[Scan]) -> None:
         super().__init__()
@@ -68,8 +67,7 @@ class LeftoverError(Exception):
 
 
 def find_segments(directory: str, disk: Disk) -> list[Scan]:
-    """Returns the segments that may be needed, oldest first. Reads their headers and the last one's first frame.
-    JournalDamagedError, OSError."""
+    """Opens the segments that may be needed, oldest first. JournalDamagedError, OSError."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
@@ -78,8 +76,8 @@ def find_segments(directory: str, disk: Disk) -> list[Scan]:
 
 
 def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Applies the records from a position on, or all, and cuts off a torn end. begin: the position, None for all.
-    JournalDamagedError, LeftoverError, OSError."""
+    """Applies the records from a position on (None: all), and cuts off a torn end. JournalDamagedError, LeftoverError,
+    OSError."""
     opened = read_log(directory, disk, scans, applier, begin)
     if opened.torn is not None:
         set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
@@ -165,7 +163,7 @@ def _needed_at_begin(directory: str, numbers: list[int]) -> list[Scan]:
 
 
 def _absent_at_begin(scan: Scan) -> tuple[Run, ...]:
-    """Reads the segments that were removed although older ones were needed, from the first frame of a segment."""
+    """Reads the removed segments from the ABSENT record in the first frame of a segment."""
     for _, bodies in scan.frames(BLOCK, scan.header.first, scan.header.first + 1):
         for body in bodies:
             if body[0] == Kind.ABSENT:

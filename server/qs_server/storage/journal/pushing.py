@@ -55,7 +55,6 @@ class Pushing:
         store.cache.put(places, payloads, size)
 
     def _push_each(self, drafts: Sequence[Draft], now: int) -> list[int]:
-        """Stores messages with delays or keys."""
         mids: list[int] = []
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
@@ -91,7 +90,7 @@ class Pushing:
             store.undo.append((self._keys.forget, key))
 
     def _add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Adds an appended message to the table. visible: the time from which it is visible, 0: at once."""
+        """Adds an appended message to the table. visible: when it becomes visible, 0: at once."""
         table = self._table
         self._store.undo.append((table.unpush, (mid,)))
         table.add(mid, place, size, visible)
@@ -106,8 +105,8 @@ class Pushing:
 
     def copy(self, mid: int, source: EngineQueue, shares: MessageTable | None) -> bool:
         """Stores a copy of another queue's message under the same id, visible at once. shares: the other queue's table
-        if it is in the same log, so that both queues share the payload. Returns False if this queue has the message.
-        NoSuchMessageError, OtherMessageError, QueueFullError."""
+        if both are in one log and share the payload. Returns False if this queue has the message. NoSuchMessageError,
+        OtherMessageError, QueueFullError."""
         table = self._table
         known = table.places.get(mid)
         if known is not None and shares is not None and shares.places.get(mid) == known:

@@ -65,19 +65,18 @@ class LogQueue(QueueState):
         self.is_closed = False
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """Stores a copy of another queue's message; two queues of the log share its payload. Returns False if this
-        queue has the message. NoSuchMessageError, OtherMessageError, QueueFullError."""
+        """Stores a copy of another queue's message; queues of the log share its payload. Returns False if this queue
+        has the message. NoSuchMessageError, OtherMessageError, QueueFullError."""
         return self._pushing.copy(mid, source, source.table if isinstance(source, LogQueue) else None)
 
     def _find_dead_letter_table(self) -> MessageTable:
-        """Returns the table of the dead-letter queue, which is made if there is none. StorageError, OSError."""
+        """Returns the table of the dead-letter queue, which is made if missing. StorageError, OSError."""
         return dead_letter_queue(self._shared.find_or_make, self.options, LogQueue).table
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> int:
-        """The number of visible messages."""
         return self.table.index.ready.count
 
     @property
@@ -124,7 +123,7 @@ class LogQueue(QueueState):
         """Does nothing, as no message is in the directory."""
 
     def note_removed(self) -> None:
-        """Reports to the lifecycle record that all messages are deleted with the queue."""
+        """Reports all messages as deleted to the lifecycle record, as the queue is removed."""
         lifecycle, index = self.table.lifecycle, self.table.index
         if lifecycle is not None:
             for mid in index.messages.after(-1, len(index)):

@@ -39,7 +39,6 @@ class QueueState:
 
     @property
     def number(self) -> int:
-        """The number of the queue in the log."""
         return self.table.number
 
     def time(self, number: int) -> int:
@@ -67,7 +66,7 @@ class QueueState:
         self.batches.producers.clear()
 
     def clear(self) -> None:
-        """Drops all messages and all other state, as the queue is gone."""
+        """Drops all state, as the queue is gone."""
         self.table.clear()
         self.batches.clear()
         self._store.leave(self.number)

@@ -1,7 +1,6 @@
 """Reads and checks payloads that are not in memory.
 
-Full segments are read in windows of 1 MiB, a few of which are cached, so that taking a deep queue in order costs few,
-large reads.
+Full segments are read in windows of 1 MiB, a few of which are cached: taking a deep queue in order costs few reads.
 """
 
 import errno
@@ -114,14 +113,12 @@ class Reader:
         return fd
 
     def forget(self, segment: int) -> None:
-        """Drops the file and the windows of a removed segment."""
         if (fd := self._files.pop(segment, None)) is not None:
             self._disk.close(fd)
         for key in [key for key in self._windows if segment_of(key) == segment]:
             del self._windows[key]
 
     def close(self) -> None:
-        """Closes the files."""
         for fd in self._files.values():
             self._disk.close(fd)
         self._files.clear()

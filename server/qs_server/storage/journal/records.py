@@ -194,63 +194,55 @@ BROAD = frozenset(
 """The kinds that may be about messages in any older segment: see `links`."""
 
 
+# Each packs the body of a record, without the payload.
+
+
 def queue(number: int, last_mid: int, qid: str) -> bytes:
-    """Packs the body of a QUEUE record."""
     return _QUEUE.pack(Kind.QUEUE, number, last_mid) + qid.encode()
 
 
 def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> bytes:
-    """Packs the body of a PUSH record, which its payload follows."""
     return _PUSH.pack(2, number, mid, visible, key or NO_KEY, at)
 
 
 def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
-    """Packs the bodies of PUSH records for messages that are visible at once and have no key."""
+    """Packs PUSH records of messages that are visible at once and have no key."""
     return list(map(_PUSH.pack, repeat(2), repeat(number), mids, repeat(0), repeat(NO_KEY), repeat(at)))
 
 
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    """Packs the body of a STATE record."""
     return _STATE.pack(4, number, mid, receives, visible, delayed)
 
 
 def delete(number: int, mid: int) -> bytes:
-    """Packs the body of a DELETE record."""
     return _DELETE.pack(5, number, mid)
 
 
 def remove(number: int) -> bytes:
-    """Packs the body of a REMOVE record."""
     return _REMOVE.pack(Kind.REMOVE, number)
 
 
 def key_of(number: int, mid: int, key: bytes, at: int) -> bytes:
-    """Packs the body of a KEY record."""
     return _KEY.pack(Kind.KEY, number, mid, key, at)
 
 
 def checkpoint(oldest: int) -> bytes:
-    """Packs the body of a CHECKPOINT record."""
     return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
 
 
 def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    """Packs the body of a MOVED record, which its payload follows."""
     return _MOVED.pack(Kind.MOVED, number, mid, receives, visible, delayed)
 
 
 def shared(record: Shared) -> bytes:
-    """Packs the body of a SHARED record."""
     return _SHARED.pack(Kind.SHARED, *record)
 
 
 def taken(number: int, token: int) -> bytes:
-    """Packs the body of a TAKEN record."""
     return _TOKEN.pack(Kind.TAKEN, number, token)
 
 
 def unlinked(number: int, token: int) -> bytes:
-    """Packs the body of an UNLINKED record."""
     return _TOKEN.pack(Kind.UNLINKED, number, token)
 
 
@@ -276,7 +268,7 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
         length, checksum = HEAD.unpack_from(data, at)
         body = data[at + HEAD.size : at + HEAD.size + length]
         if not length or len(body) != length:
-            raise BadRecordError(f"the record at byte {at} is said to have {length} bytes")
+            raise BadRecordError(f"the record at byte {at} claims to have {length} bytes")
         if crc32(body, seed ^ (start + at)) != checksum:
             raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
         yield body
@@ -335,12 +327,11 @@ def parse_one(body: memoryview) -> Record:
 
 
 def parse(bodies: Iterable[memoryview]) -> Iterator[Record]:
-    """Parses the bodies of records. BadRecordError."""
     return map(parse_one, bodies)
 
 
 def pack(record: Record) -> bytes:
-    """Packs the body of a record and its payload."""
+    """Packs the body of a record, with its payload."""
     match record:
         case Push(number, mid, visible, payload, key, at):
             return push(number, mid, visible, key, at) + payload

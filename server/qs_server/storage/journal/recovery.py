@@ -44,8 +44,8 @@ def map_file(path: str) -> memoryview:
 
 
 def check_last(directory: str, last: int, begun: int) -> None:
-    """Raises JournalDamagedError if the last segment is missing, or belongs to another journal. last: the greatest
-    number present; begun: see `read_last`."""
+    """Raises JournalDamagedError if the last segment is missing or foreign. last: the greatest number present; begun:
+    see `read_last`."""
     if last < begun:
         raise damage(f"{directory}/{segment_name(begun)}", "it is missing")
     if last > begun + 1:
@@ -69,8 +69,8 @@ def damage(path: str, what: str) -> JournalDamagedError:
 
 
 def set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
-    """Copies the torn end of a segment, without trailing zeros, to a file for an operator to look at, and logs that. On
-    a full disk, logs that there is no copy. OSError: the copy could not be made for another reason."""
+    """Copies the torn end of a segment to a file for the operator, and logs that. On a full disk, only logs.
+    OSError."""
     directory, name = os.path.split(path)
     rest = bytes(data[gap.start :]).rstrip(b"\0")
     kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"

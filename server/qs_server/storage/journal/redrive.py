@@ -44,8 +44,8 @@ class Redrive:
         return [(mid, table.origins[mid].qid) for mid in islice(free, count)]
 
     def _all(self) -> Iterator[int]:
-        """Yields the ids of all dead letters, oldest first, and perhaps of other messages. Does not sort a million for
-        a call that wants some: nearly all messages of such a queue are dead letters."""
+        """Yields the ids of all dead letters, oldest first, and perhaps of other messages. Does not sort a million to
+        find some."""
         origins, messages = self._table.origins, self._table.index.messages
         if len(origins) <= _AT_ONCE:
             yield from sorted(origins)
@@ -56,9 +56,9 @@ class Redrive:
             after = block[-1]
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
-        """Moves dead letters, each to the end of a queue, visible and never received: the first ones, as many as fit
-        into one write, without damaged ones. Returns (id, new id) of each. QueueFullError; UnsupportedError for a queue
-        of another storage."""
+        """Moves dead letters, each to the end of a queue, visible and never received: as many as fit into one write,
+        without damaged ones. Returns (id, new id) of each. QueueFullError; UnsupportedError for a queue of another
+        storage."""
         moves: list[tuple[int, MessageTable, Moving]] = []
         size = 0
         for mid, queue in letters:

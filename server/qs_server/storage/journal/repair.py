@@ -40,9 +40,9 @@ _UNFINISHED = ".tmp"
 
 
 class Repaired(NamedTuple):
-    """The result of a repair. found: the journal before; aside: path of the directory with the old files; segment: path
-    of the new segment; kept: number of its messages by queue; records: number of its records; unplaced: number of
-    messages whose queue's name is lost, which are files in `aside`."""
+    """The result of a repair. found: the journal before; aside: the directory with the old files; segment: the new
+    segment's path; kept: number of its messages by queue; records: number of its records; unplaced: number of messages
+    whose queue's name is lost, which are files in `aside`."""
 
     found: Examined
     aside: str
@@ -98,7 +98,7 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
 
 
 def _unplaced(found: Examined) -> dict[tuple[int, int], bytes]:
-    """Returns the payloads of messages whose queue's name is lost, by the queue's number and the message id."""
+    """Returns the payloads of messages whose queue's name is lost, by (queue number, id)."""
     payloads: dict[tuple[int, int], bytes] = {}
     for placed in found.placed():
         record = placed.record
@@ -138,8 +138,7 @@ def _link(path: str, new: str, disk: Disk) -> None:
 
 
 def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple[Counter[str], int]:
-    """Writes all readable records to one segment, durably. Returns the number of messages by queue, and the number of
-    records."""
+    """Writes all readable records to one segment, durably. Returns (number of messages by queue, number of records)."""
     first = max((piece.sequence for part in found.parts for piece in part.pieces), default=0) + 1
     salt = new_salt(b"")
     segment = _NewSegment(number)

@@ -1,6 +1,6 @@
-"""Applies the records of a log to its queues, in the order in which they were written.
+"""Applies the records of a log to its queues, in the order of the log.
 
-Every record can be applied twice without harm, as a checkpoint may contain some of the records after it.
+A record can be applied twice without harm, as a checkpoint may contain some of the records after it.
 """
 
 from collections.abc import Callable
@@ -172,7 +172,7 @@ def _apply_to(queue: QueueState, place: int, record: Record) -> None:
 
 
 def _retire(queue: QueueState, place: int, record: Retired) -> None:
-    """Removes messages, except those whose state in the checkpoint is newer."""
+    """Removes messages, except those of which the checkpoint is newer."""
     for mid in record.mids:
         if queue.table.is_news(mid, place):
             queue.restore_deletion(mid)

@@ -1,7 +1,7 @@
 """Reads a damaged segment: the valid frames around the damage, and the single valid records within it.
 
-Each record's checksum depends on the segment's salt and the record's place, so a valid record is recognized without
-anything around it. The salt can be computed from any frame's head, so a lost header costs no records.
+A record's checksum depends on the segment's salt and the record's place: a valid record is recognized without anything
+around it. Any frame's head gives the salt, so a lost header costs no records.
 """
 
 import re
@@ -82,9 +82,8 @@ _OF_SEGMENTS = frozenset((Kind.CHECKPOINT, Kind.ABSENT))
 
 
 class Piece(NamedTuple):
-    """The readable part of one frame. start: byte in the file; placed_bodies: (byte in the file, body) of each valid
-    record; lost: number of records that cannot be read, None if unknown; synced: see `Frame`, None if the head is
-    lost."""
+    """The readable part of a frame. start: byte in the file; placed_bodies: (byte in the file, body) of each valid
+    record; lost: number of other records, None if unknown; synced: see `Frame`, None if the head is lost."""
 
     sequence: int
     start: int
@@ -94,12 +93,10 @@ class Piece(NamedTuple):
 
     @property
     def bodies(self) -> list[memoryview]:
-        """The bodies of the valid records."""
         return [body for _, body in self.placed_bodies]
 
     @property
     def whole(self) -> bool:
-        """True if no record is lost."""
         return self.lost == 0
 
     @property
@@ -108,7 +105,6 @@ class Piece(NamedTuple):
         return sum(HEAD.size + len(body) for body in self.bodies)
 
     def records(self) -> Iterator[Record]:
-        """Parses the valid records."""
         return parse(self.bodies)
 
     def placed(self) -> Iterator[tuple[int, Record]]:
@@ -118,7 +114,7 @@ class Piece(NamedTuple):
 
 class Hole(NamedTuple):
     """A range of bytes without a valid frame. first: number of the first frame expected there; next: number of the
-    first valid frame after it, None if there is none; pieces: the frames that can be read in part."""
+    valid frame after it, if there is one; pieces: the frames that can be read in part."""
 
     start: int
     end: int
@@ -187,8 +183,8 @@ def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame 
 
 
 def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: int | None) -> Iterator[Piece]:
-    """Finds single records in bytes without valid frames, up to the end of the data. sequence, limit: the range of
-    frame numbers, without the limit; None: no limit."""
+    """Finds single records in bytes without valid frames. sequence, limit: the range of frame numbers, without the
+    limit."""
     while at + FRAME_HEAD < len(data) and (limit is None or sequence < limit):
         frame = frame_at(data, at, salt)
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):

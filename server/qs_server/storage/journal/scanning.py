@@ -9,11 +9,10 @@ from .frames import (
     Frame,
     Gap,
     Header,
-    bodies_of,
-    count_of,
     frame_at,
     gap_at,
     read_header,
+    read_records,
 )
 from .places import segment_name
 from .records import BadRecordError
@@ -35,7 +34,7 @@ class Scan:
 
     def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
         """Yields (byte of the first record, bodies of the records) for each frame. start, first: byte and number of the
-        first frame; limit: number of the frame to stop before, None to read all."""
+        first frame; limit: number of the frame to stop before, None for all."""
         for frame in self.heads(start, first, limit):
             bodies = self._read(frame)
             if isinstance(bodies, str):
@@ -63,18 +62,15 @@ class Scan:
         if frame.sequence != self.next:
             return f"frame {frame.sequence} stands where {self.next} should"
         if frame.start + FRAME_HEAD + frame.length > len(self.data):
-            return f"frame {frame.sequence} is said to reach beyond the end"
+            return f"frame {frame.sequence} claims to reach beyond the end"
         return None
 
     def _read(self, frame: Frame) -> list[memoryview] | str:
-        """Returns the bodies of a frame's records, or the fault of the frame as a text."""
+        """Returns the bodies of a frame's records, or the frame's fault as a text."""
         try:
-            bodies = list(bodies_of(self.data, frame, self.header.salt))
+            return read_records(self.data, frame, self.header.salt)
         except BadRecordError as error:
             return f"frame {frame.sequence}: {error}"
-        if len(bodies) != (count := count_of(self.data, frame)):
-            return f"frame {frame.sequence} holds {len(bodies)} records and should hold {count}"
-        return bodies
 
 
 def open_segment(directory: str, number: int) -> Scan:

@@ -1,7 +1,7 @@
-"""Writes one segment, frame by frame, into a file that has its full size already.
+"""Writes one segment, frame by frame, into a file of its full size.
 
-Where the file system allows it, writes bypass the page cache and are durable when they return (O_DIRECT, O_DSYNC): one
-system call instead of two, and a third faster than pwrite and fdatasync, which are used elsewhere.
+Where possible, writes bypass the page cache and are durable when they return (O_DIRECT, O_DSYNC), a third faster than
+pwrite and fdatasync, which are used elsewhere.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class SegmentWriter:
         return self._disk.open(self.path, _PLAIN)
 
     def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
-        """Writes the header and the first frame with one write, and makes them durable. parts: the records' bytes."""
+        """Writes the header and the first frame with one write, durably. parts: the records' bytes."""
         length = sum(map(len, parts))
         head = pack_frame_head(self.seed, sequence, self.synced, length, count)
         self._put([pack_header(self.header), head, *parts], 0)
@@ -61,8 +61,8 @@ class SegmentWriter:
             self._disk.fdatasync(self._fd)
 
     def write(self, sequence: int, parts: list[bytes], length: int, count: int) -> None:
-        """Appends a frame. parts, length: the records' bytes and their number. OSError: the frame does not count. If it
-        sets `failed`, earlier frames may be lost too, and nothing more may be written."""
+        """Appends a frame. parts, length: the records' bytes, and how many. OSError: the frame does not count; if
+        `failed` is set, earlier frames may be lost too, and nothing more may be written."""
         if not self._disk.fstat(self._fd).st_nlink:
             self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
             raise self.failed
@@ -82,8 +82,8 @@ class SegmentWriter:
         self.end = end
 
     def _put(self, parts: list[bytes], at: int) -> int:
-        """Writes bytes as whole blocks, in a recycled segment with a block of zeros after them if one fits. Returns the
-        end of their last block."""
+        """Writes whole blocks; in a recycled segment also a block of zeros after them, if it fits. Returns the end
+        without it."""
         data = b"".join(parts)
         length = -(-len(data) // BLOCK) * BLOCK
         end = at + length
@@ -112,7 +112,7 @@ class SegmentWriter:
             raise
 
     def close(self) -> None:
-        """Closes the file, after a sync that another thread may be running."""
+        """Closes the file, after any sync in another thread."""
         with self._in_use:
             fd, self._fd = self._fd, -1
             self._disk.close(fd)

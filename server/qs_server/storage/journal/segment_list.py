@@ -31,7 +31,7 @@ class SegmentList:
 
     def restore(self, headers: Iterable[Header], obsolete: Iterable[str], absent: tuple[Run, ...]) -> None:
         """Takes over the segments that a start has found. headers: of the needed ones, oldest first; obsolete: paths of
-        the others; absent: those removed although older ones are needed."""
+        the others; absent: see `absent`."""
         for header in headers:
             self.add(header)
         self._obsolete, self.absent = list(obsolete), absent
@@ -45,27 +45,23 @@ class SegmentList:
         self.changes += 1
 
     def salt_of(self, number: int) -> bytes:
-        """Returns the salt of a segment."""
         return self.headers[number].salt
 
     def path_of(self, number: int) -> str:
-        """Returns the path of a segment."""
         return f"{self._directory}/{segment_name(number)}"
 
     def frame_after(self, number: int) -> int | None:
-        """Returns the number of the first frame after a segment, None for the last one. Frames in the segment with this
-        number or a greater one were cut off by a start."""
+        """Returns the number of the first frame after a segment, None for the last one. A start has cut off frames in
+        the segment with this number or a greater one."""
         following = self.headers.get(number + 1)
         return frame_at(self.absent, number + 1) if following is None else following.first
 
     @property
     def oldest(self) -> int | None:
-        """The number of the oldest segment, None if there is none."""
         return next(iter(self.sizes), None)
 
     @property
     def newest(self) -> int | None:
-        """The number of the newest segment, None if there is none."""
         return next(reversed(self.sizes), None)
 
     def first_records(self) -> list[bytes]:
@@ -112,7 +108,7 @@ class SegmentList:
         return len(self._obsolete) > 1
 
     def take_garbage(self, *, all_of_it: bool) -> list[str]:
-        """Returns the paths of obsolete files, newest last, for the caller to remove in any thread. all_of_it: False to
+        """Returns paths of obsolete files, newest last, for the caller to remove in any thread. all_of_it: False to
         keep one to recycle."""
         kept = [] if all_of_it else self._obsolete[-1:]
         garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept

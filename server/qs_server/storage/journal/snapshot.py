@@ -73,8 +73,8 @@ def write_snapshot(
     writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: Store, numbers: int
 ) -> Iterator[None]:
     """Writes the queues piece by piece, while they change; yields between pieces. Claims and batches of a queue come
-    before its messages. Each piece of messages has the end of the log at that time: a start applies only later records
-    to these messages. numbers: the greatest queue number so far. OSError."""
+    before its messages. A start applies to a piece of messages only records after the end that the log has when it is
+    written. numbers: the greatest queue number so far. OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
@@ -117,9 +117,9 @@ def _families(store: Store) -> list[list[int]]:
 def _write_messages(
     writer: CheckpointWriter, queue: QueueState, log: RecordLog
 ) -> Generator[None, None, list[list[Any]]]:
-    """Returns entries: [last id of the entry, place of the next record when it was made, columns...]. The columns: ids,
-    sizes, places, (id, end of the window) of hidden messages, ids of delayed ones, (id, receives) of received ones. The
-    last entry has no columns: there are no messages with greater ids."""
+    """Returns entries: [last id, place of the next record at that time, columns]. The columns: ids, sizes, places, (id,
+    end of the window) of hidden messages, ids of delayed ones, (id, receives) of received ones. The last entry has no
+    columns, as there are no messages with greater ids."""
     table = queue.table
     entries: list[list[Any]] = []
     after = -1
@@ -144,7 +144,6 @@ def _write_messages(
 
 
 def _states(table: MessageTable, mids: "array[int]", facts: "array[int]") -> "Iterator[array[int]]":
-    """Yields the columns of hidden, delayed and received messages."""
     hidden, held, receives = table.index.hidden, table.held, table.receives
     ends = zip(mids, hidden.values_of(mids), strict=True) if len(hidden) else ()
     yield array("Q", [each for mid, end in ends if end is not None and mid not in held for each in (mid, end)])
@@ -215,8 +214,8 @@ def read_links(reader: CheckpointReader, links: Links) -> None:
 
 
 def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], Q], store: Store, now: int) -> dict[int, Q]:
-    """Restores the queues of a checkpoint. Returns them by their numbers. make: makes a queue from its name and number;
-    now: microseconds since the Epoch."""
+    """Restores the queues of a checkpoint, by their numbers. make: makes a queue from name and number; now:
+    microseconds since the Epoch."""
     queues: dict[int, Q] = {}
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
@@ -270,7 +269,7 @@ def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[in
 
 
 def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
-    """Counts messages as live bytes of their segments, 1024 at a time if these are in one segment."""
+    """Counts messages as live bytes, 1024 at a time if these are in one segment."""
     for at in range(0, len(places), 1024):
         page, page_sizes = places[at : at + 1024], sizes[at : at + 1024]
         if segment_of(min(page)) == segment_of(max(page)):

@@ -1,7 +1,6 @@
-"""The state that the queues of one log share: the log, the payloads, the use of space, and the undo list.
+"""The state that the queues of one log share: the log, payloads, live bytes, and the undo list.
 
-A batch of changes is either committed as a whole or, if that fails, taken back as a whole. Answers are sent after the
-commit, so they are true.
+A batch of changes is either committed or taken back as a whole. Answers are sent after the commit, so they are true.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,14 +41,11 @@ class Holder(Protocol):
 class PayloadReader(Protocol):
     """Reads payloads that are not in memory: see `Reader`."""
 
-    def payload(self, place: int, /) -> bytes:
-        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
+    def payload(self, place: int, /) -> bytes: ...
 
-    def forget(self, segment: int, /) -> None:
-        """Closes the file of a removed segment."""
+    def forget(self, segment: int, /) -> None: ...
 
-    def close(self) -> None:
-        """Closes all files."""
+    def close(self) -> None: ...
 
 
 class Store:
@@ -109,7 +105,6 @@ class Store:
         self.committed_early()
 
     def roll_back(self) -> None:
-        """Takes back the changes since the last commit."""
         self._failure = None
         self.rollbacks += 1
         self.log.discard()
@@ -119,8 +114,8 @@ class Store:
         self.undo.clear()
 
     def make_room_for_notes(self, count: int = 1) -> None:
-        """Reserves room for `count` notes, if there is any: without it, notes are not written. OSError: earlier changes
-        of the batch could not be committed and are taken back, so the caller must read the state again."""
+        """Reserves room for `count` notes; without it, they are not written. OSError: earlier changes of the batch
+        could not be committed and are taken back, so the caller must read the state again."""
         size = count * records.SMALL
         if self.log.left_to_pushes < size:
             try:
@@ -146,7 +141,7 @@ class Store:
             self.cache.drop(place)
 
     def refer(self, queue: Holder, place: int) -> None:
-        """Notes a record, just appended or read, about a message: see `Links`. place: of the message's payload."""
+        """Notes a record, just appended or read, about the message with its payload at a place: see `Links`."""
         if self.families and queue.number in self.families:
             self._links.widen()  # a copy of a message is in another segment than its payload
         elif place >> 32 != self._links.segment:
@@ -177,7 +172,7 @@ class Store:
                 yield queue
 
     def join(self, one: int, other: int) -> None:
-        """Notes that two queues share payloads from now on. A shared message has the same id in both."""
+        """Notes that two queues share payloads from now on; a shared message has the same id in both."""
         own = self.families.get(one, {one})
         if other in own:
             return
@@ -190,7 +185,7 @@ class Store:
             self.families[number] = family
 
     def leave(self, number: int) -> None:
-        """Forgets a removed queue. Its family stays known, as copies of its messages may need its payloads."""
+        """Forgets a removed queue, except its family: copies of its messages may need its payloads."""
         self.tables.pop(number, None)
         family = self.families.get(number)
         if family is not None:
@@ -218,6 +213,5 @@ class Store:
         self.undo.clear()
 
     def close(self) -> None:
-        """Closes the log and its files."""
         self.reader.close()
         self.log.close()

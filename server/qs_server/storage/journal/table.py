@@ -1,8 +1,7 @@
-"""Holds the messages of one queue in memory: whether each is visible, how often it was received, and its place in the
-log.
+"""Holds the messages of one queue in memory: state, receives, and place in the log.
 
 The table appends no records. The modules that change it do: `pushing`, `delivery`, `windows`, `deletion`, `claims` and
-`batches`. `replay` applies existing records to it.
+`batches`. `replay` applies existing records.
 """
 
 from bisect import bisect_left
@@ -39,7 +38,7 @@ _BETWEEN = 10_000
 
 
 class MessageTable:
-    """The messages of one queue. Removing one releases its live bytes in the store; adding one does not count them."""
+    """The messages of one queue. `drop` and `restore` also count live bytes in the store; `add` does not."""
 
     def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
         """number: the queue's in the log."""
@@ -100,8 +99,7 @@ class MessageTable:
             self.last_mid = mid
 
     def note(self, event: Event, mid: int, *, more: int = 0, peer: str | None = None) -> None:
-        """Reports an event of a message to the lifecycle record. more: receives to add to the table's number, which may
-        not be up to date yet."""
+        """Reports an event of a message to the lifecycle record. more: receives to add to those in the table."""
         if self.lifecycle is not None:
             receives = self.receives.get(mid, 0) + more
             self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
@@ -137,8 +135,8 @@ class MessageTable:
         return expiry
 
     def held_until(self, receipt: Receipt) -> int:
-        """Checks a receipt, and returns the message's `expiry_of`. NoSuchMessageError; StaleReceiptError if the message
-        was received again since, or is in a claim."""
+        """Checks a receipt. Returns the message's `expiry_of`. NoSuchMessageError; StaleReceiptError: it was received
+        again, or is in a claim."""
         mid, seen = receipt
         expiry = self.index.expiry(mid)
         if expiry is None:
@@ -152,8 +150,8 @@ class MessageTable:
         return expiry
 
     def next_expiry(self) -> int | None:
-        """Returns when the next hidden message becomes visible or the oldest message becomes too old, in microseconds
-        since the Epoch; None if neither will happen."""
+        """Returns when the next hidden message is due or the oldest one too old, in microseconds since the Epoch; None:
+        never."""
         number = self.index.expiries.first()
         due = None if number is None else number * self.unit
         oldest = None if self.options.retention is None else self.index.oldest()
@@ -161,22 +159,22 @@ class MessageTable:
         return end if due is None or (end is not None and end < due) else due
 
     def too_old_upto(self, now: int | None = None) -> int:
-        """Returns the greatest id that is too old, -1 if none is. Messages up to it that are not in flight are not
-        delivered any more; the timer removes them. now: microseconds since the Epoch, None for the clock's."""
+        """Returns the greatest id that is too old, -1 if none is. Such messages are delivered no more unless in flight;
+        the timer removes them. now: microseconds since the Epoch, None for the clock's."""
         if self.options.retention is None:
             return -1
         return too_old_upto(self.options, self._clock() if now is None else now, self.unit)
 
     def first_ready(self) -> int | None:
-        """Returns the id of the oldest message that can be received, None if there is none."""
+        """Returns the oldest message that can be received, None if there is none."""
         if self.options.retention is None:
             return self.index.ready.first()
         found = self.index.ready.after(self.too_old_upto(), 1)
         return found[0] if found else None
 
     def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
-        """Tells whether a message was received so often that it goes to the dead-letter queue. receives: how often,
-        None for the table's number."""
+        """Tells whether a message was received so often that it goes to the dead-letter queue. receives: None for the
+        table's number."""
         return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
 
     def with_origin(self, message: Message) -> Message:
@@ -184,9 +182,9 @@ class MessageTable:
         return with_origin(message, self.origins)
 
     def expire(self, count: int | None = None) -> int:
-        """Ends the visibility windows and delays that are over: makes the messages visible, or moves them to the
-        dead-letter queue, at most 100. count: the most messages, None for as many as a request has time for. Returns
-        how many. Appends no record, as the log has the times. OSError: see `DeadLetters`."""
+        """Ends windows and delays that are over: makes the messages visible, or moves them to the dead-letter queue, at
+        most 100. count: the most messages, None for as many as a request has time for. Returns how many. Appends no
+        record, as the log has the times. OSError: see `DeadLetters`."""
         now = self._clock()
         if not self.index.expiries.may_be_due(now // self.unit) or (count is None and now < self._spared_until):
             return 0
@@ -199,8 +197,8 @@ class MessageTable:
         return len(mids)
 
     def _bury(self, mids: Sequence[int]) -> list[int]:
-        """Moves exhausted messages to the dead-letter queue, at most 100: further ones stay due. Returns the messages
-        to make visible. OSError."""
+        """Moves exhausted messages to the dead-letter queue, at most 100; more stay due. Returns the others.
+        OSError."""
         staying: list[int] = []
         later: list[int] = []
         moved = 0
@@ -256,7 +254,7 @@ class MessageTable:
             self.places.set_run(mids, places)
 
     def push_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Adds visible messages that this batch has appended to the log; a roll-back removes them."""
+        """Adds visible messages that this batch has appended; a roll-back removes them."""
         self._store.undo.append((self.unpush, mids))
         self.add_run(mids, places, sizes)
         self.counts.pushed += len(mids)
@@ -266,13 +264,12 @@ class MessageTable:
                 self.note("pushed", mid)
 
     def unpush(self, mids: Sequence[int]) -> None:
-        """Takes back the push of messages."""
         for mid in mids:
             self.drop(mid)
         self.counts.pushed -= len(mids)
 
     def delete(self, mid: int, expiry: int) -> None:
-        """Removes a message whose removal this batch has appended to the log; a roll-back puts it back. expiry: its
+        """Removes a message whose removal this batch has appended; a roll-back puts it back. expiry: its
         `expiry_of`."""
         if self.lifecycle is not None:
             self.note("deleted", mid, more=expiry == WITHHELD)  # a claim counts as a receive
@@ -341,7 +338,6 @@ class MessageTable:
             self.index.new.add(mid)
 
     def state_of(self, mid: int) -> State:
-        """Returns the state of a message for the log."""
         expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
         return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
 
@@ -393,14 +389,14 @@ class MessageTable:
             self.drop(mid)
 
     def end_exhausted(self) -> None:
-        """Hides visible messages that were received too often, until `expire` moves them to the dead-letter queue. Such
-        were held by subscribers of a killed process, or could not be moved before. Call it at the end of a start."""
+        """Hides visible messages that were received too often, until `expire` moves them to the dead-letter queue:
+        those held by subscribers of a killed process, and those that could not be moved. Call it at the end of a
+        start."""
         if self.options.max_receives is None:
             return
         for mid in [mid for mid in self.receives if mid in self.index.ready and self.is_exhausted(mid)]:
             self.show(mid, 1, delayed=False)
 
     def clear(self) -> None:
-        """Removes all messages, as the queue is gone."""
         for mid in self.index.messages.after(-1, len(self.index)):
             self.drop(mid)

@@ -13,8 +13,8 @@ _NO_ORIGIN: Origin = ("", 0, 0, 0, "", 0)
 
 
 class Transfer(NamedTuple):
-    """Records that a message came from another queue. number, mid: its queue and id; source, replaced: the queue and id
-    that it had before and that are gone, 0 in a copy by compaction; origin: None unless it is a dead letter."""
+    """Records that a message came from another queue. number, mid: its queue and id; source, replaced: its old queue
+    and id, 0 in a copy by compaction; origin: None unless it is a dead letter."""
 
     number: int
     mid: int

@@ -15,7 +15,7 @@ class Move:
     def __init__(
         self, store: Store, source: MessageTable, mid: int, target: MessageTable, origin: Origin | None
     ) -> None:
-        """Reads the payload. mid: the message's in `source`; origin: its origin if it becomes a dead letter, else None.
+        """Reads the payload. mid: the message's in `source`; origin: set if it becomes a dead letter.
         DamagedRecordError, OSError."""
         self._store, self._source, self._target = store, source, target
         self._mid, self._origin = mid, origin

@@ -37,7 +37,7 @@ class Upkeep:
 
     def __init__(self, log: SegmentFiles, disk: Disk, *, spare: bool = True) -> None:
         """Takes over the log's pending work. spare: True to make the spare and the reserve too, False to remove all
-        obsolete segments instead."""
+        obsolete segments."""
         self._log = log
         self._disk = disk
         self._spare = log.wants_spare if spare else None
@@ -79,8 +79,8 @@ class Upkeep:
         self._publish_checkpoint()
 
     def _sync_log(self) -> bool:
-        """Makes the copies of obsolete segments' messages durable, before the segments are removed. Returns False if
-        that failed."""
+        """Makes the copies of obsolete segments' messages durable before these are removed. Returns False if that
+        failed."""
         try:
             if self._sync is not None:
                 self._sync()
@@ -123,7 +123,6 @@ class Upkeep:
             self.error = error
 
     def _remove(self, path: str) -> None:
-        """Removes a segment, or recycles it as the spare."""
         if self._spare is None or self._spare_made:
             self._disk.unlink(path)
         else:

@@ -36,7 +36,6 @@ class Usage:
             self.emptied += 1
 
     def forget(self, segment: int) -> None:
-        """Forgets a segment that is removed."""
         self.total -= self.live.pop(segment, 0)
 
     def write_to(self, segment: int) -> None:
@@ -46,7 +45,6 @@ class Usage:
             self.emptied += 1
 
     def segments(self) -> set[int]:
-        """Returns the segments with live bytes."""
         return {segment for segment, size in self.live.items() if size}
 
     def gains(self, sizes: dict[int, int]) -> bool:
@@ -56,9 +54,8 @@ class Usage:
 
     @staticmethod
     def least(sizes: dict[int, int], size: int, *, tight: bool) -> int:
-        """Returns the number of live bytes below which a segment should be removed. sizes: of all segments, oldest
-        first; the last one is being written; size: their sum; tight: True if the disk is full, which makes small gains
-        worthwhile."""
+        """Returns the live bytes below which a segment should be removed. sizes: of all segments, the one being written
+        last; size: their sum; tight: True on a full disk, where small gains count."""
         if tight:
             return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9
         return (size + 1) // 2 if len(sizes) > SEGMENTS else 0
