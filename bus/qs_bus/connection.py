@@ -32,8 +32,8 @@ from .timers import Timers
 SILENCE = 0.25
 """Seconds after which a client that has sent nothing is subscribed to every queue."""
 _DOUBT = 5
-"""Further seconds in which such a client may still turn out to be only slow. What it got until then goes back to its
-queues."""
+"""Further seconds in which such a client may still turn out to be slow: its messages until then go back to their queues
+when it sends something."""
 _ANSWERS = (None, None)
 """Marks an outbox entry that is an answer, in place of the subscription and record of a delivery."""
 _NO_ACCESS_FILE = "this bus has no access file: connect without a token, or start the bus with --access FILE"
@@ -215,7 +215,7 @@ class BusConnection(Conversation):
             self._closes = error.error.closes
             answers = [_error(request, error)]
             if isinstance(error, NotAllowedError):
-                since += error.delay  # to be late on purpose takes no time
+                since += error.delay  # a deliberate delay does not count as duration
         if not answers:
             return b""  # the client has gone
         answer = answers[0]

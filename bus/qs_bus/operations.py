@@ -153,7 +153,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     Authenticate: Operation(_authenticate, EVERYBODY, waits=True),
     Subscribe: Operation(_subscribe, {"qid": Right.READ, "queues": Right.READ}, waits=True),
     ListQueues: Operation(_list_queues, {"queues": Right.READ}, waits=True),
-    # They concern only what the client has got, when it had the right to the queue.
+    # They name only messages that the client got when it had the right to the queue.
     DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
     ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
     ServerStats: Operation(_server_stats, access.MONITOR),

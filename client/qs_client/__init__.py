@@ -96,7 +96,7 @@ _MODULES = {
     "client": ("QueueClient",),
     "deliveries": ("Deliveries",),
 }
-"""Where names are that are neither errors nor part of the contract."""
+"""The modules of names that are neither errors nor part of the contract."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 

@@ -34,7 +34,7 @@ class Connecting:
         """security: whose token is not sent."""
         self._host, self._port, self._place, self._security = host, port, place, security
         self._seconds = math.inf if seconds is None else seconds
-        self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address
+        self._deadline = time.monotonic() + self._seconds  # errors of the lookup, then of each address
         self._lookup: _Lookup | None = None
         self._addresses: deque[Any] | None = None
         self._sock: socket.socket | None = None

@@ -60,9 +60,9 @@ class AsyncConnection:
         self._wire = wire
         self._place = place
         self._all_sent = _Condition(lambda: not self._wire.unsent)
-        self._reads = 0  # how often bytes came
+        self._reads = 0  # reads that got bytes
         self._documents = 0  # documents read
-        self._reads_seen = 0  # of the reads, those that `more` has reported
+        self._reads_seen = 0  # reads that `more` has reported
         self._failure: ServerUnavailable | None = None
         self._retired = False
         self._in_a_row = 0  # reads since the last wait
@@ -90,7 +90,7 @@ class AsyncConnection:
             return False  # the task that reads will notice
         while self._failure is None:
             if not self.session.awaits_answer:
-                return self._wire.has_input()  # the end, or unexpected data
+                return self._wire.has_input()  # the stream has ended, or unexpected data has come
             if not self._pull():
                 return False
         return True
@@ -169,8 +169,8 @@ class AsyncConnection:
             raise
 
     async def answer_or_return(self, pending: Pending, seconds: float | None) -> Message:
-        """Like `answer`, but leaving it early ends the connection, which makes the server stop waiting. The messages
-        that then come are put into the session's `returns`."""
+        """Like `answer`, but leaving it early ends the connection, so that the server stops waiting. Messages that come
+        then go into the session's `returns`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
@@ -183,8 +183,8 @@ class AsyncConnection:
             raise
 
     async def answered(self, pending: Pending, deadline: float, seconds: float | None) -> Message:
-        """Like `answer`, with a deadline on the loop's clock; may be awaited again after a cancellation. seconds: the
-        original span, for the error text."""
+        """Like `answer`, with a deadline on the loop's clock. May be awaited again after a cancellation. seconds: the
+        original time-out, for the error text."""
         self.flush()
         understood = self._documents
         try:

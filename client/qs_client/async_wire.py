@@ -52,7 +52,7 @@ class AsyncWire:
                 except (BlockingIOError, InterruptedError):
                     await self.wait(math.inf)
         except TlsFailed:
-            self.send()  # an alert
+            self.send()  # sends an alert of TLS
             raise
 
     @property
@@ -111,7 +111,7 @@ class AsyncWire:
             if layer is None:
                 self._sock.recv(1, socket.MSG_PEEK)
             while layer is not None and not layer.readable:
-                layer.feed(self._sock.recv(_PIECE))  # may be something of TLS alone
+                layer.feed(self._sock.recv(_PIECE))  # the bytes may be a message of TLS itself
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:

@@ -16,7 +16,7 @@ def list_or_release(client: QueueClient, arguments: Namespace, out: Output) -> i
         _list(claims, out)
         return OK
     wanted = [claim for claim in claims if claim.consumer == arguments.release and arguments.seq in (None, claim.seq)]
-    for claim in sorted(wanted, key=lambda claim: claim.seq, reverse=True):  # from the last on, which frees the numbers
+    for claim in sorted(wanted, key=lambda claim: claim.seq, reverse=True):  # last first: this frees the numbers
         count = client.release_claim(arguments.queue, arguments.release, claim.seq)
         record = {"qid": arguments.queue, "consumer": claim.consumer, "seq": claim.seq, "released": count}
         out.line(f"claim {claim.seq} of {claim.consumer}: {count} messages are visible again", record)

@@ -28,7 +28,7 @@ from .stream_errors import Cut, SpeaksTls, TooLong, Unexpected
 from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
 _DOCUMENT_ERRORS = frozenset((408, 413))
-"""Codes of errors that are about one document, also when the server could not read its `req`."""
+"""Codes of errors about one document, also when the server could not read its `req`."""
 
 _TLS = (b"\x15\x03", b"\x16\x03")
 """The first bytes of a TLS stream: an alert or a handshake, of version 3."""

@@ -1,7 +1,7 @@
 """Finds the messages that have to be released: those in an answer that nobody takes, even one that is too long to
 keep."""
 
-from xml.parsers import expat  # for bytes that no other parser sees; no entity can be defined there
+from xml.parsers import expat  # parses bytes that no other parser sees; no entity can be defined there
 
 from qs_schemas import GetMessage, Message, ReceiveMessage, ReleaseMessage
 from qs_schemas.wire import NAMESPACE

@@ -20,7 +20,7 @@ class Cut(Unexpected):
 
 
 class Ended(Exception):
-    """This side has ended the subscription, and all its messages have been handed out."""
+    """Raised when this side has ended the subscription and all its messages have been handed out."""
 
 
 class TlsFailed(ConnectionError):

@@ -93,7 +93,7 @@ class Subscription(Mailbox):
         if message is None and self.ending is not None:
             raise Ended
         if isinstance(message, Error):
-            self.put(message)  # stays, as the last message
+            self.put(message)  # keep it: the last message
             raise exception_for(message)
         if isinstance(message, GetMessage) and message.qid is None:
             message.qid = self.request.qid  # servers may leave out the queue of the request

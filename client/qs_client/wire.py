@@ -54,7 +54,7 @@ class Wire:
                 layer.feed(self._sock.recv(_PIECE))
         except TlsFailed:
             with contextlib.suppress(OSError):
-                self._sock.send(layer.encrypt())  # an alert
+                self._sock.send(layer.encrypt())  # sends an alert of TLS
             raise
 
     def send(self, data: bytes, deadline: float) -> None:

@@ -52,7 +52,7 @@ class NoSuchQueueError(PipelineError):
 
 
 class ClaimHeldError(PipelineError):
-    """Another query works as the same consumer: the claim is not this one's to make or to read."""
+    """Raised when another query works as the same consumer, so this one may neither make nor read its claims."""
 
     exit_code = 6
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, over
 _C = TypeVar("_C")
 _MISSING: Any = object()
 _Check = Callable[[str, Any], Any]
-"""Takes a field's name and a value, gives the value as it is kept."""
+"""A function of a field's name and a value that returns the value as it is kept."""
 
 
 def text(name: str, value: object) -> str:

@@ -37,7 +37,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **{"formatter_class": _Paragraphs, **options})
-        self.color = self.suggest_on_error = False  # what newer versions of argparse would do beside this class
+        self.color = self.suggest_on_error = False  # newer versions of argparse would do this too
         self._words: list[str] = []
         self._within = False
 
@@ -53,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
         finally:
             self._within = False
         if unknown:
-            flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]  # not their values: secrets
+            flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]  # without values: secrets
             self.error(f"{_UNKNOWN}{' '.join(flags or unknown)}")
         return parsed, unknown
 
@@ -104,7 +104,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _explain_choice(self, message: str, argument: str, given: str, help_shows: str) -> str:
         before = [flag for flag in self._flags_given(until=given) if flag not in self._option_string_actions]
-        if before and self._commands():  # its value was taken for the command
+        if before and self._commands():  # a flag's value was taken for the command
             text = f"{_UNKNOWN}{before[0]}"
             return self._explain_flag(text, before) or f"{text}{help_shows}"
         if argument in (action.metavar for action in self._subparsers_actions()):

@@ -29,7 +29,7 @@ NS = f"{{{NAMESPACE}}}"
 _MID, _ENTRY = f"{NS}mid", f"{NS}message"
 _AN_ID = re.compile("[0-9]{1,18}")
 _NO_ID = 0
-"""Stands in the list of a request for an id that this protocol does not have. No message has it."""
+"""The list's entry for an id that this protocol cannot have. No message has it."""
 
 
 class Element(Protocol):

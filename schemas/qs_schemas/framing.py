@@ -1,11 +1,11 @@
-"""Where one document of a stream ends and the next begins.
+"""Splits a stream of bytes into documents.
 
-A framer is fed the bytes as they come and gives back whole documents. However the bytes are cut, it looks at none of
-them more than a fixed number of times, and it keeps no more than the document that has been begun and what came behind
-it. It checks only what it has to know to find the end (markup, names of tags) and what must not reach a parser at all:
-DTDs, too long, too deep, too many attributes or elements. Whatever cannot be framed makes the stream unreadable from
-there on: the framer then raises the same error for ever. A document that can be framed but breaks a bound is given back
-as an error, and the next one is read.
+A framer takes bytes as they come and returns whole documents. It reads each byte at most a fixed number of times,
+however the bytes are cut, and keeps only the document that has begun and the bytes behind it. It checks only what it
+needs to find the end of a document (markup, names of tags), and bounds that must hold before a parser sees it: no DTD,
+length, depth, attributes and elements. Bytes that cannot be framed make the stream unreadable: the framer raises the
+same error from then on. A document that can be framed but breaks a bound is returned as an error, and the next one is
+read.
 """
 
 import re
@@ -322,7 +322,8 @@ class Framer:
     # -- markup ---------------------------------------------------------------------------------------------------
 
     def _next_markup(self) -> bool:
-        """From text to the next tag or section, and over it if it is whole. False when more bytes are needed."""
+        """Goes from text to the next tag or section, and past it if it is whole. Returns False when more bytes are
+        needed."""
         buffer, end = self.buffer, self._end
         if self._pieces > self._limits.elements:
             run = (_RUN if self._depth else _RUN_BEFORE_ROOT).match(buffer, self._at, end)

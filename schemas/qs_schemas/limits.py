@@ -50,4 +50,4 @@ class Limits:
 
 
 CLIENT_LIMITS = Limits(document=ANSWER_FACTOR * DOCUMENT, list_length=10 * LIST, elements=50 * ELEMENTS)
-"""For the side that reads answers: what a server took within its limits, it may write longer."""
+"""The limits of the side that reads answers: the server may write longer what it took within its limits."""

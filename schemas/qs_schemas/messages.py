@@ -139,8 +139,8 @@ class Message:
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The fields that a request must carry: at least one of each group."""
     selects: ClassVar[tuple[str, ...]] = ()
-    """Further fields by which a request names messages, where it may leave them out. Without this, the parser ignores
-    ids in a request that does not need any."""
+    """Further fields that name the messages of a request, where they are optional. Without this, the parser ignores ids
+    in a request that does not need any."""
 
     type: str = "request"
     req: str | None = None
@@ -206,7 +206,7 @@ class Error(Message):
 
 @checked
 class ListQueues(Message):
-    """All the queues, sorted by name."""
+    """Lists all queues, sorted by name."""
 
     op: ClassVar[str] = "list-queues"
     queues: list[str] = field(default_factory=list)
@@ -542,7 +542,7 @@ class AckClaim(Message):
 
 @checked
 class ReleaseClaim(Message):
-    """For operators: the messages of a claim are visible again."""
+    """Makes the messages of a claim visible again. For operators."""
 
     op: ClassVar[str] = "release-claim"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))

@@ -26,7 +26,7 @@ _ROOT, _OP, _PAYLOAD, _ERROR = (f"{NS}{name}" for name in ("qs", "op", "payload"
 _LISTS = {f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10, f"{NS}figures": 10}
 _TYPES = ("request", "response", "error")
 _PARSER = etree.XMLParser(
-    # Whatever a declaration says: UTF-8. huge_tree lifts libxml2's own bounds; the framer's hold.
+    # UTF-8, whatever a declaration says. huge_tree lifts libxml2's own bounds; the framer's hold.
     encoding="utf-8", resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=True,
     collect_ids=False, remove_pis=True,
 )  # fmt: skip
@@ -63,7 +63,7 @@ def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> 
     not well-formed (closes), not valid, or lacks what its operation needs; 404 when a request names a message by an id
     that is not one of ours; 501 when the operation is unknown.
     """
-    if _DOCTYPE.match(document) is not None:  # the framer lets none through; should it, no entity is read here either
+    if _DOCTYPE.match(document) is not None:  # the framer passes no DTD; if it did, no entity is read here
         raise ProtocolError(MALFORMED, "not well-formed: a DOCTYPE is refused")
     try:
         root = etree.fromstring(document, _PARSER)
@@ -71,7 +71,7 @@ def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> 
         raise ProtocolError(MALFORMED, f"not well-formed: {error}") from None
     req = root.get("req")
     try:
-        if b"!" in document and b"<!--" in document:  # the first is quick, and mostly enough
+        if b"!" in document and b"<!--" in document:  # the first test is quick, and mostly enough
             _strip_foreign(root)
         return _message(root, req, limits, serving)
     except RefusedError as refused:
@@ -144,7 +144,7 @@ def _validate(root: etree._Element, children: list[tuple[Any, Any]], long: list[
     """
     unexpected = _unexpected(children)
     if unexpected is not None:
-        # Now, not by the schema: it would go on to log every other.
+        # Checked here: the schema would log every other fault too.
         name = unexpected.tag.replace(NS, "")[:500]
         raise RefusedError(f"line {unexpected.sourceline}: Element '{name}': This element is not expected.")
     # Foreign elements make it invalid, foreign attributes may: only then is it worth looking for them.

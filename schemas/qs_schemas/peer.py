@@ -83,8 +83,8 @@ class Peer:
         self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
         """Takes what the other side sent, in pieces of any size."""
         self.early = early
-        """True if the other side ends its documents with an empty line, and so gets documents that end likewise: see
-        `serialize`. From the first document on that has ended so, once `next_event` has read it."""
+        """True if the other side ends its documents with an empty line, and so gets such documents: see `serialize`. It
+        becomes True once `next_event` has read the first one."""
 
     @property
     def too_large(self) -> bytes:
@@ -120,7 +120,7 @@ class Peer:
         if plain is not None:
             self.drained = not framer.buffer
             return plain
-        in_pieces = framer.begun  # if not, the document has been looked at just now, and is not plain
+        in_pieces = framer.begun  # otherwise the document was examined just now, and is not plain
         try:
             document = framer.next_document()
             self.early = framer.empty_line

@@ -1,18 +1,17 @@
-"""From a document's bytes to a message without a parser, for the documents that nearly all clients send.
+"""Reads the documents that nearly all clients send into messages, without a parser.
 
-This is a second way beside the parser, as it takes 0.15 to 0.25 of the parser's time (scripts/bench/second_paths.py).
+It takes 0.15 to 0.25 of the parser's time (scripts/bench/second_paths.py).
 
-A document is plain when it is written as qs itself writes it: no declaration, prefix, comment or CDATA section, `qs` in
-the default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no
-white space between elements, `op` first, then `qid`, then what the operation is about. Which operations and what of
-each: `_READERS`.
+A document is plain when it is written as qs writes it: no declaration, prefix, comment or CDATA section, `qs` in the
+default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no white
+space between elements, `op` first, then `qid`, then the rest. `_READERS` has the operations.
 
-Why that is safe. A pattern has to match the document as a whole, and a value is taken only where the schema takes it
-and no rule of XML would change it: names are of printable characters without `<`, `>` and `&`, numbers of digits alone,
-payloads of characters that XML has, without carriage returns, and with no references but those of `_REFERENCES`. What
-is missing, unknown, there twice, over a bound, or merely doubtful is declined: then the framer and the parser see the
-same bytes, and say what is wrong with them. So this accepts a part of what they accept, with the same result. No
-pattern looks further than the first byte that is not as expected, nor at any byte more than a few times.
+This is safe because it accepts only a part of what the framer and the parser accept, with the same result. A pattern
+has to match the whole document, and a value is taken only where the schema takes it and no rule of XML would change it:
+names are of printable characters without `<`, `>` and `&`, numbers of digits alone, payloads of characters that XML
+has, without carriage returns, and with no references but those of `_REFERENCES`. Anything missing, unknown, repeated,
+over a bound, or doubtful is declined: then the framer and the parser get the same bytes, and report what is wrong. No
+pattern looks further than the first unexpected byte, nor at any byte more than a few times.
 """
 
 import re
@@ -41,7 +40,7 @@ from .text import from_base64, is_xml_text
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 
 Found = tuple[Message, int]
-"""A message, and where the white space behind its document ends."""
+"""A message, and the end of the white space behind its document."""
 
 _DEPTH, _ATTRIBUTES, _ELEMENTS = 4, 12, 8
 """The depth, attributes and elements that a plain document has at most, not counting the entries of its list."""
@@ -151,7 +150,7 @@ def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
         shorter = written.replace(reference, meant)
         left -= (len(written) - len(shorter)) // (len(reference) - 1)
         written = shorter
-    if left:  # none of these begins within another, nor comes of one: so some `&` begins none of them
+    if left:  # none of these overlaps another: so some `&` begins none of them
         raise _DeclinedError
     return written
 
@@ -234,7 +233,7 @@ def _whole(written: bytes | None) -> int | None:
 
 _Data = bytes | bytearray
 _Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
-"""data; where what it reads begins; the qid, None where there is none; whether it is a request; the bounds."""
+"""Takes the data, the place from which to read, the qid or None, whether it is a request, and the bounds."""
 
 
 def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:
@@ -291,7 +290,7 @@ def _drafts(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
     payloads = written.split(_BETWEEN)
     _check_length(len(payloads), 2 * len(payloads), limits)
     if not (written.isascii() and written.translate(_TEXT_AND_TAGS) == written) or (
-        b"]" in written and b"]]>" in written  # the first is quick, and often enough
+        b"]" in written and b"]]>" in written  # the first test is quick, and often enough
     ):
         payloads = list(_texts(payloads))
     return list(map(Draft, payloads)), found.end()
@@ -453,7 +452,7 @@ class PlainReader:
         self._serving = serving
         self._fits = (
             limits.depth >= _DEPTH and limits.attributes >= _ATTRIBUTES and limits.elements >= _ELEMENTS
-        )  # where not, nothing is plain
+        )  # otherwise nothing is plain
 
     def read(self, data: bytes | bytearray, at: int = 0) -> Found | None:
         """Reads the plain document that begins at an offset, with or without white space before it. Returns None when

@@ -1,7 +1,5 @@
-"""From a message to the bytes that stand for it: one document, one line, no prefixes, `\\r\\n` at its end.
-
-For a client that ends its documents with an empty line, one follows the line.
-"""
+"""Serializes a message to bytes: one document, one line, no prefixes, `\r\n` at its end. For a client that ends its
+documents with an empty line, an empty line follows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -118,7 +116,7 @@ def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
     written = [
         f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
         if isinstance(queue, QueueInfo)
-        else f"<queue>{escape(text('queues', queue))}</queue>"  # one may have been added to the list
+        else f"<queue>{escape(text('queues', queue))}</queue>"  # an entry may have been added to the list
         for queue in queues
     ]
     return f"<queues>{''.join(written)}</queues>".encode()
@@ -177,7 +175,7 @@ _SHORTEST: dict[str, Callable[[Any], bytes]] = {
 
 
 class _Plan:
-    """Where the fields of a message class stand in its documents, worked out once."""
+    """The places of a message class's fields in its documents, worked out once."""
 
     def __init__(self, cls: type[Message], shortest: Mapping[str, Callable[[Any], bytes]]) -> None:
         fields = fields_of(cls)

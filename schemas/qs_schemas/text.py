@@ -39,7 +39,7 @@ def escape(text: str) -> str:
     Raises ValueError when XML cannot carry one of the characters.
     """
     if text.isascii():
-        written = text.encode()  # quicker to look at: bytes have tables
+        written = text.encode()  # bytes are quicker to check: they have tables
         if written.translate(_SIMPLE) == written:
             return text
     elif _remarkable().search(text) is None:

@@ -121,7 +121,7 @@ class TlsChannel:
         """Says to the other side that nothing more is sent. Receiving goes on."""
         if not self._closed:
             self._closed = True
-            with suppress(ssl.SSLError):  # it waits for the other side to say the same, or has failed already
+            with suppress(ssl.SSLError):  # it waits for the other side's end, or the session has failed
                 self._tls.unwrap()
 
     def peer_names(self) -> PeerNames:
@@ -159,7 +159,7 @@ class TlsChannel:
         try:
             while plain := self._tls.read(_RECORD):
                 if not incoming.pending and not parts:
-                    return plain  # nearly always
+                    return plain  # the usual case
                 parts.append(plain)
                 if not incoming.pending:
                     break
@@ -169,7 +169,7 @@ class TlsChannel:
         except ssl.SSLZeroReturnError:
             self.ended = True
         except ssl.SSLError as error:
-            if not self._closed:  # else what still arrives is of no use
+            if not self._closed:  # otherwise bytes that still arrive are of no use
                 _fail(error)
         return b"".join(parts)
 

@@ -53,8 +53,8 @@ BOOLEAN: Kind = (_truth, _yes)
 DENIAL: Kind = (_denial, _no)
 YES_OR_NO: Kind = (_truth, _yes)
 NAME: Kind = (strip, None)
-"""The functions that read a value from an attribute and write it to one (None: the text is escaped, and that is
-all). False is written as YES_OR_NO only: for the others it is the same as no attribute."""
+"""The functions that read a value from an attribute and write it to one (None: the text is only escaped). False is
+written as YES_OR_NO only: for the others it is the same as no attribute."""
 
 OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,

@@ -46,7 +46,7 @@ class Spent(NamedTuple):
         return self.messages / self.wall
 
     def figures(self) -> str:
-        """For a table."""
+        """Returns the figures for a table."""
         return f"{self.wall:.1f} s, server {self.server / self.messages * 1e6:.1f} us of CPU a message"
 
 
@@ -78,7 +78,7 @@ def fill(
 
 
 def from_a_range(spark: SparkSession, to: Path, count: int) -> None:
-    """The same rows without a queue."""
+    """Makes the same rows without a queue."""
     rows = spark.range(count, numPartitions=max(count // 10_000, 1)).selectExpr(
         "1700000000000000 + id AS mid",
         "timestamp_micros(1700000000000000 + id) AS pushed_at",
@@ -119,7 +119,7 @@ def memory(spark: SparkSession) -> tuple[int, int]:
 
 
 def rows(folder: Path, count: int, conf: dict[str, str]) -> list[Row]:
-    """Everything, in order."""
+    """Returns all rows, in order."""
     with queue_server(folder / "queues") as server:
         host, port = server.address
         client = QueueClient(host, port, timeout=120)

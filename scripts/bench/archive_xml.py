@@ -68,7 +68,7 @@ def order(number: int) -> str:
 
 
 def schemas(spark: SparkSession, folder: Path) -> dict[str, DocumentSchema]:
-    """The same columns, from DDL and from an XSD."""
+    """Returns schemas of the same columns, from DDL and from an XSD."""
     found = {}
     for name, text in (("DDL", DDL), ("XSD", XSD)):
         (folder / name).write_text(text)
@@ -118,7 +118,7 @@ def archives(spark: SparkSession, folder: Path, count: int, rounds: int) -> list
 
 
 def ratios(what: str, taken: dict[str, list[float]], base: str) -> list[Row]:
-    """Each way's rate, as a ratio to one of them."""
+    """Returns each way's rate, as a ratio to one of them."""
     return [
         Row(
             f"{what}, {name} / {base}",

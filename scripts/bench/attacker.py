@@ -54,7 +54,7 @@ class _Tokens:
         self._selector.register(sys.stdin, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until stdin ends. Each connection is as many tokens; what cannot be begun in time is left out."""
+        """Attacks until stdin ends. Each connection is as many tokens; what cannot be begun in time is left out."""
         started = due = time.monotonic()
         most = room_for(self._rate)
         told = False

@@ -10,7 +10,7 @@ _ANSWER = b"OK\r\n"
 
 
 async def serve(stream: trio.SocketStream) -> None:
-    """Until the client has gone. Every document ends in a line feed, and has no other."""
+    """Answers until the client has gone. Every document ends in a line feed, and has no other."""
     once = "--once" in sys.argv
     async for data in stream:
         answers = data.count(b"\n")

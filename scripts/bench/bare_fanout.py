@@ -17,7 +17,7 @@ _more = trio.lowlevel.ParkingLot()
 
 
 async def serve(stream: trio.SocketStream) -> None:
-    """Until the client has gone."""
+    """Sends until the client has gone."""
     _streams.append(stream)
     _more.unpark_all()
     first = await stream.receive_some()

@@ -43,7 +43,7 @@ _QUICK_NOTE = (
 
 
 def peers(storage: str, nats_server: str) -> list[Peer]:
-    """All, in the order in which they are measured and shown."""
+    """Returns all peers, in the order in which they are measured and shown."""
     return [
         *peer_qs.peers(storage),
         *peer_beanstalkd.peers(),
@@ -87,7 +87,7 @@ def arguments(known: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def versions_of(peer: Peer) -> list[str]:
-    """Each part with its version: a package of Debian or of PyPI, or text that says it."""
+    """Returns each part with its version: a package of Debian or of PyPI, or text that says it."""
     found = []
     for name in peer.versions:
         if " " in name:

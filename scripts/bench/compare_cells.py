@@ -50,7 +50,7 @@ def _minutes(seconds: float) -> str:
 
 @dataclass
 class Bench:
-    """Where, how long, and what has been measured so far: cells is added to as they come."""
+    """The settings of a run, and its results: each measurement adds to cells."""
 
     folder: Path
     plan: Plan
@@ -61,7 +61,7 @@ class Bench:
         self._disk = Disk.of(self.folder)
 
     def measure(self, peer: Peer, points: Sequence[Point]) -> None:
-        """All cells of a peer."""
+        """Measures all cells of a peer."""
         own = self.folder / peer.key
         own.mkdir()
         shallow = [point for point in points if not point.depth]
@@ -108,7 +108,7 @@ class Bench:
         return measured(peer, running, work, self.plan.span, self._disk)
 
     def _tidy(self, peer: Peer, folder: Path) -> None:
-        """So that one cell's bytes are not written to the disk while another is measured."""
+        """Syncs the disk, so that one cell's bytes are not written while another is measured."""
         if not peer.many_files:
             shutil.rmtree(folder, ignore_errors=True)
         os.sync()
@@ -134,5 +134,5 @@ class Bench:
 
 
 def chosen(points: Iterable[Point], rows: Sequence[str]) -> list[Point]:
-    """Those of these rows; all, when no row is named."""
+    """Returns the cells of these rows; all, when no row is named."""
     return [point for point in points if not rows or point.row in rows]

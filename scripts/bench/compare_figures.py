@@ -66,7 +66,8 @@ def figures(
     cores: int,
     single: bool,
 ) -> Figures:
-    """From what was counted in so many seconds. server, clients, disk: seconds. RuntimeError when nothing was done."""
+    """Computes the figures from what was counted in so many seconds. server, clients, disk: seconds. RuntimeError when
+    nothing was done."""
     if not messages:
         raise RuntimeError(f"nothing was done in {seconds:.1f} s")
     ordered = sorted(latencies)

@@ -73,7 +73,7 @@ class Workers:
             raise CellError("the clients did not connect")
 
     def begin(self, start: float, begin: float, until: float) -> None:
-        """All of them, then."""
+        """Starts all clients."""
         self._tell({"start": start, "begin": begin, "until": until})
 
     def result(self, within: float) -> tuple[int, float, Any, int]:

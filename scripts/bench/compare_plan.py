@@ -52,7 +52,7 @@ QUICK = Plan(Span(0.2, 0.5), 10, 1, Span(0.15, 0.4), 0, 55, 60)
 
 
 def points(quick: bool) -> Iterator[Point]:
-    """All of them, a peer's in the order in which it is measured. quick: base points only."""
+    """Returns the points of a peer in the order in which they are measured. quick: base points only."""
     for work in WORKS:
         base = Point(work)
         yield base

@@ -41,7 +41,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _peers(results: Results, *points: Point) -> list[dict[str, Any]]:
-    """Those with a figure at one of the points at least."""
+    """Returns the peers with a figure at one of the points at least."""
     found = [peer for _, peers in grouped(results) for peer in peers]
     return [peer for peer in found if any(figures_of(results, peer["key"], point) for point in points)]
 

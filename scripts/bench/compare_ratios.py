@@ -90,7 +90,7 @@ class Ratios:
         self._until = time.monotonic() + self.plan.ratios
 
     def measure(self) -> None:
-        """All of them. One that fails has a line that says so."""
+        """Measures all ratios. One that fails has a line that says so."""
         for part in (self._pushes, self._cycles, self._pipelines, self._batches, self._depths):
             try:
                 if time.monotonic() > self._until:

@@ -85,6 +85,6 @@ class Disk:
 
 
 def memory_bytes() -> int:
-    """Of the machine."""
+    """Returns the machine's memory in bytes."""
     found = re.search(r"^MemTotal:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0

@@ -42,7 +42,7 @@ def grouped(results: Results) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def ratio_table(results: Results) -> list[str]:
-    """Each ratio with its target."""
+    """Returns the table of ratios with their targets."""
     return [*HEAD, *(ratio_of(written).line() for written in results["ratios"])]
 
 
@@ -82,7 +82,7 @@ def _rate(found: dict[str, Any] | None) -> str:
 
 
 def point_table(results: Results, point: Point) -> list[str]:
-    """All figures of one point."""
+    """Returns the table of all figures of one point."""
     lines = [
         "| peer | messages/s | p50 | p99 | CPU s per 10,000: server | clients | memory of the server | limit |",
         "|---|---:|---:|---:|---:|---:|---:|---|",

@@ -135,7 +135,7 @@ class _Child:
         self._reads = open(self._says, "rb")  # noqa: SIM115 - closed in `end`
 
     def connected(self) -> None:
-        """Until it is."""
+        """Waits until the client is connected."""
         self._answer()
 
     def begin(self, times: Times) -> None:
@@ -181,7 +181,7 @@ def _child(run: Any, says: Any, told: Any) -> None:
 
 
 def _of_clients(target: dict[str, Any], work: Work, count: int) -> Any:
-    """So many clients in a process: the tasks of one loop."""
+    """Runs so many clients in a process, as tasks of one loop."""
     connect = importlib.import_module(target["module"]).connect
 
     async def run(times: Any) -> list[Tally]:
@@ -198,7 +198,7 @@ def _of_clients(target: dict[str, Any], work: Work, count: int) -> Any:
 
 
 def _of_threads(target: dict[str, Any], work: Work) -> Any:
-    """All clients in one process, a thread each. The process's CPU is counted once."""
+    """Runs all clients in one process, a thread each. The process's CPU is counted once."""
     connect = importlib.import_module(target["module"]).connect
 
     def run(times: Any) -> list[Tally]:
@@ -227,7 +227,7 @@ def _of_threads(target: dict[str, Any], work: Work) -> Any:
 
 
 def _of_raw(target: dict[str, Any], work: Work) -> Any:
-    """All connections in one process."""
+    """Runs all raw connections in one process."""
     script = importlib.import_module(target["module"]).script
 
     def run(times: Any) -> list[Tally]:

@@ -33,7 +33,7 @@ def connect(address: tuple[str, int], greeting: bytes) -> socket.socket:
 
 
 def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int) -> int:
-    """Until each subscriber got so many. How many bytes that were, of all."""
+    """Reads until each subscriber got so many messages, and returns the bytes of all."""
     lines = dict.fromkeys(sockets, 0)
     each = len(sockets)
     got = size = 0

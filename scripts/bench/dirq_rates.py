@@ -64,8 +64,8 @@ def walk(queue: Any, times: int) -> float:
 
 
 def rates(count: int, over: Part, under: Part) -> tuple[float, float]:
-    """Of both, a second: each is done in parts, which take turns, so that whatever else the machine does hits both.
-    count: what all parts do together."""
+    """Returns the rates of both, a second. They take turns in parts, so that other load hits both. count: what all
+    parts do together."""
     seconds = [0.0, 0.0]
     for number in range(PARTS):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -83,7 +83,7 @@ def parts_of(names: list[str]) -> list[list[str]]:
 
 
 def beside_the_original(folder: Path, rounds: int, count: int) -> list[Row]:
-    """Both add and consume, without syncing, each round in new queues."""
+    """Adds and consumes with both, without syncing, each round in new queues."""
     from dirq.QueueSimple import QueueSimple as Original  # type: ignore[import-untyped]  # noqa: PLC0415
 
     adds, consumes = [], []

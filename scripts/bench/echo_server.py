@@ -6,7 +6,7 @@ import trio
 
 
 async def echo(stream: trio.SocketStream) -> None:
-    """Until the client has gone."""
+    """Echoes until the client has gone."""
     async for data in stream:
         await stream.send_all(data)
 

@@ -52,14 +52,14 @@ def _subscribe(client: Client) -> None:
 
 
 def _wait_for_tasks(control: Client, connections: int) -> None:
-    """It sends nothing to so many connections, once it has so many."""
+    """Waits, without sending, until the bus has so many connections."""
     control.lines(b"stream 0 %d 0\n" % connections)
 
 
 def _bytes_each(
     process: Listening, many: int, greet: Callable[[Client], object], settle: Callable[[int], object]
 ) -> float:
-    """By how much the process has grown for each of that many connections."""
+    """Returns by how much the process has grown for each of that many connections."""
     with ExitStack() as stack:
 
         def connect(count: int) -> None:

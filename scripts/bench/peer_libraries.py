@@ -60,7 +60,7 @@ class VsqsClient(_Client):
 
 
 class DirqClient(_Client):
-    """It reads the names of the directory once and goes through them; then it reads them again."""
+    """A client that reads the names of the directory once and goes through them, then reads them again."""
 
     def __init__(self, target: Target) -> None:
         from dirq.QueueSimple import QueueSimple  # noqa: PLC0415
@@ -128,7 +128,7 @@ _shared: dict[str, Any] = {}
 
 
 async def connect(target: Target) -> _Client:
-    """By the key of the library."""
+    """Connects by the key of the library."""
     if target["library"] == "persist-queue":
         if not _shared:
             from persistqueue import SQLiteAckQueue  # noqa: PLC0415
@@ -142,7 +142,7 @@ async def connect(target: Target) -> _Client:
 
 @dataclass(frozen=True)
 class Library(Peer):
-    """Nothing to start; the folder is the target. settings: module, that has to be installed."""
+    """A library: nothing to start, and the folder is the target. settings: the module that must be installed."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:

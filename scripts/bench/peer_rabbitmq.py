@@ -75,7 +75,7 @@ async def _drop(port: int) -> None:
 
 @dataclass(frozen=True)
 class RabbitMQ(Peer):
-    """It takes several seconds to start, so it keeps running, and its queue is deleted after each cell."""
+    """RabbitMQ, which takes several seconds to start, so it keeps running, and its queue is deleted after each cell."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:

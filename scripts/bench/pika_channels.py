@@ -68,7 +68,7 @@ class Confirms:
             self._none.set_result(None)
 
     async def all(self) -> None:
-        """Until everything is confirmed."""
+        """Waits until everything is confirmed."""
         if self._missing:
             self._none = asyncio.Future()
             await self._none

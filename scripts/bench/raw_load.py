@@ -24,7 +24,7 @@ _REFUSED = (
 
 
 class Pushes:
-    """The same bytes again and again. lines: how many end in the answer; worth: messages in them."""
+    """Sends the same bytes again and again. lines: how many end in the answer; worth: messages in them."""
 
     def __init__(self, request: bytes, lines: int, worth: int) -> None:
         self.worth = worth

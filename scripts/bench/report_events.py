@@ -52,7 +52,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _events(count: int, random: Array) -> dict[str, Array]:
-    """So many events in the order of their times, column by column; the events and the queues by their numbers."""
+    """Returns so many events in the order of their times, column by column; the events and the queues by their
+    numbers."""
     messages = int(count / EVENTS_OF_A_MESSAGE) + 100
     pushed = START + numpy.sort((random.beta(2, 2, messages) * DAY).astype(numpy.int64))
     pushed = numpy.maximum.accumulate(pushed - numpy.arange(messages)) + numpy.arange(messages)  # no id twice

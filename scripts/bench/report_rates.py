@@ -39,7 +39,7 @@ class Spent(NamedTuple):
 
 
 class Stopwatch:
-    """Of this process, and of another one."""
+    """Measures the time of this process, and of another one."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = pid

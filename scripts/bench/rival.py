@@ -24,5 +24,5 @@ class Rival(Protocol):
         ...
 
     def subscribed(self, subscribers: int, received: Received) -> AbstractAsyncContextManager[Publish]:
-        """So many subscribers with a connection each, that all get every message from now on; and a publisher."""
+        """So many subscribers with a connection each, which all get every message from now on, and a publisher."""
         ...

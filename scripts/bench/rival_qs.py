@@ -79,7 +79,7 @@ class AcknowledgedBus(Bus):
 
 
 class FastBus(Bus):
-    """The same as `Bus`, with a server that syncs nothing."""
+    """Like `Bus`, with a server that syncs nothing."""
 
     name = "qs bus, durability none"
     survives = "a crash: what was answered; power loss: nothing for sure"

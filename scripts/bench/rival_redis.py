@@ -111,7 +111,7 @@ class Streams(_Redis):
 
 
 class DurableStreams(Streams):
-    """The same, as durable as Redis can be."""
+    """Redis Streams, as durable as Redis can be."""
 
     name = "Redis Streams, appendfsync always"
     survives = "what was answered"

@@ -60,7 +60,7 @@ class PushAndDrain(Drain):
 
 
 def connect(address: Address, script: Script, count: int) -> list[Connection]:
-    """So many connections that say the same."""
+    """Opens so many connections that send the same."""
     return [Connection(address, script) for _ in range(count)]
 
 

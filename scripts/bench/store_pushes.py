@@ -49,7 +49,7 @@ class Sides:
         self._stack.close()
 
     def connect(self, key: str, work: str, count: int, batch: int = 1) -> list[Connection]:
-        """So many connections to a server. work: push or cycle; batch: commands sent together."""
+        """Opens so many connections to a server. work: push or cycle; batch: commands sent together."""
         target = {**self._targets[key], "lists": False}
         address = tuple(target.get("address") or ("127.0.0.1", target["port"]))
         script = import_module(target["module"]).script(target, work, SIZE, batch)

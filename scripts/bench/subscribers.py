@@ -24,7 +24,7 @@ class Subscribers:
 
     @property
     def output(self) -> IO[bytes]:
-        """To be waited for; `line` then does not block for long."""
+        """Waits for the output; `line` then does not block for long."""
         assert self._process.stdout is not None
         return self._process.stdout
 
@@ -34,7 +34,7 @@ class Subscribers:
         self._process.stdin.write(b"%d\n" % messages)
 
     def line(self) -> bytes:
-        """The next thing that it has to say, see counting_reader.py. It says why on its own, when it has failed."""
+        """Returns its next line, see counting_reader.py. After a failure it says why on its own."""
         line = self.output.readline()
         if not line:
             raise RuntimeError("the subscribers' process failed")

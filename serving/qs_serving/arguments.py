@@ -25,7 +25,7 @@ class AtLeast:
         except ValueError:
             number = "a whole number" if self.kind is int else "a number"
             raise argparse.ArgumentTypeError(f"{text!r} is not {number}") from None
-        if not value >= self._least:  # NaN is not either
+        if not value >= self._least:  # False for NaN too
             raise argparse.ArgumentTypeError(f"{text} is not {self._least:g} or more")
         if value > self._most:
             raise argparse.ArgumentTypeError(f"{text} is more than {self._most}")

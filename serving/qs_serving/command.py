@@ -182,7 +182,7 @@ def run_command(
         sys.stderr.write(error_line(program, str(error)))
         return 1
     except KeyboardInterrupt:
-        return 130  # before the server had begun to listen for it
+        return 130  # the signal came before the server listened for it
     return 0
 
 

@@ -52,14 +52,14 @@ class Conversation:
         self._early = peer.early
         self._events: deque[Message | Fault] = deque()
         self._more = False  # there may be events beyond those that are taken
-        self._steps = 0  # that are left of the time in which the client has to do something
+        self._steps = 0  # seconds left in which the client has to act
         self._timed = False  # the present step ends at the deadline of the connection's life
         self._unanswered = 0  # bytes that came since the last time that everything was answered
         self._ended = False  # the client sends nothing more
         self._stopping = False
         self._refusal: tuple[ErrorCode, str] | None = None
         self._life = trio.CancelScope()
-        self._interruptible: trio.CancelScope | None = None  # while it only waits for the client, or for messages
+        self._interruptible: trio.CancelScope | None = None  # True while it only waits for the client, or for messages
 
     def stop(self) -> None:
         """The server is stopping: what is begun is finished, the rest is refused."""
@@ -96,7 +96,7 @@ class Conversation:
         """Serves the client until it has gone, or is refused. Closes the stream."""
         try:
             if await self._live():
-                pass  # it has been told
+                pass  # the client has been told already
             elif self._refusal is not None:
                 self._put_error(*self._refusal)
                 await self._close_gently()
@@ -105,7 +105,7 @@ class Conversation:
         except trio.BrokenResourceError as error:
             _logger.debug("%s: %s", error, error.__cause__)
         except Exception:
-            _logger.exception("a connection is closed because of a fault of the server")  # and the others go on
+            _logger.exception("a connection is closed because of a fault of the server")  # the other connections go on
         finally:
             self._outbox.close()
             await self._stream.aclose()
@@ -165,7 +165,7 @@ class Conversation:
             self._interruptible = None
         if self._timed:
             self._stop_time()
-        if self._life.cancel_called:  # in the same moment: what is begun now must not be cancelled
+        if self._life.cancel_called:  # may happen in the same moment: a step that has begun must not be cancelled
             await trio.lowlevel.checkpoint_if_cancelled()
         return self._at_hand
 
@@ -279,7 +279,7 @@ class Conversation:
             while len(self._events) < limits.pipeline and self._unanswered < limits.outbox and not self._ended:
                 self._take(await self._stream.receive_some(CHUNK))
         except trio.BrokenResourceError:
-            self._ended = True  # sending will say so again
+            self._ended = True  # the next send raises this error again
         if self._ended:
             waiting.cancel()
 

@@ -16,7 +16,7 @@ from .version import build
 BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""Seconds: the upper bounds of the buckets of every histogram; one more is for what takes longer."""
+"""The upper bounds in seconds of every histogram's buckets; one more bucket has what takes longer."""
 OK = 200
 """The `code` of a request that was answered without an error."""
 NO_OPERATION = "none"

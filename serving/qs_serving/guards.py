@@ -1,4 +1,4 @@
-"""Who is let in: what the flags say of TLS, of the access file, and of other machines."""
+"""Decides who may connect to a port: TLS, the access file, and whether other machines are let in."""
 
 import ipaddress
 import socket

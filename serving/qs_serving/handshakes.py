@@ -86,7 +86,7 @@ class _Handshake:
         self._socket = connected
         self._tls = tls
         self._turn = turn
-        self._record = bytearray()  # as much as has come of the next one
+        self._record = bytearray()  # the record that is being received
         self._unsent = bytearray()
 
     async def run(self) -> None:
@@ -112,7 +112,7 @@ class _Handshake:
             while await self._socket.recv(CHUNK):
                 pass
         except OSError:
-            pass  # it has gone
+            pass  # the client has gone
 
     async def _flush(self) -> None:
         while self._unsent:

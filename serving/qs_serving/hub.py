@@ -1,9 +1,8 @@
-"""Where all clients are read from: one descriptor to wait for, and one pass over everything that is ready.
+"""Reads from all clients: waits for one descriptor, and makes one pass over all sockets that are ready.
 
-A task that waits for a socket is registered with the kernel, woken and registered again, for every few bytes that
-come. The hub instead has every socket registered once, and hands what comes to whoever reads, in a plain call, without
-waking the reader's task; that decides what is worth waking it for. When the pass is over, what it has gathered can be
-done together.
+A task that waits for a socket is registered with the kernel, woken and registered again, for every few bytes that come.
+The hub instead registers every socket once, and hands the bytes to its reader in a plain call, without waking the
+reader's task; the reader decides whether to wake it. After the pass, everything that it gathered can be done together.
 """
 
 import select
@@ -16,16 +15,16 @@ from typing import Protocol
 import trio
 
 _READY = 256
-"""Readers of which the kernel is asked at once."""
+"""The most ready readers that one call of the kernel returns."""
 _TURN = 128 * 1024
 """Bytes that are read before the loop's tasks have their turn: some 20 ms of work at most, and usually less than 5. The
 readers that are left over come first the next time."""
 _TIME = 0.003
-"""Seconds after which a turn waits for nobody any more."""
+"""Seconds after which a turn waits for no further bytes."""
 _READ = 1024
-"""Bytes that a read counts at least."""
+"""The least number of bytes that a read counts as."""
 _LINGER = 0.001
-"""Seconds that a turn waits for what comes next, if no task of the loop has anything to do: a client that has got its
+"""Seconds that a turn waits for further bytes, if no task of the loop has anything to do: a client that has got its
 answer often asks again, and a pass through the loop costs as much as its request. The kernel counts milliseconds."""
 
 
@@ -57,7 +56,7 @@ class Hub:
         self._ready: deque[Reader] = deque()
         self.on_poll_end = on_poll_end
         self.first: Reader | None = None
-        """Is read from before all others; also when there may be nothing."""
+        """The reader that is read before all others, also when it may have nothing."""
         self.received = 0
         """Bytes that have come from the sockets of the readers, with TLS as they were encrypted."""
         self.sent = 0

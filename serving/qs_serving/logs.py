@@ -12,7 +12,8 @@ FORMATS = ("text", "json")
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 _TEXT = "%(levelname)s %(name)s: %(message)s"
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""The least level and its priority in the journal: systemd reads it from the beginning of a line, as in `<4>`."""
+"""The least level of each priority of the journal. systemd reads the priority from the beginning of a line, as in
+`<4>`."""
 _DEBUG = 7
 
 

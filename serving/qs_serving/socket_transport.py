@@ -14,8 +14,8 @@ from .hub import Hub
 from .transport import CHUNK, Transport
 
 _ALARMS = 64 * 1024
-"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate, or a
-new key for each one that the client asks for."""
+"""Bytes of TLS's own messages that may wait for a client that does not read, such as refusals to renegotiate, or a new
+key for each one that the client asks for."""
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # The kernel notices within half a minute that a client's machine is gone, and no process has to wake for it.
@@ -37,8 +37,8 @@ class SocketTransport(Transport):
         super().__init__(hub, address_of(connected))
         self._socket = connected
         self._channel = channel
-        self._ciphertext: bytes | memoryview = b""  # that the socket has not taken
-        self._sealed = 0  # bytes that are in there, and that `send_now` has not counted yet
+        self._ciphertext: bytes | memoryview = b""  # bytes that the socket has not taken
+        self._sealed = 0  # plaintext bytes in it that `send_now` has not counted yet
         if channel is not None:
             self.peer_names = channel.peer_names()
         connected.setblocking(False)
@@ -116,11 +116,11 @@ class SocketTransport(Transport):
         try:
             data = channel.receive(received)
         except TlsError as error:
-            self._flush(channel)  # it may have an alert
+            self._flush(channel)  # it may have an alert to send
             raise ConnectionError(str(error)) from None
         if channel.ended:
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RD)  # so that the kernel tells the end to the next one who reads
+                self._socket.shutdown(socket.SHUT_RD)  # so that the next reader gets the end from the kernel
             return data
         if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
             raise ConnectionError("the client does not read what TLS has to say to it")

@@ -137,7 +137,7 @@ class Transport(ABC):
         that of the ciphertext, as a record of many bytes may have one of plaintext."""
         sink = self._sink
         if sink is None:
-            self._hub.drop(self)  # until a reader watches again
+            self._hub.drop(self)  # no reads until a reader watches again
             return 0
         try:
             data = self._receive_now(self._most)

@@ -3,7 +3,7 @@
 import platform
 import ssl
 
-from qs_schemas.parsing import LIBXML  # also so that a server has the XML library before its first client
+from qs_schemas.parsing import LIBXML  # imported here also to load the XML library before the first client
 from qs_schemas.version import installed_version
 
 

@@ -25,7 +25,7 @@ def memcached() -> Iterator[Memcached]:
 
 @pytest.fixture
 def sqs(sqs_server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
-    """The same, with what boto3 needs to use it."""
+    """The SQS endpoint, with what boto3 needs to use it."""
     give_credentials(monkeypatch)
     return sqs_server
 
@@ -49,21 +49,21 @@ def _bench(request: pytest.FixtureRequest, root: Path) -> Iterator[Bench]:
 
 @pytest.fixture(params=[*KEEPING, "null"])
 def any_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """For what holds also where nothing is kept."""
+    """A bench for tests that hold also where nothing is kept."""
     with _bench(request, tmp_path) as bench:
         yield bench
 
 
 @pytest.fixture(params=KEEPING)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """For what is about messages."""
+    """A bench for tests of messages."""
     with _bench(request, tmp_path) as bench:
         yield bench
 
 
 @pytest.fixture(params=["journal-always", "journal-none", "journal-compacting"])
 def claiming(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """For what is about claims and batches: an engine that has them, and nobody else's."""
+    """A bench for tests of claims and batches: an engine that has them, for itself alone."""
     bench = Bench(ENGINES[request.param](tmp_path))
     yield bench
     bench.engine.close()

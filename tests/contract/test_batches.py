@@ -32,7 +32,7 @@ def publish(engine: Engine, batch: int = 0, *parts: tuple[int, int], producer: s
 
 
 def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
-    """Neither a message nor a figure shows it, also after a restart."""
+    """Neither messages nor figures show staged messages, also after a restart."""
     claiming.queue()
     stage(claiming.engine, b"1", b"2")
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_what_nobody_publishes_can_be_dropped(claiming: Bench, reopened: Reopened) -> None:
-    """By publishing nothing, which leaves what is of a later batch."""
+    """Publishing nothing drops a batch, and leaves later ones."""
     claiming.queue()
     for batch in range(3):
         stage(claiming.engine, b"x", batch=batch, part=batch)

@@ -20,7 +20,7 @@ Reopened = Callable[[Bench], Engine]
 
 
 def test_claim(claiming: Bench) -> None:
-    """The oldest visible messages, with all that is said of them."""
+    """A claim has the oldest visible messages, with all their attributes."""
     claiming.queue()
     mids = claiming.push(b"1", b"22", b"", b"4444")
     made = claim(claiming.engine, count=3)
@@ -124,7 +124,7 @@ def test_nothing_is_no_claim(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_order_of_numbers(claiming: Bench, reopened: Reopened) -> None:
-    """The next number, or one that is claimed: a gap is refused, and so is what is acknowledged."""
+    """A claim takes the next number, or one that is claimed: a gap is refused, and so is an acknowledged number."""
     claiming.queue()
     claiming.push(b"1", b"2", b"3")
     engine = claiming.engine

@@ -30,7 +30,7 @@ def content(engine: Engine, seq: int = 1) -> list[bytes]:
 
 
 def test_nobody_else(claiming: Bench, reopened: Reopened) -> None:
-    """Neither receive nor get nor another claim gives what is in a claim, however long it takes."""
+    """Neither receive nor get nor another claim gives claimed messages, however long the claim lasts."""
     claiming.queue(visibility=10)
     [mid] = claiming.push(b"1")
     engine = claiming.engine
@@ -174,7 +174,7 @@ def test_figures(claiming: Bench) -> None:
 
 
 def test_figures_after_a_start(claiming: Bench, reopened: Reopened) -> None:
-    """The same."""
+    """The figures are the same after a start."""
     claiming.queue()
     claiming.push(b"1", b"22", b"333")
     claim(claiming.engine, count=2)

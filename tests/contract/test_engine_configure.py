@@ -63,7 +63,7 @@ def test_paused(settable: Bench) -> None:
 
 
 def test_several_queues_of_which_one_is_paused(settable: Bench) -> None:
-    """The others are received from."""
+    """A receive from several queues skips the paused one."""
     bench = settable
     bench.queue("other")
     bench.push(b"a")

@@ -99,7 +99,7 @@ def test_a_first_receive_that_is_taken_back(dying: Bench) -> None:
 
 
 def test_what_a_subscriber_held_at_the_end(dying: Bench) -> None:
-    """It goes at the next start, or when its window ends."""
+    """A message that a subscriber held at the end moves at the next start, or when its window ends."""
     bench = dying
     bench.push(b"x", b"y")
     fail(bench, times=1)
@@ -142,7 +142,7 @@ def test_a_policy_that_changes(dying: Bench) -> None:
 
 
 def test_a_release_that_does_not_count(dying: Bench) -> None:
-    """It does not count either if the message has to go all the same, as the policy has changed."""
+    """A release that does not count does not count either if the message dies all the same, under a new policy."""
     bench = dying
     configure(bench, "q", max_receives=9)
     [mid] = bench.push(b"x")
@@ -182,7 +182,7 @@ def test_a_paused_dead_letter_queue(dying: Bench) -> None:
 
 
 def test_a_dead_letter_queue_that_was_removed(dying: Bench) -> None:
-    """It is made again."""
+    """A dead-letter queue that was removed is made again."""
     bench = dying
     bench.push(b"1", b"2")
     fail(bench)

@@ -56,7 +56,7 @@ def test_get_hidden(bench: Bench, peek: bool) -> None:
 
 
 def test_get_missing(bench: Bench) -> None:
-    """A message that is not there is said to be missing."""
+    """`get` of a missing message raises NotFound."""
     bench.queue()
     [mid] = bench.push(b"x")
     receive(bench)
@@ -116,7 +116,7 @@ def test_read(bench: Bench, state: str) -> None:
 
 
 def test_read_what_is_not_held(bench: Bench) -> None:
-    """With an outdated receipt nothing is read, and what is gone is said to be missing."""
+    """An outdated receipt reads nothing, and a deleted message is missing."""
     bench.queue()
     [mid] = bench.push(b"x")
     hold(bench, visibility=10)

@@ -61,7 +61,8 @@ def bench_push(bench: Bench, *payloads: bytes, delay: int = 0, qid: str = "q") -
 
 
 def test_one_in_flight(aging: Bench) -> None:
-    """It stays until its window ends; then it is removed instead of becoming visible. Its time wakes nobody before."""
+    """A message in flight stays until its window ends; then it is removed instead of becoming visible. Its age wakes
+    nobody before."""
     bench_push(aging, b"x")
     window = receive(aging, 3 * AGE)[0].visible_at
     assert aging.engine.commit().next_expiry == window
@@ -153,7 +154,7 @@ def test_many(aging: Bench) -> None:
 
 
 def test_a_copy(aging: Bench) -> None:
-    """It has the age of the original, and the payload stays for the other queue."""
+    """A copy has the age of the original, and the payload stays for the other queue."""
     needs(aging, Feature.COPY)
     aging.engine.create("kept", Options())
     [mid] = bench_push(aging, b"x", qid="kept")

@@ -48,7 +48,7 @@ async def test_no_such_queue(client: Client, autojump_clock: Clock, op: str) -> 
 
 
 async def test_a_paused_queue_gives_nothing_out(client: Client, autojump_clock: Clock) -> None:
-    """It takes pushes; receives find it empty; peeks, lists and deletions work; other queues go on."""
+    """A paused queue takes pushes; receives find it empty; peeks, lists and deletions work; other queues go on."""
     [first] = mids(await client.ask(push("q", "first")))
     for _ in range(2):
         assert code(await client.ask(request("pause-queue", QUEUE))) == 0

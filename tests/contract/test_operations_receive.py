@@ -147,7 +147,7 @@ async def test_copy_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_copy_message_list(client: Client, autojump_clock: Clock) -> None:
-    """copy-message, list form: those that exist; a push of them wakes who waits there."""
+    """copy-message, list form: copies the messages that exist, and wakes receives that wait for the target."""
     await client.ask(new_queue("r"))
     a, b = mids(await client.ask(push_list("q", "a", "b")))
     into = "<queues><queue>r</queue></queues>"

@@ -11,7 +11,7 @@ PAGE = PROJECT / "docs" / "dead-letters.md"
 
 
 def test_the_commands(run_console_blocks: Callable[..., int]) -> None:
-    """From the first failure to the message that is handled after all; what grows too old; a pause."""
+    """The commands show a message from its first failure to its success, messages that grow too old, and a pause."""
     assert run_console_blocks(PAGE) > 15
 
 

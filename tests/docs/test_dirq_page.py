@@ -85,7 +85,7 @@ def test_the_layout_of_queue_simple(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_layout_of_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, in the middle of an addition and of a removal."""
+    """In the middle of an addition and of a removal, the table names all paths that are there, and no others."""
     queue = dirq.Queue(tmp_path, schema={"body": "string"}, sync=False)
     names = [queue.add({"body": ""}) for _ in range(2)]
     assert all(map(queue.lock, names))

@@ -9,7 +9,7 @@ from support.memcached_serving import Memcached, engine_on, needs_memcached
 from support.serving import PROJECT
 
 from qs_server.storage.engine import Draft, Options
-from qs_server.storage.remote.memcached import capacity, consumer, layout, payloads, push_keys, rows, servers
+from qs_server.storage.remote.memcached import capacity, consumer, layout, payloads, push_keys, servers
 from qs_server.storage.remote.memcached import memcached_engine as engine
 
 PAGE = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
         f"| messages of one list | {layout.MOST:,} |",
         f"some {layout.PAGE} messages",
         f"for {push_keys._EXPIRE} s |",
-        f"{rows.ROW} bytes of a page",
+        f"{layout.ROW} bytes of a page",
         f"{servers.CONNECT_TIMEOUT:g} s for the connection, {servers.CALL_TIMEOUT:g} s for an answer",
         f"at most every {capacity._RECOUNT:g} s",
         "every half second" if consumer.POLL_INTERVAL == 0.5 else "",

@@ -13,7 +13,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_commands(run_console_blocks: Callable[..., int]) -> None:
-    """From the first look to the checks."""
+    """The commands print what the page shows."""
     assert run_console_blocks(PAGE) > 8
 
 

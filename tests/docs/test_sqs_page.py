@@ -13,7 +13,7 @@ from support.sqs_serving import SqsServer, sqs_serving
 
 from qs_server.storage.engine import Feature
 from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, messages, receipts
-from qs_server.storage.remote.sqs import queue_names as names
+from qs_server.storage.remote.sqs import queue_calls as names
 from qs_server.storage.remote.sqs import sqs_queue as queue
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()

@@ -20,6 +20,6 @@ def test_subscribers_that_come_and_go(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_subscribers_that_come_and_go(tmp_path: Path) -> None:
-    """The same with 200 subscribers and 20,000 messages. Takes one to two minutes."""
+    """Like `test_subscribers_that_come_and_go`, with 200 subscribers and 20,000 messages. Takes one to two minutes."""
     counted = churn(tmp_path, LONG, seed_or(SEED + 1))
     assert counted.unasked > 0

@@ -79,7 +79,8 @@ def cut(at_work: World) -> str:
 
 
 def may_come_again(fault: str) -> set[str]:
-    """To whom something may come that came before. moving: its members go without saying what they have handled."""
+    """Returns the members to whom a message may come again. moving: members that go without saying what they have
+    handled."""
     names = {"steady", "shared", "moving"}
     if "bus" in fault:
         return {"singly", "few ahead", "gives back", "library", "process", "silent"} | names
@@ -118,7 +119,7 @@ def test_a_few_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
 @pytest.mark.long  # half a minute
 @pytest.mark.parametrize("fault", [kill_two, stop])
 def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Path) -> None:
-    """The same with what people start without any flag: every answer is durable, and the bus is told of no queue."""
+    """Like `test_a_few_faults`, without any flag: every answer is durable, and the bus is told of no queue."""
     rounds(tmp_path, fault, FEW, SEED + 2, monitored=False, durability="always")
 
 
@@ -126,5 +127,5 @@ def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Pat
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_many_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
-    """The same, fifty rounds of each at random moments. Takes one to four minutes each."""
+    """Like `test_a_few_faults`, fifty rounds of each at random moments. Takes one to four minutes each."""
     rounds(tmp_path, fault, MANY, SEED + 1)

@@ -31,7 +31,7 @@ class Client(Wire):
         return answers[-1]
 
     def delivery(self) -> str:
-        """The next one."""
+        """Returns the next delivery."""
         line = self.kept.popleft() if self.kept else self.line()
         assert "<get-message/>" in line, line
         return line
@@ -120,7 +120,7 @@ Shared = Callable[..., Place]
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """Gives a place with a queue of its own, on a server and a bus that are neither stopped nor killed. monitored: the
-    bus is told of the queue at its start."""
+    bus has the queue as -q."""
     names = [f"told-{number}" for number in range(4)]
     told, others = iter(names), (f"other-{number}" for number in itertools.count())
     with (
@@ -171,7 +171,7 @@ def test_the_server_restarts(how: str, name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "n"])
 def test_a_monitored_queue_is_deleted(name: str, shared: Shared) -> None:
-    """It is made again, and its subscribers get what is pushed to it then."""
+    """A monitored queue that is deleted is made again, and its subscribers get later pushes."""
     at = shared(monitored=True)
     with at.connect(subscribe(at.qid, name=name)) as wire:
         at.ask(push(at.qid, "before"))
@@ -185,7 +185,7 @@ def test_a_monitored_queue_is_deleted(name: str, shared: Shared) -> None:
 
 
 def test_a_queue_is_deleted(shared: Shared) -> None:
-    """Each of its subscribers is told so, with the req of its subscription, and can subscribe again when it is back."""
+    """Each subscriber of a deleted queue gets an error with its req, and can subscribe again when the queue is back."""
     at = shared(monitored=False)
     with (
         at.connect(subscribe(at.qid, req="one")) as one,
@@ -253,7 +253,7 @@ def test_the_queue_of_a_name_is_deleted(shared: Shared) -> None:
 
 @pytest.mark.parametrize("monitored", [True, False])
 def test_the_queue_of_a_name_is_deleted_while_nobody_is_there(monitored: bool, shared: Shared) -> None:
-    """The next who subscribes to the name makes it anew, and stays."""
+    """The next subscriber to the name makes it anew, and stays."""
     at = shared(monitored=monitored)
     with at.connect(subscribe(at.qid, name="n")):
         pass

@@ -105,7 +105,7 @@ class Scene:
         return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
     def wait_until_empty(self) -> None:
-        """Everything that was handled is deleted; what is in somebody's hands is not."""
+        """Waits until everything that was handled is deleted; messages in the hands of a client are not."""
         self.wire.server.until(lambda: not sum(self.counts().values()))
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ AMOUNT = [
 
 
 def stop_reading(at: Scene, batches: int) -> int:
-    """The others get everything meanwhile. By how many bytes the bus has grown."""
+    """Stops reading while the others get everything, and returns by how many bytes the bus has grown."""
     for _ in range(10):
         at.batch()
         at.slow.read(BATCH)
@@ -163,8 +163,8 @@ def stop_reading(at: Scene, batches: int) -> int:
 @pytest.mark.parametrize(("others", "batches"), AMOUNT)
 @pytest.mark.parametrize("ack", [True, False])
 def test_one_stops_reading(others: int, batches: int, ack: bool, scene: Scenes) -> None:
-    """The others get everything meanwhile, memory stays within its bound, and it gets everything in order afterwards.
-    The long one takes one to two minutes."""
+    """The others get everything meanwhile, memory stays within its bound, and the slow client gets everything in order
+    afterwards. The long one takes one to two minutes."""
     with scene(others, ack=ack) as at:
         waiting = stop_reading(at, batches)
         assert at.slow.read(waiting) == at.pushed[-waiting:]
@@ -195,7 +195,8 @@ def test_one_holds_up_more_than_is_held(scene: Scenes) -> None:
 
 
 def test_one_does_not_acknowledge(scene: Scenes) -> None:
-    """It gets as many as its prefetch says, and no more until it acknowledges; then everything, in order."""
+    """A client that does not acknowledge gets as many messages as its prefetch, and no more until it acknowledges; then
+    everything, in order."""
     with scene(9, ack=True, prefetch=PREFETCH) as at:
         waiting = 10 * BATCH
         for _ in range(10):
@@ -209,7 +210,8 @@ def test_one_does_not_acknowledge(scene: Scenes) -> None:
 
 
 def test_one_does_not_acknowledge_and_is_sent_away(scene: Scenes) -> None:
-    """With --policy disconnect, once more than the outbox waits for it; it reads, and is told why."""
+    """With --policy disconnect, a client that does not acknowledge is disconnected when more than the outbox waits for
+    it, and reads why."""
     with scene(9, "--policy", "disconnect", ack=True, prefetch=PREFETCH) as at:
         for _ in range(5):
             at.batch()

@@ -32,7 +32,7 @@ def test_added_elements_are_there(fast: Path, make: Callable[..., Any], ordered:
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_without_sync_they_may_be_lost(fast: Path, make: Callable[..., Any]) -> None:
-    """The same check tells when nothing is synced: nothing of it is durable."""
+    """Without syncs, the same check finds that nothing is durable."""
     (fast / "recorded").mkdir()
     disk = RecordingDisk(fast / "recorded")
     make(f"{disk.root}/q", disk=disk, sync=False).add(data(make, 0))

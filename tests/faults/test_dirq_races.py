@@ -84,7 +84,7 @@ def test_each_element_once(tmp_path: Path, layout: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["simple", "schema"])
 def test_each_element_once_for_longer(tmp_path: Path, layout: str) -> None:
-    """The same for half a minute each."""
+    """Like `test_each_element_once`, for half a minute each."""
     check(layout, tmp_path / "q", 30)
 
 
@@ -178,14 +178,15 @@ def test_temporary_is_purged_before_the_link(simple: QueueSimple, disk: Stepping
 
 
 def test_temporary_is_purged_after_the_link(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """The same a moment later: the element is there, so it was added."""
+    """If the purge comes a moment later, the element is there, so it was added."""
     disk.after["link"] = lambda old, new: os.unlink(old)
     name = simple.add(b"x")
     assert list(simple) == [name]
 
 
 def test_name_is_taken(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """Somebody takes the name just before the link: the element gets another, and the other's is as it was."""
+    """If another program takes the name just before the link, the element gets another, and the other's is as it
+    was."""
     taken = []
 
     def take(old: str, new: str) -> None:
@@ -200,7 +201,7 @@ def test_name_is_taken(simple: QueueSimple, disk: SteppingDisk) -> None:
 
 
 def test_element_goes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """Somebody locks and removes the element while the link is on its way: no lock is left, in both modes."""
+    """If another program locks and removes the element during the link, no lock is left, in both modes."""
     for permissive in (True, False):
         name = simple.add(b"x")
         disk.after["link"] = lambda path, lock: os.unlink(path)
@@ -213,8 +214,8 @@ def test_element_goes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk
 
 
 def test_another_element_of_the_name_comes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """The same, and somebody adds another one under the name: the lock would be of the one that is gone, and removing
-    it would remove the other one, which nobody has seen."""
+    """If another program also adds an element under the name, we neither lock nor remove that one, which nobody has
+    seen."""
 
     def change(path: str, lock: str) -> None:
         os.unlink(path)
@@ -322,7 +323,7 @@ def queue(tmp_path: Path, disk: SteppingDisk) -> Queue:
 
 
 def test_intermediate_directory_goes_before_the_rename(queue: Queue, disk: SteppingDisk) -> None:
-    """It was purged because a newer one is there: the element goes to that one."""
+    """If the intermediate directory is purged because a newer one exists, the element goes to the newer one."""
     os.mkdir(f"{queue.path}/00000000")
 
     def purge(*_: object) -> None:
@@ -341,7 +342,7 @@ def test_temporary_directory_goes_before_its_first_file(queue: Queue, disk: Step
 
 
 def test_temporary_element_is_purged_before_the_rename(queue: Queue, disk: SteppingDisk) -> None:
-    """By a purge that takes it for an old one: the addition fails, and nothing is there."""
+    """If a purge removes the temporary element as an old one, the addition fails, and nothing is there."""
 
     def purge(old: str, new: str) -> None:
         os.unlink(f"{old}/body")
@@ -380,7 +381,7 @@ def test_element_is_removed_while_it_is_locked(queue: Queue, disk: SteppingDisk)
 
 
 def test_lock_is_made_in_an_element_that_is_being_removed(queue: Queue, disk: SteppingDisk) -> None:
-    """The other side of it: remove goes on until the element is gone."""
+    """A lock made in an element that is being removed does not stop remove."""
     name = queue.add({"body": "x"})
     assert queue.lock(name)
     disk.after["rmdir"] = os.mkdir
@@ -389,7 +390,7 @@ def test_lock_is_made_in_an_element_that_is_being_removed(queue: Queue, disk: St
 
 
 def test_purge_is_at_an_element_that_is_being_removed(queue: Queue, disk: SteppingDisk) -> None:
-    """It was locked long ago, so a purge takes it for old once it is in `obsolete`: both end well."""
+    """An element locked long ago counts as old once it is in `obsolete`: purge and remove both succeed."""
     name = queue.add({"body": "x"})
     assert queue.lock(name)
     os.utime(f"{queue.path}/{name}", (OLD, OLD))

@@ -1,8 +1,9 @@
-"""Each sync of the storage, and each name that it gives to what is whole, is taken away: a power loss test fails then.
+"""Takes away each sync of the storage, and each rename that publishes a complete file: a power loss test must fail
+then.
 
-Nothing of the source is changed. A recorded run knows which call a sync came from (sync_sites), and is played without
-the syncs of that call (left_out). In the same way a file that gets its name when it is complete is given that name at
-once. A new sync that no test needs fails here, and so does one in the tables below that has found its test.
+The source is not changed. A recorded run knows which call a sync came from (sync_sites), and is played without the
+syncs of that call (left_out), or with the final name at once. A new sync that no test needs fails here, and so does an
+entry in the tables below that has found its test.
 """
 
 import time
@@ -49,7 +50,7 @@ _RENAMED = frozenset(
     }
 )
 """Gives another name to what has one, or a second one: there is no other way to do it."""
-_AFTER_ERRORS = frozenset({"making.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
+_AFTER_ERRORS = frozenset({"settings.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
 """Takes back the rename before it, after an error: that was not answered."""
 _AT_STARTS = frozenset({"files/listing.py _do_what_it_says: rename"})
 """Completes what a crash interrupted; done once more by the next start."""

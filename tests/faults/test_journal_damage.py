@@ -259,7 +259,7 @@ def test_foreign_files(damaged: Journal) -> None:
 
 
 def test_the_first_frame_of_the_last(damaged: Journal) -> None:
-    """It was durable before the segment had a name, so that it cannot be torn: refused."""
+    """The first frame was durable before the segment had a name, so a torn one is refused."""
     last = damaged.recovered.segments[-1]
     path = paths_of(damaged)[-1]
     flip(path, last.frames[0].start + 50, 3)

@@ -63,8 +63,8 @@ def test_a_sync_that_fails_when_a_segment_is_full(make: Make, error: int) -> Non
 
 
 def test_a_sync_in_the_background_that_fails_late(make: Make) -> None:
-    """A sync that was begun before a segment was full, and fails after the next one was begun, counts as well: only one
-    of two syncs is told of what the kernel has dropped."""
+    """A background sync that was begun before a segment was full, and fails after the next one was begun, counts too:
+    the kernel reports a lost write to only one of two syncs."""
     place = make(Durability.INTERVAL)
     place.queue("a")
     place.push("a", b"x")
@@ -90,7 +90,7 @@ def test_a_sync_in_the_background_that_fails_late(make: Make) -> None:
 def test_a_stop_with_a_queue_whose_directory_is_gone(
     make: Make, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:
-    """It ends, also where nothing reports that the directory has gone, and the other queues are as they were."""
+    """A stop ends although a queue's directory has gone without a report, and the other queues are as they were."""
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, "no inotify")
@@ -127,8 +127,7 @@ def test_a_stop_without_room_for_a_segment(make: Make) -> None:
 
 
 def test_a_small_segment_has_its_successor_early(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is full in some milliseconds: the next one is begun as soon as anything much is written, so that nobody waits
-    for it."""
+    """A small segment is full in some milliseconds: the next one is begun early, so that nobody waits for it."""
     segments_of(monkeypatch, 1 << 20, 64 << 20)
     place = make()
     place.queue("a")
@@ -152,7 +151,7 @@ def test_nothing_to_do_with_a_compact_journal(make: Make) -> None:
 
 
 def test_nothing_to_do_for_a_journal_that_has_failed(make: Make) -> None:
-    """It takes nothing any more, and nothing is done at leisure either: nobody asks for that all the time."""
+    """A journal that has failed takes no changes, does no upkeep, and is not asked for any."""
     place = make()
     place.queue("a")
     [mid] = place.push("a", b"x")
@@ -351,7 +350,7 @@ def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch:
 
 
 def test_notes_wait_with_what_is_put_off(make: Make) -> None:
-    """Nobody wakes up for them again and again while nothing is done."""
+    """Nobody wakes up again and again for notes while nothing is done."""
     place = make()
     place.queue("a")
     place.push("a", b"x")

@@ -145,7 +145,7 @@ class World:
         self._lose_receives()
 
     def _lose_receives(self) -> None:
-        """Nobody waits for a receive to be durable: after a crash its message may be visible again."""
+        """Updates what is known after a crash, which may make receives visible again."""
         for mid, (payload, receives, in_flight) in self.known.items():
             if mid in self.engine.queue("q").list_mids(State.ALL, 10**6, -1):
                 seen = self.engine.queue("q").get(mid, peek=True, visibility=None)
@@ -156,8 +156,8 @@ class World:
 @pytest.mark.parametrize("only", KINDS)
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
 def test_full_disk(tmp_path: Path, only: str | None, durability: Durability) -> None:
-    """From whichever call on the disk has no room, for a while: what needs room is refused and changes nothing, what
-    was answered is there, and with room again everything goes on. Also after a crash."""
+    """While any call on the disk finds no room, requests that need room are refused and change nothing, what was
+    answered is there, and later everything goes on. Also after a crash."""
     refused = spared = 0
     for at in range(1, 40):
         if spared == 6:
@@ -189,8 +189,8 @@ def test_full_disk(tmp_path: Path, only: str | None, durability: Durability) -> 
 
 @pytest.mark.parametrize("only", ["_pwrite", "fdatasync"])
 def test_broken_disk(tmp_path: Path, only: str) -> None:
-    """Once the journal could not be written and synced, nothing is accepted any more, and it says so; what was answered
-    before is there, and also after a start."""
+    """Once the journal could not be written and synced, changes are refused; what was answered before is there, also
+    after a start."""
     stopped = 0
     for at in range(1, 12):
         chance = random.Random(at)

@@ -207,7 +207,7 @@ def begin_segment(engine: JournalEngine) -> None:
 
 
 def test_a_record_names_what_is_gone(journal: Path) -> None:
-    """Once, and each new segment repeats it."""
+    """One record names the segments that are gone, and each new segment repeats it."""
     scan = find_segments(str(journal), Disk())[-1]
     with nobody_else():
         engine = open_engine(str(journal.parent), Disk())

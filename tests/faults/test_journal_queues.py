@@ -144,7 +144,7 @@ def test_a_queue_is_removed_and_a_crash(place: Place) -> None:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_removal_and_a_push_in_a_batch_that_is_refused(place: Place, error: int, at_once: bool) -> None:
-    """When the root cannot be synced, the batch has not happened, for whoever asks then and after a crash; the next one
+    """When the root cannot be synced, the batch has not happened, for later requests and after a crash; the next one
     has. at_once: whether that is so when the queue is removed, or only at the commit."""
     place.queue("a", "b")
     if at_once:

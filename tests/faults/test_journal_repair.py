@@ -1,4 +1,4 @@
-"""The repair of a journal: what is whole is kept, what is lost is said, and a crash in the middle loses nothing."""
+"""A repair of a journal keeps what is whole, reports what is lost, and loses nothing by a crash in the middle."""
 
 import shutil
 import tempfile
@@ -242,7 +242,7 @@ def test_the_name_of_a_copys_source_is_lost(damaged: Journal) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 def test_a_segment_is_missing(damaged: Journal, which: int) -> None:
-    """The rest is kept, and it is said which one is gone."""
+    """The rest is kept, and the missing segment is named."""
     segment = damaged.recovered.segments[which]
     in_copy(damaged, segment).unlink()
     done, found = repaired(damaged)

@@ -201,7 +201,7 @@ def test_a_few_kills(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_kills(tmp_path: Path) -> None:
-    """The same, fifty rounds at random moments. Takes half a minute to two."""
+    """Like `test_a_few_kills`, fifty rounds at random moments. Takes half a minute to two."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
     print(f"{model.pushed} pushes were answered")
 
@@ -211,7 +211,7 @@ def oldest_segment(root: Path) -> int:
 
 
 def test_a_few_kills_of_one_that_compacts(tmp_path: Path) -> None:
-    """The same beside a load that has the server copy what is alive out of old segments, and remove those."""
+    """Like `test_a_few_kills`, beside a load that makes the server compact its segments."""
     assert kill_and_restart(tmp_path / "root", 4, SEED, COMPACTING).pushed > 0
     assert oldest_segment(tmp_path / "root") > 1
 
@@ -219,7 +219,7 @@ def test_a_few_kills_of_one_that_compacts(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_kills_of_one_that_compacts(tmp_path: Path) -> None:
-    """The same, fifty rounds. Takes one to four minutes."""
+    """Like `test_a_few_kills_of_one_that_compacts`, fifty rounds. Takes one to four minutes."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1, COMPACTING)
     assert oldest_segment(tmp_path / "root") > 50
     print(f"{model.pushed} pushes were answered")

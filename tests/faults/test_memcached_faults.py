@@ -172,8 +172,8 @@ def test_one_of_several_killed(tmp_path: Path) -> None:
 
 
 def test_stopped(engine: MemcachedEngine, memcached: Memcached, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A memcached that does not answer is given up after a while, also by those who wait for each other; what it does
-    when it goes on harms nothing."""
+    """Requests, also those that wait for each other, give up a memcached that does not answer; what it does when it
+    goes on harms nothing."""
     monkeypatch.setattr(servers_module, "CALL_TIMEOUT", 0.2)
     monkeypatch.setattr("qs_server.storage.remote.memcached.page_reader.CALL_TIMEOUT", 0.2)
     engine.close()
@@ -316,7 +316,7 @@ def test_full_evicting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_payload_gone(engine: MemcachedEngine, caplog: pytest.LogCaptureFixture) -> None:
-    """A message without its payload is removed by whoever finds that, and the next one is delivered."""
+    """The next request removes a message without its payload, and the next message is delivered."""
     push(engine, b"a", b"b", b"c")
     queue = engine.queue("q")
     entries = next(iter(queue.reader.scan(-1))).entries

@@ -179,7 +179,8 @@ def test_memcached_hangs(elsewhere: Elsewhere, wire: Wire, other: Wire, local: s
 
 
 def test_sqs_hangs(elsewhere: Elsewhere, wire: Wire, other: Wire, local: str, in_memcached: str, at_sqs: str) -> None:
-    """The same of SQS, and of requests for memcached. What was asked after it on its connection has its turn then."""
+    """While a request waits for SQS, requests for memcached are answered; later ones on its connection have their turn
+    then."""
     held = Held("SendMessageBatch", "SendMessage")
     with before(elsewhere, held):
         wire.send(push(at_sqs, "slow"), push(local, "next"), PING)
@@ -356,7 +357,7 @@ def test_memcached_is_restarted(
 
 
 def test_a_wait_at_memcached_fails(elsewhere: Elsewhere, wire: Wire, in_memcached: str) -> None:
-    """A receive that waits when memcached goes is told so."""
+    """A waiting receive fails when memcached goes."""
     with elsewhere.waited_at("memcached"):
         wire.send(receive(in_memcached, wait=10 * LONG))
     with gone(elsewhere):
@@ -405,8 +406,8 @@ def test_a_subscriber_of_sqs_outlasts_it(elsewhere: Elsewhere, shared: ServerPro
 def test_figures_while_some_are_down(
     elsewhere: Elsewhere, wire: Wire, local: str, in_memcached: str, at_sqs: str
 ) -> None:
-    """All queues are in the answer; those of a server that does not answer with nothing but their storage and who
-    waits. Some 10 s: the other queues of this file are asked for as well."""
+    """All queues are in the answer; those of a server that does not answer have only their storage and waiting
+    receives. Some 10 s: the other queues of this file are asked for as well."""
     wire.ask(push(in_memcached, "x"))
     with before(elsewhere, fail):
         figures = wire.ask(request("queue-stats"))

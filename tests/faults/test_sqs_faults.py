@@ -1,4 +1,4 @@
-"""An SQS endpoint that fails, hangs, is not there, or does not know us: what is tried again, and what is said."""
+"""An SQS endpoint that fails, hangs, is missing, or does not know us: retries and errors."""
 
 import http.server
 import re
@@ -279,7 +279,7 @@ def test_giving_back_fails(engine: SqsEngine, proxy: FaultySqs, caplog: pytest.L
 
 
 def test_queue_deleted_recently(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """A name that SQS does not give again yet is said to be one; no queue is left here."""
+    """The error says that SQS does not give a name again yet; no queue is left here."""
     proxy.before = failing(1, RefusedError(400, "QueueDeletedRecently"), "CreateQueue")
     with pytest.raises(RemoteError, match=r"deleted a queue '.*-r' less than a minute ago.*try again in a minute"):
         engine.create("r", Options())

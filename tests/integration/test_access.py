@@ -101,7 +101,8 @@ def test_a_token_that_xml_cannot_carry(server: ServerProcess) -> None:
 
 
 def test_the_tenth_wrong_token(server: ServerProcess) -> None:
-    """It closes the connection with 429, whatever was right in between; what came behind it is not done."""
+    """The tenth wrong token closes the connection with 429, whatever was right in between; requests behind it are not
+    done."""
     with Caller(server) as caller:
         caller.send(*[authenticate("wrong")] * 9, authenticate("writer-token"), authenticate("wrong"), push("abc", "x"))
         assert [code(caller.line()) for _ in range(11)] == [*[401] * 9, 0, 429]
@@ -185,7 +186,7 @@ def test_a_token_that_is_replaced(server: ServerProcess, access: Path) -> None:
 
 
 def test_a_bad_file_changes_nothing(server: ServerProcess, access: Path) -> None:
-    """It is logged, without the hashes in it, and what was read before stays in use."""
+    """A bad file is logged, without the hashes in it, and the old state stays in use."""
     write_access(access, [principal("reader", reads=["abc"])])
     reload(server)
     assert "'reads', which is unknown" in server.log()
@@ -224,7 +225,8 @@ def test_open(tmp_path: Path) -> None:
 
 
 def test_check(tmp_path: Path, access: Path) -> None:
-    """It says what is in the files, listens nowhere and makes nothing; what is wrong is one line and exit code 1."""
+    """--check prints the contents of the files, listens nowhere and makes nothing; an error is one line and exit code
+    1."""
     root = tmp_path / "root"
     ended = run("--check", "--access", str(access), "--root", str(root), "--host", "0.0.0.0")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -21,7 +21,7 @@ def bus(server: ServerProcess) -> Iterator[BusProcess]:
 
 @contextlib.contextmanager
 def subscribed(server: ServerProcess, wire: Wire, bus: BusProcess, qid: str) -> Iterator[Wire]:
-    """Somebody else, subscribed to the queue, which is made if it is not there, with two messages in hand."""
+    """Another client, subscribed to the queue, which is made if missing, with two messages in hand."""
     wire.ask(new_queue(qid))
     wire.ask(push(qid, "precious"), push(qid, "also"))
     with Wire(bus) as subscriber:
@@ -43,7 +43,7 @@ def is_empty(wire: Wire, qid: str) -> bool:
 
 
 def goes_on(wire: Wire, subscriber: Wire, qid: str = "q") -> bool:
-    """Tells whether the one who did nothing wrong is served."""
+    """Tells whether a well-behaved client is served."""
     pushed = mids(wire.ask(push(qid, "new")))
     assert mids(subscriber.line()) == pushed
     return code(subscriber.ask(delete(qid, pushed[0]))) == 0
@@ -99,8 +99,8 @@ def test_bad_requests_of_the_bus(shared_server: ServerProcess, producer: Wire, s
 
 
 def test_half_a_document_and_silence(shared_server: ServerProcess, producer: Wire) -> None:
-    """--document-time: a document that has begun and does not end is 408, also one byte at a time, also of one who has
-    a subscription; whoever is silent stays."""
+    """--document-time: a document that has begun and does not end is 408, also one byte at a time, also of a
+    subscriber; a silent client stays."""
     producer.ask(new_queue("half"))
     with bus_serving(shared_server, "--document-time", "0.2") as bus, Wire(bus) as subscriber:
         assert code(subscriber.ask(subscribe("half", ack="client", name="n"))) == 0
@@ -145,7 +145,7 @@ def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: Bus
 
 
 def test_too_many_connections(shared_server: ServerProcess, producer: Wire) -> None:
-    """--max-connections: who is one too many gets 429 and the end; when somebody goes there is room again."""
+    """--max-connections: one client too many gets 429 and the end; when another one goes there is room again."""
     with (
         bus_serving(shared_server, "--max-connections", "4") as bus,
         subscribed(shared_server, producer, bus, "few") as subscriber,
@@ -174,7 +174,7 @@ def one_too_many(bus: BusProcess) -> None:
 
 
 def test_a_subscriber_that_sends_garbage(shared_server: ServerProcess, producer: Wire, shared_bus: BusProcess) -> None:
-    """A subscriber whose bytes become unreadable is told and closed; what it had in hand goes to another."""
+    """A subscriber whose bytes become unreadable gets an error and is closed; its messages go to another."""
     with subscribed(shared_server, producer, shared_bus, "read") as subscriber, Wire(shared_bus) as other:
         assert code(other.ask(subscribe("read", ack="client", name="n"))) == 0
         subscriber.send(b"\0garbage")

@@ -56,7 +56,7 @@ def test_a_loop() -> None:
 
 
 def test_without_ack() -> None:
-    """Nothing is sent for a message; deleting it by hand is a mistake that is said."""
+    """Without ack nothing is sent for a message; deleting it by hand raises an error."""
     seen: Seen = queue.SimpleQueue()
     with scripted(delivering(1, 2, seen=seen)) as server, bus_of(server) as bus:
         messages = bus.subscribe("q")
@@ -74,7 +74,7 @@ def test_without_ack() -> None:
 
 
 def test_no_queues() -> None:
-    """To subscribe to no queue is a mistake that every client says at once."""
+    """Every client refuses at once to subscribe to no queue."""
     for client in (BusClient(), AsyncBusClient(), QueueClient(), AsyncQueueClient()):
         with pytest.raises(ValueError, match="the queues to subscribe to are missing"):
             client.subscribe([])
@@ -116,7 +116,7 @@ def test_each_subscription_has_a_connection() -> None:
 
 def test_an_outage() -> None:
     """The loop goes on by itself when the bus is back, whatever ended it or was in its place; the message in hand is
-    not acknowledged any more. It is said once that it is gone, and once that it is back."""
+    not acknowledged any more. The log says once that the bus is gone, and once that it is back."""
     seen: Seen = queue.SimpleQueue()
     told: list[str] = []
     with scripted(*OUTAGE, delivering(3, seen=seen)) as server, bus_of(server, on_trouble=told.append) as bus:

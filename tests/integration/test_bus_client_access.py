@@ -92,7 +92,7 @@ def test_an_outage(server: ServerProcess, bus: BusProcess) -> None:
 
 @both
 def test_async(backend: str, server: ServerProcess, bus: BusProcess) -> None:
-    """The same for the async client."""
+    """The async client gets the same, and authenticates again after a restart."""
     qid = f"orders-{backend}"
     _push(server, qid, "one")
 

@@ -21,7 +21,7 @@ def abus_of(server: ScriptedServer, **options: object) -> AsyncBusClient:
 
 @both
 def test_an_async_loop(backend: str) -> None:
-    """The same with the async client."""
+    """A loop over the async client handles messages as one over the sync client."""
     seen: Seen = queue.SimpleQueue()
 
     async def main() -> None:
@@ -44,7 +44,7 @@ def test_an_async_loop(backend: str) -> None:
 
 @both
 def test_an_outage_of_an_async_loop(backend: str) -> None:
-    """The same with the async client, whose other tasks run meanwhile."""
+    """A loop over the async client survives an outage, and other tasks run meanwhile."""
     told: list[str] = []
 
     async def main() -> None:
@@ -60,7 +60,7 @@ def test_an_outage_of_an_async_loop(backend: str) -> None:
 
 @both
 def test_what_an_async_loop_raises(backend: str) -> None:
-    """The same with the async client; open() raises whatever reconnect says."""
+    """The async client raises the errors of the sync one; open() raises whatever reconnect says."""
 
     async def main() -> None:
         bus = abus_of(server)

@@ -54,7 +54,7 @@ def q(qid: str, dead: str, producer: Wire) -> str:
 
 
 def buried(producer: Wire, dead: str) -> str:
-    """The next dead letter, as a receive shows it."""
+    """Returns the next dead letter, as a receive shows it."""
     line = producer.ask(receive(dead, wait=LONG))
     assert mids(line), line
     return line
@@ -165,7 +165,7 @@ def test_a_name(connect: Connect, producer: Wire, q: str, dead: str) -> None:
 
 
 def test_what_nobody_got_does_not_count(connect: Connect, producer: Wire, q: str) -> None:
-    """Messages that waited in the bus for room were not received: whoever comes next gets them as new ones."""
+    """Messages that waited in the bus for room were not received: the next client gets them as new ones."""
     for name in ({}, {"name": "n"}):
         wire = connect(subscribe(q, ack="client", prefetch=1, **name))
         sent = [push_one(producer, q) for _ in range(3)]
@@ -202,7 +202,7 @@ def told(letter: GetMessage) -> tuple[str | None, int | None, int | None, str | 
 
 
 def test_the_sync_client(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
-    """It takes a receive back, and shows what a dead letter was."""
+    """The sync client takes a receive back, and shows the origin of a dead letter."""
     for_sync = push_one(producer, q)
     with BusClient(shared_bus.host, shared_bus.port) as bus:
         messages = bus.subscribe(q, ack=True)
@@ -217,7 +217,7 @@ def test_the_sync_client(shared_bus: BusProcess, producer: Wire, q: str, dead: s
 
 
 def test_the_async_client(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
-    """It does the same."""
+    """The async client does the same."""
     for_async = push_one(producer, q)
 
     async def release_all() -> GetMessage:

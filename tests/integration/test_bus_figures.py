@@ -96,7 +96,7 @@ def test_slow_subscribers(bus: BusProcess, watcher: QueueClient, producer: Wire,
 
 
 def test_rights(shared_server: ServerProcess, tmp_path: Path) -> None:
-    """A monitor may look, whoever may only read may not."""
+    """A monitor gets the figures, a principal with only `read` does not."""
     sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
     access = write_access(tmp_path / "access.toml", sections)
     with bus_serving(shared_server, "--access", str(access)) as bus:

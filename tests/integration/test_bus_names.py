@@ -82,7 +82,7 @@ def test_names_that_cannot_be(connect: Connect, q: str) -> None:
 
 
 def test_the_queue_behind_a_name_is_deleted(connect: Connect, producer: Wire, q: str) -> None:
-    """Deleting the queue itself ends the subscriptions of names too; what the name has stays, for who comes when
+    """Deleting the queue itself ends the subscriptions of names too; a name's messages stay for its next members when
     the queue is there again. Deleting both does no harm to others."""
     member = connect(subscribe(q, name="n", req="m", ack="client"))
     mid = push_one(producer, q, "kept")

@@ -68,7 +68,7 @@ def test_a_queue_of_the_bus_itself(connect: Connect) -> None:
 
 
 def test_one_of_several_queues_is_deleted(connect: Connect, producer: Wire, q: str) -> None:
-    """It leaves the subscription, which goes on with the others; with the last one it is over."""
+    """A deleted queue leaves the subscription, which goes on with the others; with the last one it ends."""
     others = [f"{q}-{letter}" for letter in "ab"]
     for name in others:
         producer.ask(new_queue(name))

@@ -61,8 +61,8 @@ def test_a_right_that_is_taken_away(bus: BusProcess, access: Path, producer: Wir
 
 
 def test_a_principal_that_is_gone(bus: BusProcess, access: Path, producer: Wire, q: str) -> None:
-    """It is nobody from then on, not even an anonymous client; with a token that is still there it is somebody
-    again."""
+    """A client whose principal is gone has no rights, not even the anonymous ones; with a valid token it has that
+    principal's."""
     with known(bus, "reader") as reader:
         assert code(reader.ask(subscribe(q, req="ends"))) == 0
         write_access(access, [OTHER, section("anonymous", read=["*"])])

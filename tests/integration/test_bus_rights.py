@@ -39,7 +39,7 @@ def closed_bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def public_bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusProcess]:
-    """The same, and everybody may read the queues whose names end with `-public`."""
+    """A bus with principals, where everybody may read the queues whose names end with `-public`."""
     path = tmp_path_factory.mktemp("public") / "access.toml"
     access = write_access(path, [*SECTIONS, section("anonymous", read=["*-public"])])
     with bus_serving(shared_server, "--access", str(access)) as bus:
@@ -195,7 +195,7 @@ def test_in_order(closed_bus: BusProcess, q: str) -> None:
 
 
 def test_ten_wrong_tokens(closed_bus: BusProcess) -> None:
-    """Then the connection is closed, with 429."""
+    """The tenth wrong token closes the connection, with 429."""
     with Wire(closed_bus) as wire:
         codes = [code(wire.ask(authenticate(f"{WRONG}-{number}"))) for number in range(10)]
         assert codes[:9] == [401] * 9
@@ -212,7 +212,7 @@ def test_without_an_access_file(shared_bus: BusProcess) -> None:
 
 
 def test_a_client_that_only_connects(public_bus: BusProcess, producer: Wire, q: str, public: str) -> None:
-    """It gets the messages of the queues that everybody may read, also of those that come to be monitored later, and
+    """A client that only connects gets the messages of the queues that everybody may read, also of later ones, and
     nothing else."""
     later = f"{q}-later-public"
     producer.ask(request("new-queue", f"<qid>{later}</qid>"))
@@ -244,7 +244,7 @@ def test_nobody_gets_nothing(closed_bus: BusProcess, producer: Wire, q: str) -> 
 
 
 def test_a_client_that_only_authenticates(closed_bus: BusProcess, producer: Wire, q: str) -> None:
-    """It has said something, so it is subscribed to nothing until it asks for it."""
+    """A client that only authenticates has sent something, so it is subscribed to nothing."""
     with known(closed_bus, "reader") as other, known(closed_bus, "reader") as quiet:
         assert code(other.ask(subscribe(q))) == 0
         assert not has_input(quiet, 0.5)  # longer than a client that has sent nothing is waited for

@@ -124,7 +124,8 @@ def test_several_queues(connect: Connect, producer: Wire, q: str) -> None:
 
 
 def test_what_was_there_before(connect: Connect, producer: Wire, q: str) -> None:
-    """With nobody subscribed messages stay in their queue; who comes gets them, oldest first, and then the new ones."""
+    """Without subscribers messages stay in their queue; the next subscriber gets them, oldest first, and then the new
+    ones."""
     sent = [push_one(producer, q, str(number)) for number in range(5)]
     assert stored(producer, q, "new") == sent
     wire = connect(subscribe(q))

@@ -80,8 +80,8 @@ def test_the_rights_that_the_page_names(closed_server: ServerProcess, token: Pat
 def test_a_policy_that_a_name_takes_over(
     tmp_path: Path, access: Path, closed_server: ServerProcess, token: Path
 ) -> None:
-    """The bus needs `configure` to a queue to see its policy, without which a name takes over none, and then `write` to
-    the dead-letter queue; a client whose name cannot be made is told why."""
+    """The bus needs `configure` to a queue to see its policy, without which a name copies none, and then `write` to the
+    dead-letter queue; a client whose name cannot be made gets the reason."""
     policy = request("set-queue", "<qid>orders</qid><options dead-letter='failed' max-receives='1'/>")
     own = request("get-queue", "<qid>bus:orders:{}</qid>")
     with bus_of(closed_server, token) as bus, Wire(bus) as wire, known(closed_server, "ops") as ops:

@@ -172,7 +172,7 @@ def test_batch(client: QueueClient, claimed: str) -> None:
 
 @both
 def test_async(backend: str, shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
-    """The same methods."""
+    """The async client has the same methods for claims and batches."""
 
     async def main() -> list[bytes]:
         async with AsyncQueueClient(shared_server.host, shared_server.port, timeout=20) as other:

@@ -85,7 +85,7 @@ def test_who_gets_what(guarded: ServerProcess) -> None:
 
 @both
 def test_who_gets_what_async(backend: str, guarded: ServerProcess) -> None:
-    """The same for async clients, on each of their connections."""
+    """Async clients get the same, on each of their connections."""
 
     async def main() -> None:
         async with AsyncQueueClient(

@@ -74,7 +74,7 @@ def test_many_tasks_open_one_connection(backend: str) -> None:
 
 @both
 def test_a_receive_that_waits_holds_up_nobody(backend: str) -> None:
-    """It has a connection of its own, which is used again by the next one; calls go on meanwhile."""
+    """A waiting receive has a connection of its own, which the next one uses again; calls go on meanwhile."""
     go_on = threading.Event()
 
     asked = threading.Event()

@@ -76,8 +76,8 @@ def test_pipelined_not_one_by_one(backend: str) -> None:
 
 @both
 def test_the_reader_is_cancelled_while_others_wait(backend: str) -> None:
-    """When the task that reads for all is cancelled, another one reads on: nobody's answer is lost, and the answer to
-    the cancelled call is dropped."""
+    """When the task that reads for all is cancelled, another one reads on: no answer is lost, and the answer to the
+    cancelled call is dropped."""
     go_on = threading.Event()
 
     def script(conversation: Conversation) -> None:

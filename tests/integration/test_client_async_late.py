@@ -166,7 +166,7 @@ def test_a_server_that_does_not_read(backend: str) -> None:
     ],
 )
 def test_the_stream_breaks(backend: str, how: Callable[[Conversation, bytes], None], text: str) -> None:
-    """When the stream ends or cannot be read, everybody who waits gets ServerUnavailable, each one of its own."""
+    """When the stream ends or cannot be read, every waiting call raises a ServerUnavailable of its own."""
 
     def script(conversation: Conversation) -> None:
         requests = [conversation.read() for _ in range(3)]

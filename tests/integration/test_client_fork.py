@@ -161,7 +161,7 @@ def test_parent_and_child_at_the_same_time(kind: str, shared_server: ServerProce
 
 @pytest.mark.parametrize("kind", ["sync", "trio", "asyncio"])
 def test_parent_and_child_over_tls(kind: str, tls_server: ServerProcess) -> None:
-    """The same over TLS: the child says nothing in the session of the parent, not even that it ends."""
+    """Parent and child use one client over TLS: the child sends nothing in the parent's session, not even its end."""
     ca = authority().cert
     with QueueClient("localhost", tls_server.port, tls=ca) as client:
         client.new_queue("parent", exist_ok=True)
@@ -202,8 +202,8 @@ def test_a_thread_that_waits_as_its_process_forks() -> None:
     [("queue", ""), ("bus", ""), *((kind, each) for kind in ("aqueue", "abus") for each in ("trio", "asyncio"))],
 )
 def test_a_subscription_over_a_fork(kind: str, backend: str) -> None:
-    """In the child a subscription of the parent raises OtherProcess, and nothing is said for it, whatever is called;
-    in the parent it goes on."""
+    """In the child a subscription of the parent raises OtherProcess, and sends nothing, whatever is called; in the
+    parent it goes on."""
     seen: Seen = queue.SimpleQueue()
     with scripted(delivering(1, 2, seen=seen)) as server, started(_SUBSCRIBED, kind, server, backend) as parent:
         output, _ = parent.communicate(timeout=2 * GIVE_UP)

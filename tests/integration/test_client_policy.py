@@ -68,7 +68,7 @@ def test_the_sync_client() -> None:
 
 @both
 def test_the_async_client(backend: str) -> None:
-    """The same through the async client."""
+    """Each method of the async client sends its request, and a dead letter knows where it comes from."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     async def main() -> None:

@@ -152,7 +152,7 @@ def test_an_answer_over_the_bound(wait: float, client: QueueClient, qid: str) ->
 @both
 @pytest.mark.parametrize("wait", [0, 5])
 def test_an_async_answer_over_the_bound(backend: str, wait: float, client: QueueClient, qid: str) -> None:
-    """The same with the async client."""
+    """With the async client too, messages in an answer that is longer than max_document go back."""
     client.push_many(qid, [b"<&" * 30_000] * 3)
 
     async def main() -> None:

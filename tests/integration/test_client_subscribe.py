@@ -52,7 +52,7 @@ def aclient(server: ScriptedServer) -> AsyncQueueClient:
 
 
 def check_end(end: list[Message], *left: int) -> None:
-    """It was ended first, and what was not taken given back then."""
+    """Checks that the subscription was ended first, and messages that were not taken were given back then."""
     unsubscribe, *releases = end
     assert isinstance(unsubscribe, Unsubscribe)
     assert [message.mid for message in releases if isinstance(message, ReleaseMessage)] == list(left)
@@ -81,7 +81,7 @@ def test_calls_inside_the_loop() -> None:
 
 @both
 def test_calls_inside_the_async_loop(backend: str) -> None:
-    """The same with the async client, in an `async with`."""
+    """With the async client too, in an `async with`, messages come in order, and a break gives back the rest."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_the_server_ends_a_subscription() -> None:
 
 @both
 def test_the_server_ends_an_async_subscription(backend: str) -> None:
-    """The same with the async client."""
+    """With the async client too, an error with the subscription's req ends the loop, and the client works on."""
 
     async def main() -> None:
         async with aclient(server) as client:
@@ -191,7 +191,7 @@ def test_the_server_ends_an_async_subscription(backend: str) -> None:
 
 
 def test_the_connection_ends() -> None:
-    """When the connection breaks, the loop is told, and the next call connects afresh."""
+    """When the connection breaks, the loop raises, and the next call connects afresh."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read())

@@ -84,7 +84,8 @@ def test_records_without_data() -> None:
 
 @both
 def test_records_without_data_async(backend: str) -> None:
-    """The same for async clients."""
+    """Async clients too keep their connection when session tickets come, and take another one after the end of the
+    session."""
 
     async def main() -> None:
         with scripted(healthy, context=serving_context()) as server:

@@ -106,7 +106,7 @@ def test_what_a_server_delays(path: Path) -> None:
 
 
 def test_a_directory_that_is_purged_while_it_is_looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layout is told though the intermediate directory is gone when it is opened: it was empty."""
+    """The layout is recognized though the intermediate directory is gone when it is opened: it was empty."""
     (path / "00000001").mkdir(parents=True)
     scandir = os.scandir
 
@@ -227,7 +227,7 @@ def test_wrong_usage(
 
 
 def test_size_that_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
-    """The bound is told, which itself is fine."""
+    """The error names the bound, which itself is accepted."""
     with pytest.raises(SystemExit, match="2"):
         main(["pump", "q", "--size", "99999999999"])
     assert "--size: at most 1073741824 bytes (1 GiB) are possible, not 99999999999\n" in capsys.readouterr().err

@@ -218,7 +218,7 @@ def test_what_the_reader_did_not_take(shared_server: ServerProcess, client: Queu
 
 
 def test_messages_lost_to_another(qs: Run, client: QueueClient, qid: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that somebody else received before it could be deleted is not deleted, and that is said."""
+    """A message that another client received before it could be deleted is not deleted, and the command says so."""
     mid = client.push(qid, "x")
     flush = command_output.Output.flush
 

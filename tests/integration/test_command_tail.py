@@ -172,7 +172,7 @@ def test_a_queue_server(qs: Run) -> None:
 
 
 def test_a_bus_that_waits_for_its_server(qs: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subscription that is not taken soon is said once, and waited for; with --timeout only for so long."""
+    """The command says once that a subscription is late, and waits; with --timeout only for so long."""
     told = threading.Event()
 
     def script(conversation: Conversation) -> None:

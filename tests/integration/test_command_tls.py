@@ -1,4 +1,4 @@
-"""`qs` with TLS and tokens: flags, variables, what is said when something is wrong, and that no token is shown."""
+"""`qs` with TLS and tokens: flags, variables, errors, and that no token is shown."""
 
 import hashlib
 import json
@@ -175,7 +175,7 @@ def test_a_new_token(qs: Run) -> None:
 
 
 def test_the_process_list(tmp_path: Path) -> None:
-    """Nobody who lists processes sees the token of one."""
+    """A list of processes shows no token."""
     path = tmp_path / "token"
     path.touch(0o600)
     path.write_text(SECRET)

@@ -188,7 +188,7 @@ def test_lost_races(shared: Shared, what: str) -> None:
 
 
 def test_a_lock_that_is_lost_at_the_last_moment(shared: Shared) -> None:
-    """Somebody locks the element just before we do: it is theirs, and its count of receives is as it was."""
+    """If another program locks the element just before us, it is theirs, and its count of receives is as it was."""
     name = shared.foreign.add(b"x")
     shared.engine.refresh()
     queue: Any = shared.engine._queues["q"]

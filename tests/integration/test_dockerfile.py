@@ -62,7 +62,7 @@ def test_what_the_image_is() -> None:
 
 
 def test_the_health_check(tmp_path: Path) -> None:
-    """It succeeds while the server answers, and fails when nothing does, before the time that it has is over."""
+    """The health check succeeds while the server answers, and fails in time when nothing does."""
     options, command = the_only("HEALTHCHECK").split(" CMD ")
     program, *words = json.loads(command)
     seconds = float(re.search(r"--timeout=(\d+)s", options)[1])  # type: ignore[index]

@@ -27,7 +27,7 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
 
     def run(self, program: str, *words: object, **options: object) -> subprocess.CompletedProcess[str]:
-        """Runs one of its programs, as a user who has no checkout."""
+        """Runs an installed program, as a user without a checkout does."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "QS_"))}
         variables["PATH"] = f"{self.folder / 'bin'}:{variables['PATH']}"
         command = [str(self.folder / "bin" / program), *map(str, words)]
@@ -65,8 +65,8 @@ def _built(fresh: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.mark.long  # 2 min for both, with a network: wheel, sdist and two environments are made
 def test_the_wheel_is_complete(built: dict[str, Path]) -> None:
-    """It has every module and data file of the packages and nothing else, whether it is built from the checkout or from
-    the sdist. Takes about 40 s with what it needs, from a registry nearby."""
+    """The wheel has every module and data file of the packages and nothing else, built from the checkout or from the
+    sdist. Takes about 40 s with what it needs, from a registry nearby."""
     names = {kind: sorted(zipfile.ZipFile(built[kind]).namelist()) for kind in ("wheel", "from sdist")}
     assert names["wheel"] == names["from sdist"]
     assert not set(FILES) - set(names["wheel"])

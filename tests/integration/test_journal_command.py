@@ -126,7 +126,7 @@ def test_a_journal_that_is_whole(killed: Path) -> None:
 
 
 def test_a_torn_end(killed: Path) -> None:
-    """It stops no start: check says so, and exits with 0."""
+    """A torn end stops no start: check reports it, and exits with 0."""
     directory = f"{killed}/.journal"
     path = Path(directory) / f"{numbers_in(directory, Disk())[-1]:016d}.segment"
     flip(path, len(path.read_bytes().rstrip(b"\0")) - 1, 0)
@@ -244,7 +244,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_the_root_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what it is."""
+    """The error says that the root is a file."""
     file = tmp_path / "file"
     file.write_text("")
     says = f"queue-journal.py: {file} is a file; --root names the directory of the queues\n"

@@ -15,7 +15,7 @@ from support.wakeups import settled
 
 
 def test_too_many_clients(tmp_path: Path) -> None:
-    """--max-connections: one more is told 429, whether it has sent something or not; the others are served."""
+    """--max-connections: one client too many gets 429, whether it has sent something or not; the others are served."""
     two_at_most = (*FAST, "--max-connections", "2")
     with serving(tmp_path / "root", *two_at_most) as server, Wire(server) as one, Wire(server) as two:
         assert "<ping/>" in one.ask(PING)

@@ -109,7 +109,7 @@ def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_flags_of_the_process(tmp_path: Path) -> None:
-    """The same for the process: nothing is created."""
+    """A wrong flag of the process ends it in the same way, and nothing is created."""
     exit_code, out, error = start_that_fails("--root", str(tmp_path / "root"), "--port", "nine")
     assert (exit_code, out) == (2, "")
     assert "Traceback" not in error
@@ -162,7 +162,8 @@ def ipv6() -> bool:
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_a_graceful_stop(tmp_path: Path, sig: int) -> None:
-    """On SIGTERM and SIGINT: who waits gets an empty answer, the idle 503, then the end; exit code 0, nothing lost."""
+    """On SIGTERM and SIGINT a waiting receive gets an empty answer, an idle client 503, then the end; exit code 0,
+    nothing lost."""
     with serving(tmp_path / "root", *FAST) as server, Wire(server) as idle, Wire(server) as waiting:
         assert "<ping/>" in idle.ask(PING)
         waiting.ask(new_queue("q"))

@@ -93,7 +93,7 @@ def test_a_full_disk(small_disk: Path, durability: str) -> None:
     ("small_disk", "durability"), [("512k", "always"), ("1m", "none"), ("4m", "always")], indirect=["small_disk"]
 )
 def test_a_full_disk_and_the_journal(small_disk: Path, durability: str) -> None:
-    """The same with a journal: what is acknowledged makes room once segments are compacted."""
+    """On a full disk, a journal refuses pushes; acknowledged messages make room once segments are compacted."""
     root = small_disk / "root"
     flags = ("--durability", durability)
     with serving(root, *flags) as server, Wire(server) as wire:
@@ -139,7 +139,7 @@ def test_the_root_vanishes(tmp_path: Path) -> None:
 
 
 def test_two_servers_share_a_queue(tmp_path: Path) -> None:
-    """Two servers on one root: what is pushed at one wakes who waits at the other, and nothing is given twice."""
+    """Of two servers on one root, a push at one wakes a receive that waits at the other, and nothing is given twice."""
     root = tmp_path / "root"
     flags = (*FAST, "--storage", "files")
     with serving(root, *flags) as one, serving(root, *flags) as two, Wire(one) as first, Wire(two) as second:
@@ -179,8 +179,8 @@ manager.close()
 
 @pytest.mark.parametrize("storage", ["files", "journal"])
 def test_a_vsqs_process_publishes(tmp_path: Path, storage: str) -> None:
-    """The original vsqs publishes into a directory that is being served, and that wakes who waits there; it sees it
-    gone once it is deleted here: at once, or when a server with a journal has stopped."""
+    """The original vsqs publishes into a directory that is being served, and wakes a waiting receive; it sees the
+    message gone once it is deleted here: at once, or when a server with a journal has stopped."""
     pytest.importorskip("vsqs")
     with serving(tmp_path / "root", *FAST, "--storage", storage) as server, Wire(server) as wire:
         wire.ask(new_queue("q"))

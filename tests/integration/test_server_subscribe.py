@@ -85,7 +85,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("storage", ["journal", "files"])
 def test_a_graceful_stop_with_subscribers(tmp_path: Path, storage: str) -> None:
-    """On SIGTERM a subscriber is told 503 and closed; what it had not acknowledged is ready at the next start."""
+    """On SIGTERM a subscriber gets 503 and the end; unacknowledged messages are ready at the next start."""
     with serving(tmp_path / "root", "--storage", storage) as server, Wire(server) as wire:
         wire.ask(new_queue("q"))
         a, b = mids(wire.ask(push_list("q", "a", "b")))

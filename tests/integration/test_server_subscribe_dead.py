@@ -30,8 +30,8 @@ def work(server: ServerProcess) -> list[str]:
 
 
 def test_a_message_that_kills_its_subscribers(tmp_path: Path) -> None:
-    """It kills as many as its queue allows, and lies in the dead-letter queue when the last one has gone; what comes
-    after it is handled."""
+    """A message that kills its subscribers kills as many as its queue allows, and is then in the dead-letter queue;
+    later messages are handled."""
     with serving(tmp_path / "root", *FAST) as server, Wire(server) as wire:
         wire.ask(new_queue("dead"))
         wire.ask(new_queue("jobs", "<options dead-letter='dead' max-receives='3'/>"))
@@ -54,8 +54,8 @@ def paused(wire: Wire) -> tuple[bool, bool]:
 
 
 def test_a_paused_queue_feeds_no_subscriber(tmp_path: Path) -> None:
-    """It says so, takes pushes, and feeds again once it is resumed; also when the server was killed meanwhile, and what
-    a subscriber held is ready again."""
+    """A paused queue says so, takes pushes, and feeds subscribers again once it is resumed; also when the server was
+    killed meanwhile, and what a subscriber held is ready again."""
     root = tmp_path / "root"
     server = ServerProcess(root, "--durability", "always")
     try:

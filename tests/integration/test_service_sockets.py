@@ -36,7 +36,8 @@ def ping(port: int, host: str = "127.0.0.1") -> str:
 
 
 def test_the_server(tmp_path: Path, port: socket.socket) -> None:
-    """It uses the socket that it is given, says where that is, and opens none of its own, whatever --port says."""
+    """The server uses the socket that it is given, prints its address, and opens none of its own, whatever --port
+    says."""
     with socket.create_server(("127.0.0.1", 0)) as other, played_systemd(tmp_path, [port]) as systemd:
         systemd.start(server(tmp_path, "--port", str(number(other))))
         systemd.until("READY")

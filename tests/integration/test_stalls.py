@@ -44,8 +44,8 @@ def test_a_bus_that_stalls(shared_server: ServerProcess, producer: Wire, queues:
 def test_one_that_speaks_late(
     shared_server: ServerProcess, producer: Wire, queues: tuple[str, str], subscribes: bool
 ) -> None:
-    """A client that was taken for silent and then speaks gets nothing more that it did not ask for; what it got
-    unasked goes back to its queue, whole, for whoever asks for that."""
+    """A client that was taken for silent and then sends something gets nothing more unasked; its unasked messages go
+    back to their queue, whole, for other clients."""
     q, other = queues
     with bus_serving(shared_server, "-q", ",".join(queues)) as bus, Wire(bus) as late:
         unasked = mids(producer.ask(push_list(other, *map(str, range(COUNT)))))

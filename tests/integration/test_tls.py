@@ -84,7 +84,7 @@ def test_no_tls(secure: Listening) -> None:
 
 
 def test_the_log_of_handshakes(secure: Listening) -> None:
-    """With -vv, a line says who was refused, and why."""
+    """With -vv, a line names each refused client, and the reason."""
     with secure.connect() as connected:
         port = connected.getsockname()[1]
         connected.sendall(b"GET")
@@ -107,7 +107,7 @@ def test_what_the_client_does_not_accept(secure: Listening, tmp_path: Path) -> N
 
 
 def test_renegotiation(secure: Listening) -> None:
-    """A client of TLS 1.2 that wants another handshake is told no."""
+    """A renegotiation of a TLS 1.2 client is refused."""
     client = OpenSslClient(secure, "-tls1_2", "-CAfile", authority().cert)
     client.ask("R\n")
     code, said = client.end()
@@ -139,7 +139,7 @@ def test_an_oversized_record(secure: Listening) -> None:
 
 
 def test_tls_on_the_plain_port(shared_server: ServerProcess) -> None:
-    """A TLS client on a port without TLS is told in XML that it is none, and the port serves on."""
+    """A TLS client on a port without TLS gets an error in XML, and the port serves on."""
     answer = speak_raw(shared_server, hello((3, 3)))
     assert b'type="error"' in answer
     assert b"400" in answer

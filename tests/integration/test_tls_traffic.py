@@ -85,7 +85,7 @@ def test_a_slow_reader(secure: ServerProcess) -> None:
 
 
 def test_too_many_clients(tmp_path: Path) -> None:
-    """Handshakes that are not complete take no client's place; one client too many is told 429."""
+    """Incomplete handshakes take no client's place; one client too many gets 429."""
     flags = (*FAST, *tls_flags(), "--max-connections", "2")
     with serving(tmp_path / "root", *flags) as server, contextlib.ExitStack() as stack:
         for _ in range(10):

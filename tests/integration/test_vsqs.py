@@ -172,8 +172,8 @@ def test_directories_that_are_queues(tmp_path: Path) -> None:
 
 
 def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
-    """While a server has a queue in its journal the library refuses it, says which storage that is and what to do, and
-    changes nothing; but for publishing, if nothing else is wanted. A queue of files beside it is nobody's alone."""
+    """The library refuses a queue of a running server's journal, except for publishing alone, names its storage and
+    says what to do, and changes nothing. Queues of files beside it can be used."""
     path = server.root / "q"
     manager = queue.QueueManager(server.root)
     for opened in (lambda: queue.Queue(path), lambda: queue.Queue(path, create=True), lambda: manager.get_queue("q")):

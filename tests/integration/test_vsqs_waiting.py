@@ -1,4 +1,4 @@
-"""Queues as a library: who waits for a message or for room, what ends the wait, and many threads at once."""
+"""Queues as a library: waits for a message or for room, what ends them, and many threads at once."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ LONG = 20
 
 
 class Attentive(threading.Condition):
-    """Knows which threads have begun to wait. Whoever gets the lock after that finds them waiting."""
+    """Knows which threads have begun to wait: the next holder of the lock finds them waiting."""
 
     def __init__(self) -> None:
         super().__init__(threading.RLock())

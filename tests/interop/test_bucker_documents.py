@@ -104,7 +104,7 @@ class Early:
         return root
 
     def read(self) -> bytes:
-        """The next document, with the end of its line."""
+        """Returns the next document, with the end of its line."""
         line = self.lines.readline()
         if self.style("", "", "").endswith("\r\n\r\n"):
             assert self.lines.readline() == b"\r\n"

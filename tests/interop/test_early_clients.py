@@ -1,8 +1,7 @@
-"""The early clients of bucker, over real sockets, with the bytes that they send.
+"""The early clients of bucker, over real sockets, with the bytes that they send, written and read without qs.
 
-They split what they read at CR LF CR LF and see nothing before it has come, put `op` last, send ids of their own where
-none is asked for, and look for the ids of `list-messages` in `m` alone. Nothing of qs is used to write or to read what
-they do.
+They split what they read at CR LF CR LF, put `op` last, send ids of their own where none is asked for, and look for the
+ids of `list-messages` in `m` alone.
 """
 
 import signal

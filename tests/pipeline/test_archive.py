@@ -107,7 +107,7 @@ def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callab
 
 
 def test_a_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
-    """It cannot be a string. As nothing was written then, the same archive takes it as bytes."""
+    """A payload that is no text cannot be a string. As nothing was written then, the same archive takes it as bytes."""
     queue.push(b"\xff")
     with pytest.raises(BadMessageError):
         run(body="string")

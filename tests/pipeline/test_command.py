@@ -1,4 +1,4 @@
-"""`qs-pipeline` at a shell, as far as it goes without Spark: arguments, help, and what is said of what is missing."""
+"""`qs-pipeline` at a shell, as far as it goes without Spark: arguments, help, and errors about what is missing."""
 
 import io
 import os
@@ -23,7 +23,7 @@ KINDS = [each for each in vars(errors).values() if isinstance(each, type) and is
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Returns what is said when these are wrong."""
+    """Returns the error for wrong arguments."""
     with pytest.raises(SystemExit) as ended:
         parse(arguments)
     assert ended.value.code == 2
@@ -186,7 +186,7 @@ def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
 
 
 def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's mistake is told as such."""
+    """An error in a variable names the variable."""
     monkeypatch.setenv("QS_SERVER", "host:port")
     assert "QS_SERVER: 'host:port' is not HOST:PORT" in refusal(capsys, "archive", "a", "--to", "d")
 
@@ -265,7 +265,7 @@ class Clock:
 
 
 def test_progress_on_a_terminal_is_one_line() -> None:
-    """It is written anew, not for every batch, and taken away at the end."""
+    """Progress is one line, written anew, not for every batch, and removed at the end."""
     stream, clock = io.StringIO(), Clock()
     line = ProgressLine(stream, terminal=True, verbose=False, clock=clock)
     for batch in range(3):

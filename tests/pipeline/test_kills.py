@@ -58,7 +58,8 @@ def kill_archive(tmp_path: Path, kinds: Sequence[str], seed: int) -> int:
 
 
 def kill_route(tmp_path: Path, kinds: Sequence[str], seed: int) -> int:
-    """The same with a route to two queues: every third message is one of those for errors."""
+    """Kills a route to two queues: every third message is one of those for errors. Returns how many messages there
+    were."""
     print(f"seed {seed}; repeat with QS_PIPELINE_KILL_SEED={seed}")
     log, sql = tmp_path / "job.log", tmp_path / "query.sql"
     sql.write_text("SELECT mid, IF(body LIKE '%3%', NULL, body) AS body FROM messages")

@@ -83,7 +83,7 @@ EXPECTED = [
 
 
 def test_all_of_it_in_order(queue: SparkQueue, run: Run, archived: Path) -> None:
-    """By the time of the push, over all queues. Done once; again only when that is asked for."""
+    """Messages are replayed by the time of the push, over all queues, once; again only on request."""
     assert run() == Replayed(120, 0, 120)
     assert queue.bodies() == EXPECTED
     with pytest.raises(UsageError, match="--again"):

@@ -182,7 +182,7 @@ def test_what_stands_out(by_hand: Made) -> None:
 
 
 def test_the_page(by_hand: Made) -> None:
-    """It says what was left out and where, shows every plot, and takes nothing that a queue is called for its own."""
+    """The page says what was left out and where, shows every plot, and takes no queue's name for markup."""
     page = (by_hand.folder / "index.html").read_text(encoding="utf-8")
     assert "6 lines of the record are no events, and left out" in page
     assert "history-20251121T100000.000000Z-00000001.jsonl (6)" in page

@@ -83,8 +83,8 @@ def test_without_a_queue_for_errors_a_null_ends_the_job(queue: SparkQueue, out: 
 
 @pytest.mark.long
 def test_a_message_that_is_no_text(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
-    """It is named. With a queue for errors it goes there, also when the query leaves it out; what it makes another
-    message of is pushed."""
+    """The error names a message that is no text. With a queue for errors it goes there, also when the query leaves it
+    out; a result row of it is pushed."""
     mids = queue.push("a", b"\xff", b"\xfe")
     with pytest.raises(
         BadMessageError, match=f"message ({mids[1]}|{mids[2]}) of the queue {queue.name} is no UTF-8.*--errors"
@@ -179,14 +179,14 @@ def test_a_wrong_query_is_told_in_one_line(
     ],
 )
 def test_with_errors_a_query_has_to_say_more(spark: SparkSession, sql: str, said: str) -> None:
-    """Whose payload goes there, and that always."""
+    """With --errors, the query must return the mid."""
     with pytest.raises(BadQueryError, match=said):
         Query(spark, sql, with_errors=True)
 
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
-    """It is an error: nobody knows which payload is meant."""
+    """A NULL body of an unknown message is an error: nobody knows which payload is meant."""
     queue.push("1")
     with pytest.raises(BadQueryError, match="no message of the batch"):
         run("SELECT mid + 1 AS mid, CAST(NULL AS STRING) AS body FROM messages", errors=bad.name)
@@ -211,7 +211,7 @@ def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, 
 
 
 def test_where_the_state_is_by_default() -> None:
-    """By server and queue, in the user's state directory."""
+    """The state is in the user's state directory by default, by server and queue."""
     place = default_state("h:1", "a", {"XDG_STATE_HOME": "/s"})
     assert place.startswith("/s/qs-pipeline/route-")
     assert place == default_state("h:1", "a", {"XDG_STATE_HOME": "/s"})

@@ -26,7 +26,7 @@ def numbered(queue: SparkQueue, count: int, partitions: int) -> DataFrame:
 
 
 def sometimes_failing(frame: DataFrame) -> DataFrame:
-    """The same rows; a third of the tasks fail at their first attempt, after they have written some."""
+    """The rows of `numbered`; a third of the tasks fail at their first attempt, after they have written some."""
 
     @udf("string", useArrow=False)
     def dying(body: str) -> str:

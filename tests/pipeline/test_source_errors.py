@@ -1,4 +1,4 @@
-"""Tests what is said when options, addresses or messages are wrong, and what a server's restart does to a query."""
+"""The errors for wrong options, addresses or messages, and a query over a server's restart."""
 
 import queue as queues
 import socket
@@ -67,7 +67,7 @@ def test_no_server(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
-    """It is named by its mid."""
+    """The error names the mid of the message that is no text."""
     mids = queue.push("a", b"\xff", "b")
     error = _reading(queue, bodyType="string")
     assert isinstance(error, BadMessageError)
@@ -76,7 +76,7 @@ def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # seconds, on two cores
 def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
-    """It is said that the source has its own."""
+    """The error says that the source has its own schema."""
     with pytest.raises(PySparkException) as raised:
         queue.spark.read.format("qs").schema("a INT").options(**queue.options()).load().collect()
     error = told(raised.value)

@@ -62,7 +62,7 @@ class Member:
 
 
 class Model:
-    """The server, which keeps what the bus has not deleted, and everybody who has ever come."""
+    """The server, which keeps what the bus has not deleted, and all clients so far."""
 
     def __init__(self, world: World, *, named: bool, most: int | None) -> None:
         """most: the max-receives of the queues, None for none."""
@@ -159,7 +159,7 @@ class Model:
         self.connected = True
 
     def steal(self, which: int) -> None:
-        """Somebody else takes a visible message from the queue for good."""
+        """Takes a visible message from the queue for good, as another consumer."""
         visible = [mid for mid, message in self.stored[self.q].items() if not message.out]
         if visible:
             del self.stored[self.q][visible[which % len(visible)]]

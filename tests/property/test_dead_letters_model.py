@@ -289,7 +289,7 @@ class FilesMachine(DeadLettersMachine):
 
     @rule(pick=PICKS)
     def a_commit_that_fails(self, pick: int) -> None:
-        """The next one covers what was done."""
+        """The next commit covers what was done."""
         self.redrive("dead", None, 1 + pick % 3)
         self.disk.arm(1, errno.ENOSPC, "fsync")
         with contextlib.suppress(OSError):

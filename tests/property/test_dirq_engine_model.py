@@ -47,7 +47,7 @@ class SimpleMachine(CrashingMachine):
 
     @rule(target=mids, payload=st.binary(max_size=9))
     def foreign_add_earlier(self, payload: bytes) -> int:
-        """By a program whose clock is behind."""
+        """Adds an element as a program whose clock is behind."""
         place = self.foreign.add(payload)
         mid = mid_at(next(self.earlier), 5)
         path = Path(self.root) / "q"

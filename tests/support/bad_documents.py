@@ -110,8 +110,8 @@ _AT_LEISURE = ("spare", "next", "reserve", "reserve-next")
 
 
 def state(wire: Wire, root: Path) -> tuple[list[str], str]:
-    """Every name in the root directory but those of files that the journal makes at leisure, and every message as a
-    client sees it."""
+    """Returns every name in the root directory except those of files that the journal's upkeep makes, and every message
+    as a client sees it."""
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name not in _AT_LEISURE)
     listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
     found = [

@@ -1,8 +1,7 @@
-"""A systemd of its own, in namespaces, that runs the units of packaging/ with this checkout. Needs root on Linux.
+"""Runs the units of packaging/ with this checkout in a systemd of its own, in namespaces. Needs root on Linux.
 
-It is process 1 of its processes, with file systems, host name and control groups of its own, and nothing but the units
-that are given to it. What it mounts over /etc, /opt and /var/lib is gone with it. It may not change the kernel's
-settings.
+It is process 1 there, with its own file systems, host name and control groups, and only the given units. Its mounts
+over /etc, /opt and /var/lib are gone with it. It may not change the kernel's settings.
 """
 
 import contextlib

@@ -122,7 +122,7 @@ class Session:
         return message.mid
 
     def upkeep(self) -> None:
-        """All that is to be done at leisure is done, as far as it concerns this journal."""
+        """Does all upkeep of this journal."""
         for _ in range(100):
             due = self.engine.effects().next_upkeep
             if due is None or due > self.clock.now:

@@ -32,7 +32,7 @@ class Where:
 
 
 class Journal:
-    """The payloads that arrived, each as often as it did, whoever of several took it."""
+    """The payloads that arrived, each as often as it did, at any of several clients."""
 
     def __init__(self, name: str, queues: tuple[str, ...]) -> None:
         self.name = name
@@ -194,7 +194,7 @@ class Publisher(threading.Thread):
         self._closed = False
 
     def resume(self, most: int) -> None:
-        """It may push that many batches."""
+        """Lets it push that many batches."""
         self._left = most
         self._idle.clear()
         self._go.set()

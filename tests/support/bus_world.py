@@ -202,7 +202,7 @@ class World:
         return found
 
     def check(self, what: str) -> None:
-        """The queues are empty: everything was deleted. So everybody who is to have it has it."""
+        """Checks that the queues are empty: everything was deleted, so every client has what it is to have."""
         missing = self._missing()
         assert missing == {}, f"{what}: deleted, and not handled: {missing}\n{self.logs()}"
         sent = {p for publisher in self.publishers for p in (*publisher.answered, *publisher.unanswered)}

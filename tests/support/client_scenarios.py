@@ -49,7 +49,7 @@ def answer_of(request: Message | None, payload: bytes = b"x") -> bytes:
 
 
 def healthy(conversation: Conversation) -> None:
-    """Gives a message to whoever asks, and answers whatever else comes."""
+    """Answers every request, a receive with a message."""
     with contextlib.suppress(ConnectionError):
         while (request := conversation.read()) is not None:
             if isinstance(request, Subscribe | ReceiveMessage):

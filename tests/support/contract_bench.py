@@ -131,7 +131,7 @@ class PassingClock(ManualClock):
         return micros()
 
     def tick(self) -> None:
-        """It does so by itself."""
+        """Does nothing: the storage does it by itself."""
 
     @property
     def now(self) -> int:

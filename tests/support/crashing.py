@@ -165,7 +165,7 @@ class Place:
         return found
 
     def upkeep(self) -> bool:
-        """Does a piece of what is to be done at leisure, and commits. Whether there was anything."""
+        """Does a piece of upkeep, and commits. Returns whether there was any."""
         due = self.engine.effects().next_upkeep
         if due is None or due > self.clock.now:
             return False
@@ -201,13 +201,13 @@ class Place:
 
     @property
     def idles(self) -> bool:
-        """True if whoever asks when there is something to do at leisure is told to wait."""
+        """Tells whether the engine says that there is no upkeep to do now."""
         due = self.engine.effects().next_upkeep
         return due is None or due > self.clock.now
 
 
 def places(root: Path) -> Iterator[Place]:
-    """For a fixture: a place that is left as after a crash."""
+    """Yields, for a fixture, a place that is left as after a crash."""
     place = Place(root / "root")
     yield place
     place.leave()

@@ -48,7 +48,7 @@ class CutProxy:
         self._ask(lambda: self._set_frozen(True))
 
     def thaw(self) -> None:
-        """It goes on where it stopped."""
+        """Goes on where it stopped."""
         self._ask(lambda: self._set_frozen(False))
 
     def reset(self) -> None:

@@ -66,7 +66,7 @@ def start(*words: object, **options: Any) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]", sig: int | None = None) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one that ends, or is told to by a signal."""
+    """Returns exit code, stdout and stderr of a process that ends, or is ended by a signal."""
     if sig is not None:
         process.send_signal(sig)
     out, err = process.communicate(timeout=WITHIN)

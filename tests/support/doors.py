@@ -42,7 +42,7 @@ class Doors:
         made.rename(self.path / str(name))
 
     def step(self) -> bool:
-        """One piece of what the engine does at leisure. Whether there was anything to do now."""
+        """Does a piece of the engine's upkeep. Returns whether there was anything to do now."""
         due = self.engine.effects().next_upkeep
         if due is None or due > self.clock():
             return False

@@ -34,7 +34,7 @@ def count(bench: Bench, qid: str = "q") -> int:
 
 
 def assert_due(bench: Bench, when: int) -> None:
-    """The next message becomes visible then, says the engine, if it tells such things."""
+    """Checks that the engine expects the next message to become visible then, if it tells such things."""
     if Feature.TELLS not in bench.engine.cannot:
         assert bench.engine.effects().next_expiry == when
 

@@ -41,7 +41,7 @@ class ManualClock:
 
 
 def always(disk: Disk) -> Callable[[], Disk]:
-    """The same disk for each engine."""
+    """Returns a function that gives each engine this disk."""
     return lambda: disk
 
 

@@ -62,7 +62,7 @@ def _next_unlink(log: list[Entry], begin: int, path: str) -> int:
 
 
 def not_at_all(log: list[Entry], place: str) -> list[Entry]:
-    """Neither what a place writes into an open file nor its syncs are done."""
+    """Leaves out both the writes of a place into an open file and its syncs."""
     return [NOTHING_DONE if place in entry.places and entry.kind in SYNCS | {"write"} else entry for entry in log]
 
 

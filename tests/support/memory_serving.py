@@ -164,7 +164,7 @@ class Client:
         await self.stream.send_all("".join(documents).encode())
 
     async def line(self) -> str:
-        """The next answer; empty at the end of the stream."""
+        """Returns the next answer; empty at the end of the stream."""
         while b"\n" not in self._held:
             data = await self.stream.receive_some(65536)
             if not data:

@@ -9,7 +9,7 @@ import trio
 
 
 class Pipe:
-    """Bytes on their way in one direction. lockstep: whoever sends waits until everything has been read."""
+    """Bytes on their way in one direction. lockstep: a sender waits until everything has been read."""
 
     def __init__(self, *, lockstep: bool) -> None:
         self.lockstep = lockstep
@@ -73,7 +73,7 @@ class Pipe:
         return self.take(most)
 
     def forget(self) -> None:
-        """Nobody reads any more."""
+        """Marks that nobody reads any more."""
         self._forgotten = True
         self._held.clear()
         self._note()

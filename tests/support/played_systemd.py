@@ -61,7 +61,7 @@ class PlayedSystemd:
             os.close(descriptor)
 
     def hear(self, within: float = READY_WITHIN) -> dict[str, str]:
-        """The next thing that the service says of itself. TimeoutError if it says nothing for so many seconds."""
+        """Returns the next thing that the service reports. TimeoutError if it reports nothing for so many seconds."""
         self._notify.settimeout(within)
         lines = self._notify.recv(4096).decode().splitlines()
         return dict(line.split("=", 1) for line in lines)
@@ -107,7 +107,7 @@ class PlayedSystemd:
 def played_systemd(
     folder: Path, sockets: Sequence[socket.socket] = (), *, abstract: bool = False
 ) -> Iterator[PlayedSystemd]:
-    """For the length of a with block. The log must hold no traceback at the end."""
+    """Plays systemd for a with block. The log must hold no traceback at the end."""
     played = PlayedSystemd(folder, sockets, abstract=abstract)
     try:
         yield played

@@ -55,7 +55,7 @@ def power_loss(world: World, how: str) -> Image:
 
 
 def without_checkpoint(image: Image) -> Image:
-    """The same without the journal's checkpoint, which is a cache: a start finds the same in the segments."""
+    """Returns the image without the journal's checkpoint, which is a cache: a start finds the same in the segments."""
     left = [one for one in image.left if one.path != ".journal/checkpoint"]
     return image if len(left) == len(image.left) else Image(left, (image.key, "without"))
 
@@ -68,7 +68,7 @@ def _last(world: World, rng: random.Random) -> int:
 
 
 def _cuts(world: World, how: str, rng: random.Random | None, last: int | None) -> dict[int, int]:
-    """By directory: how many of its changes of names are there."""
+    """Returns, by directory, how many of its changes of names are there."""
     directories = [node for node in world.dirty.values() if isinstance(node, Directory) and node.changes]
     if rng is None:
         return {node.number: len(node.changes) if how == EVERYTHING else 0 for node in directories}

@@ -74,7 +74,7 @@ def spread(log: list[Entry], step: int) -> list[int]:
 def checker(
     name: str, run: Recording, directory: Path, *, ordered: bool = False, alter: Alter = list
 ) -> PowerLossCheck:
-    """For a run of an engine. The others: as for PowerLossCheck."""
+    """Returns the checker of an engine's run. The other arguments: as for PowerLossCheck."""
     under_test = ENGINES[name]
     return PowerLossCheck(
         run,

@@ -1,8 +1,7 @@
 """Records a run in which messages die, are moved back or get too old, and plays a power loss at any point of it.
 
-A message is known by its payload, which no other one has. After a power loss each is in exactly one queue: where it was
-before the operation that was under way, or after; and it was received there no more often than that. One that was
-removed for its age stays so.
+Each message has a payload of its own. After a power loss each is in exactly one queue, where it was before the
+operation under way or after it, with no more receives than that. One that was removed for its age stays removed.
 """
 
 import random

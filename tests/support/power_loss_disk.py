@@ -238,8 +238,8 @@ class QuietDisk(Disk):
 
 @contextlib.contextmanager
 def everything_recorded(disk: RecordingDisk) -> Iterator[None]:
-    """For the length of the with block, what the storage does without its Disk is recorded too (the removal of trees);
-    and the names that it draws are the same each time."""
+    """Within the block, also records what the storage does without its Disk (the removal of trees), and makes the names
+    that it draws the same each time."""
     remove, names = shutil.rmtree, count()
 
     def rmtree(path: str, ignore_errors: bool = False, **named: Any) -> None:

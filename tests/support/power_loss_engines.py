@@ -59,8 +59,8 @@ def journal_none(clock: Clock, disk: Disk, root: str) -> Engine:
 
 
 def upkeep(engine: Engine, now: int = 0, slices: int = 100) -> None:
-    """Does what the journal's engine does at leisure: compaction, checkpoints, spare segments. now: microseconds; 0:
-    what was put off is not due yet; slices: how many at most."""
+    """Does the upkeep of the journal's engine: compaction, checkpoints, spare segments. now: microseconds; 0: what was
+    put off is not due yet; slices: how many at most."""
     for _ in range(slices):
         due = engine.effects().next_upkeep
         if due is None or due > now:

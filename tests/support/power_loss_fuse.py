@@ -1,10 +1,10 @@
-"""A real file system (FUSE) that keeps in memory what was not synced, and can lose it: for processes as they are.
+"""A real file system (FUSE) that keeps in memory what was not synced, and can lose it: for whole processes.
 
     python -m support.power_loss_fuse MOUNTPOINT SOURCE   (in tests/)
 
-mounts what is in the directory SOURCE, as durable, and says `mounted`. A line `lose HOW TARGET` on stdin unmounts it,
-puts what a power loss leaves into the directory TARGET, and ends. It speaks the kernel's protocol itself (fuse.h,
-version 7.31), so nothing has to be installed; it needs /dev/fuse and the right to mount. Without, it says why not and
+mounts the contents of the directory SOURCE, as durable, and prints `mounted`. A line `lose HOW TARGET` on stdin
+unmounts it, writes what a power loss leaves into the directory TARGET, and ends. It speaks the kernel's protocol itself
+(fuse.h, version 7.31), so nothing has to be installed; it needs /dev/fuse and the right to mount, else it says why and
 ends with code 77.
 """
 
@@ -34,7 +34,7 @@ def mount(mountpoint: str) -> int:
 
 
 def unmount(mountpoint: str) -> bool:
-    """At once, whoever uses it. Whether there was something."""
+    """Unmounts at once, though it may be in use. Returns whether something was mounted."""
     return bool(_libc.umount2(os.fsencode(mountpoint), _DETACH) == 0)
 
 

@@ -1,9 +1,8 @@
-"""Models what an engine must hold after a power loss. The model knows no files and no journal.
+"""Models what an engine must hold after a power loss, without files or a journal.
 
-Operations are numbered. Each leaves its mark in the chain of states of every message that it is about; at a power loss
-the first `answered` of them must hold, of the rest up to `begun` each message may have come as far as it likes. What an
-operation does to several messages at once (a list, a copy to several queues, making or removing a queue) is there whole
-or not at all.
+Operations are numbered. Each adds a state to every message that it concerns. After a power loss the first `answered`
+operations must hold; of the rest, up to `begun`, each message may have reached any state. The effect of one operation
+on several messages (a list, a copy to several queues, making or removing a queue) is there whole or not at all.
 """
 
 from collections.abc import Callable, Iterable

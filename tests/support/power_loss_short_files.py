@@ -33,7 +33,7 @@ class LongList(Short):
         engine.close()
 
     def wanted(self) -> list[int]:
-        """From the note's beginning to its end."""
+        """Returns the points from the note's beginning to its end."""
         about = [number for number, entry in enumerate(self.log) if any(".batch-" in str(arg) for arg in entry.args)]
         return [number for number in points(self.log) if about[0] <= number <= about[1] + 1]
 

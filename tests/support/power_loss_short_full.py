@@ -188,7 +188,7 @@ class FullDisk(Short):
 
 
 def _reserve_is_durable(log: list[Entry]) -> Iterator[bool]:
-    """For each entry of a log: whether there is a reserve then whatever a power loss leaves."""
+    """Returns for each entry of a log whether there is a reserve then, whatever a power loss leaves."""
     opened: dict[int, str] = {}
     named = durable = False
     for entry in log:

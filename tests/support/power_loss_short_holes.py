@@ -105,7 +105,7 @@ class Holes(Short):
 
 
 class HolesBehind(Holes):
-    """The same with durability INTERVAL."""
+    """Checks the holes with durability INTERVAL."""
 
     durability = Durability.INTERVAL
 

@@ -1,12 +1,11 @@
 """A file system in memory that knows what of it is durable, so that a power loss can be played at any moment.
 
-What is assumed is what POSIX promises and a journalling file system keeps. The data and the size of a file become
-durable by fsync or fdatasync of the file, by a write to a descriptor with O_DSYNC or O_SYNC once it returns, or by
-syncfs. Its attributes do by fsync or syncfs, and names by fsync of their directory or syncfs; `ordered`: both also by
-any other fsync, and in the order in which they were given (as ext4 does). What is not durable may be there or not:
-names of one directory in their order, and of a rename never neither name; data by the sector of 512 bytes, and where it
-is not, what was there before, or zeros. `whole`: of a rename between two directories there is one name, never both (as
-on ext4, XFS and Btrfs).
+It keeps what POSIX promises and a journalling file system keeps. The data and the size of a file become durable by
+fsync or fdatasync, by a write with O_DSYNC or O_SYNC once it returns, or by syncfs; its attributes by fsync or syncfs;
+names by fsync of their directory or syncfs. `ordered`: attributes and names also by any other fsync, in the order in
+which they were given (as ext4 does). What is not durable may be there or not: names of one directory in their order,
+and of a rename never neither name; data by the sector of 512 bytes, else what was there before, or zeros. `whole`: a
+rename between two directories leaves one name, never both (as on ext4, XFS and Btrfs).
 """
 
 import os

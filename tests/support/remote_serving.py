@@ -66,7 +66,7 @@ class Elsewhere:
             self._polls.get(timeout=LONG)
 
     def _gets(self) -> int:
-        """Returns how many keys memcached was asked for: whoever waits looks first."""
+        """Returns how many keys memcached was asked for: a receive looks before it waits."""
         return sum(
             len(keys.split())
             for keys in re.findall(r"^<\d+ gets? (.*)$", self._log.read_text("utf-8", "replace"), re.M)

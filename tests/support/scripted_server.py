@@ -24,7 +24,7 @@ class Conversation:
         self._peer = Peer()
 
     def read(self) -> Message | None:
-        """The next message of the client, None when it has closed the connection."""
+        """Returns the next message of the client, None when it has closed the connection."""
         while (event := self._peer.next_event()) is None:
             data = self.sock.recv(65536)
             if not data:

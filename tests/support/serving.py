@@ -140,7 +140,7 @@ class Wire:
         self.socket.sendall(b"".join(d.encode() if isinstance(d, str) else d for d in documents))
 
     def line(self) -> str:
-        """The next answer; empty at the end of the stream."""
+        """Returns the next answer; empty at the end of the stream."""
         return self._lines.readline().decode()
 
     def ask(self, *documents: str | bytes) -> str:

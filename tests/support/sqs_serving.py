@@ -1,4 +1,4 @@
-"""An SQS endpoint on loopback for tests: moto's server as a process of its own, and one that fails as it is told."""
+"""An SQS endpoint on loopback for tests: moto's server as a process of its own, and one that fails on demand."""
 
 import contextlib
 import functools

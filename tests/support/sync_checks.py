@@ -208,7 +208,8 @@ def fails(check: Callable[..., object], *args: object, **named: object) -> bool:
 
 
 def all_checks(directory: Path) -> dict[str, Callable[[], Checks]]:
-    """By name, the quick ones first; each records its run when it is called. directory: for what they need."""
+    """Returns the checks by name, the quick ones first; each records its run when it is called. directory: for what
+    they need."""
 
     def empty() -> Path:
         return Path(tempfile.mkdtemp(dir=directory))

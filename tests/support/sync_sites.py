@@ -1,7 +1,7 @@
-"""Where the storage makes things durable: every call in its source that does, and which of them a sync came from.
+"""Finds every call in the storage's source that makes something durable, and which of them a sync came from.
 
-A call is known by its place: a file, a function, what is called. A sync belongs to all the calls on the way to it: the
-fdatasync in `write_last` is one place, and each call of `write_last` is another, as each may be needed for itself.
+A call is known by its file, its function and what it calls. A sync belongs to all calls on the way to it: the fdatasync
+in `write_last` is one place, and each call of `write_last` is another, as each may be needed for itself.
 """
 
 import ast

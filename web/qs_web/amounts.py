@@ -43,7 +43,7 @@ def span(seconds: float | None) -> str:
         if seconds >= large:
             rest = int(seconds % large // small)
             return f"{int(seconds // large)} {name} {rest} {smaller}" if rest else f"{int(seconds // large)} {name}"
-    raise AssertionError(seconds)  # a minute and more have been found
+    raise AssertionError(seconds)  # units from a minute up have been found
 
 
 def seconds(value: float | None) -> str:
@@ -64,5 +64,5 @@ def moment(micros: int | None) -> str:
         return NONE
     try:
         return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):  # no year that there is: an id of a queue that others fill
+    except (OverflowError, ValueError, OSError):  # no such year: other programs can choose any id
         return NONE

@@ -36,7 +36,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST"})
 _UNREAD = 64 * 1024
 """Bytes of a form that are read though it is refused."""
 _WITHIN = 1
-"""Seconds in which they have to come."""
+"""Seconds in which these bytes have to come."""
 
 
 def is_cross_site(headers: Headers) -> bool:
@@ -50,7 +50,7 @@ def is_cross_site(headers: Headers) -> bool:
         return False
     try:
         return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
-    except ValueError:  # brackets that enclose no address
+    except ValueError:  # the brackets enclose no address
         return True
 
 
@@ -109,10 +109,10 @@ class Guard:
     def _refusal(self, scope: MutableMapping[str, Any]) -> PlainTextResponse | None:
         """Returns the answer to a request that does not pass."""
         headers = Headers(scope=scope)
-        if not scope["http_version"].startswith("1"):  # over an upgrade that proxies do not look into
+        if not scope["http_version"].startswith("1"):  # an upgrade would hide requests from proxies
             close = {} if scope["http_version"].startswith("2") else {"connection": "close"}
             return PlainTextResponse("this page speaks HTTP/1.1\n", 505, close)
-        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may have read it another way
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read it differently
             return PlainTextResponse("two lengths of one body\n", 400, {"connection": "close"})
         if not self._hosts.allows(headers.get("host", "")):
             text = "this page is not known by this name: start queue-web.py with --allow-host NAME\n"

@@ -16,7 +16,7 @@ WINDOW = 600.0
 BUCKETS = 60
 """Parts of the window."""
 _GAP = 5.0
-"""Seconds between two samples that are kept, but for the last one."""
+"""The least seconds between two samples, except the last one."""
 _RECENT = 10.0
 """Seconds over which the current rate is measured."""
 _MOST = 20_000

@@ -44,7 +44,7 @@ class _Config(Config):
         self.include_server_header = False
         self.alpn_protocols = ["http/1.1"]
         self.errorlog = logging.getLogger("qs_web.http")
-        self.errorlog.setLevel(logging.WARNING)  # where it listens is announced
+        self.errorlog.setLevel(logging.WARNING)  # this line announces the address
         self.errorlog.addFilter(_is_news)
         self.accesslog = None
 
@@ -76,7 +76,7 @@ class HttpServer:
         self._app = app
         self._config = _Config(tls, grace)
         self._config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in listeners]
-        for each in listeners:  # its connections take this over
+        for each in listeners:  # its connections copy this
             each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD * 1000)
             each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stopping = trio.Event()

@@ -35,8 +35,8 @@ FIGURES = {
     "subscriptions": "Subscriptions that are open.",
     "waiting_receives": "Receives that wait for a message.",
 }
-"""Of the figures of the server, and of those that the bus shares with it, by name. A figure that is not here is shown
-without help."""
+"""Help for the figures of the server, and those that the bus shares with it, by name. A figure that is not here has no
+help."""
 
 BUS = {
     "up": "1 if the bus answered this scrape.",
@@ -47,7 +47,7 @@ BUS = {
     "held": "Messages that wait for subscribers which are too slow for them.",
     "disconnected_total": "Subscribers that were disconnected because they were too slow, by reason.",
 }
-"""Of the figures that only the bus has. Its metrics begin with qs_bus_."""
+"""Help for the figures that only the bus has. Its metrics begin with qs_bus_."""
 
 TOTALS = {
     "up": "1 if the server answered this scrape.",
@@ -68,4 +68,4 @@ QUEUES = {
     "queue_messages_dead_lettered_total": "Messages moved to the dead-letter queue.",
     "queue_messages_retired_total": "Messages removed because they were older than the queue keeps them.",
 }
-"""Of each queue."""
+"""Help for the figures of each queue."""

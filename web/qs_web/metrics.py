@@ -35,7 +35,7 @@ def encode(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     0.0.4."""
     try:
         encoder, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is no number
+    except (TypeError, ValueError):  # the version is no number
         encoder, content_type = choose_encoder("")
     return encoder(_Families(metrics)), content_type
 

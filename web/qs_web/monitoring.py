@@ -19,11 +19,11 @@ from .services import Services
 from .upstream import Upstream
 
 _SECONDS = 4.0
-"""Within which the server, and then the bus, has to answer a scrape. Prometheus waits 10 seconds by default."""
+"""Seconds that the server, and then the bus, may take to answer a scrape. Prometheus waits 10 seconds by default."""
 _WRONG_TOKEN = frozenset({401, 501})
 """Codes for a token that the server does not take: a wrong one, or any, if it has no access file."""
 _READY = 2.0
-"""Within which it has to answer to be ready."""
+"""Seconds that the server may take to answer if it is ready."""
 _QUEUES = 1000
 """Queues that one answer has at most."""
 

@@ -87,7 +87,7 @@ def indent_json(text: str) -> str | None:
             if line.strip():
                 lines.append(line)
             opened = lines[-1]
-            if opened.rstrip().endswith(("{", "[")) and not line.strip():  # an empty one
+            if opened.rstrip().endswith(("{", "[")) and not line.strip():  # an empty payload
                 line = lines.pop() + part
             else:
                 line = "  " * depth + part

@@ -127,7 +127,7 @@ async def push_message(visit: Visit) -> Response:
     """Pushes a message. `payload`, `delay` in seconds or empty, `key` or empty."""
     qid = queue_name(visit)
     form = await read_large_form(visit.request, _PUSH_MOST)
-    payload = form.one("payload").replace("\r\n", "\n")  # browsers send line ends of forms so
+    payload = form.one("payload").replace("\r\n", "\n")  # browsers send line ends as CR LF
     delay = _number(form, "delay", float)
     await visit.client.push_many(qid, [Draft(payload, delay, form.one("key").strip() or None)])
     visit.upstream.forget()

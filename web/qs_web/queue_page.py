@@ -16,7 +16,7 @@ from .visit import LIVE, Visit
 MESSAGES = 25
 """Messages on one page."""
 _LOOKED_AT = 1 << 20
-"""Bytes of payloads after which no more are fetched for one page."""
+"""Bytes of payloads after which one page fetches no more."""
 _LIVE_LARGE = 10_000
 """Like `LIVE`, for a page that has to fetch megabytes each time."""
 _CHART = (1200, 160)
@@ -68,7 +68,7 @@ async def _entries(client: AsyncQueueClient, qid: str, mids: list[int]) -> list[
         try:
             message = await client.peek(qid, mid)
         except ServerError as error:
-            if error.code == 404:  # it has gone meanwhile
+            if error.code == 404:  # the message has gone meanwhile
                 continue
             raise
         payload = payload_of(message)
@@ -107,7 +107,7 @@ async def _listing(client: AsyncQueueClient, qid: str, state: str, after: int | 
     try:
         mids, more = await _page_of_ids(client, qid, state, after)
         return Listing(await _entries(client, qid, mids), mids[-1] if more else None)
-    except (Forbidden, NotImplementedByServer) as error:  # a visitor who may see figures only, or another storage
+    except (Forbidden, NotImplementedByServer) as error:  # may see only figures, or the storage cannot
         return Listing([], refused=error.text)
 
 

@@ -14,9 +14,9 @@ _MOST = 256
 _MATCHING = 0.1
 """Seconds that a pattern may take, of all queues."""
 _COPIES = 1000
-"""Copies of one part that repetitions ask for. The library makes them all: 253 characters took it gigabytes."""
+"""The most copies of one part that repetitions ask for. The library makes them all: 253 characters took gigabytes."""
 _COUNTS = re.compile(r"\\.|\{([^{}]*)", re.DOTALL)
-"""An escaped character, or what counts of a repetition may stand in."""
+"""Matches an escaped character, or a place where the counts of a repetition may stand."""
 
 
 def matching(pattern: str, queues: Iterable[QueueInfo]) -> list[QueueInfo]:

@@ -44,7 +44,7 @@ class Connected(NamedTuple):
 
     @property
     def span(self) -> str:
-        """For how long it has been connected."""
+        """How long the client has been connected."""
         return amounts.span(max(time.time() - self.since, 0))
 
 

@@ -1,4 +1,4 @@
-"""Who has signed in: a random id in the browser's cookie, and the token that belongs to it in memory, nowhere else."""
+"""The sessions of visitors: a random id in the browser's cookie, and the token that belongs to it, only in memory."""
 
 import secrets
 from collections.abc import Callable

@@ -15,7 +15,7 @@ _SECONDS = 10.0
 _FRESH = 1.0
 """Seconds for which an answer to `queue-stats` is shown again: pages that are open at the same time share it."""
 _SHARE = 10
-"""An answer is shown again for so many times the time that the queue server took for it. Ten thousand queues cost it
+"""An answer is shown again for this many times the time that the queue server took for it. Ten thousand queues cost it
 half a second."""
 _SOON = 0.2
 """Seconds that a page waits for a new answer before it shows the old one."""
@@ -61,7 +61,7 @@ class Upstream:
         self._fresh_until = 0.0
         self._took = 0.0
         self._version = 0  # counts changes that the visitor has made
-        self._shown = 0  # the version that _stats has
+        self._shown = 0  # the version of _stats
         self._asking: _Asking | None = None
 
     async def stats(self) -> list[QueueInfo]:
@@ -101,7 +101,7 @@ class Upstream:
                 self._fresh_until = now + max(_FRESH, _SHARE * self._took)
             self.total.observe(now, stats)
             self._on_stats(now, stats)
-        except Exception as error:  # the pages that wait raise it
+        except Exception as error:  # the waiting pages raise it
             asking.error = error
             self._stats = None
         finally:

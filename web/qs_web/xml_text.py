@@ -3,7 +3,7 @@
 from lxml import etree
 
 _DEEPEST = 200
-"""Elements inside one another that are indented: lxml's own functions call themselves for each."""
+"""The deepest nesting that is indented: lxml's own functions call themselves for each level."""
 
 
 def indent_xml(payload: bytes, most: int) -> str | None:

@@ -1,7 +1,7 @@
-"""A time at which something is due, and the task that sleeps until then.
+"""An alarm: a time that batches set, and a task that sleeps until then.
 
-Batches set the time again and again. Only an earlier time wakes the task: waking it for a later one, or for none, would
-cost each request more than the task's finding out that it has slept too short.
+Only an earlier time wakes the task. For a later time, or none, the task wakes at the old time and sleeps again: this
+costs less than waking it for each request.
 """
 
 import trio
@@ -10,23 +10,22 @@ from ..storage.engine import SECOND, Clock
 
 
 class Alarm:
-    """One such time, in microseconds by the engine's clock. For the loop's thread."""
+    """The next time at which something is due. Use it in the loop's thread."""
 
     def __init__(self) -> None:
         self.due: int | None = None
-        """When it is due; None: nothing is."""
+        """Microseconds by the engine's clock, None if nothing is due."""
         self._slept_for: int | None = None
         self._earlier = trio.Event()
 
     def set(self, due: int | None) -> None:
-        """Changes the time."""
         self.due = due
         if due is not None and (self._slept_for is None or due < self._slept_for):
             self._slept_for = due
             self._earlier.set()
 
     async def wait(self, clock: Clock) -> None:
-        """Sleeps until the time has come. clock: the engine's."""
+        """Sleeps until the time has come, even if it changes meanwhile. clock: the engine's."""
         while True:
             self._slept_for, self._earlier = self.due, trio.Event()
             wait = float("inf") if self.due is None else max(self.due - clock(), 0) / SECOND

@@ -1,4 +1,4 @@
-"""Calls in threads, and tasks that wait for them. A task that stops waiting still learns what its call has returned."""
+"""Runs calls that may take long in threads. A task that is cancelled while it waits can still read the result."""
 
 import threading
 from collections.abc import Callable
@@ -11,16 +11,14 @@ from ..storage.engine import RemoteError
 T = TypeVar("T")
 
 _STOP_TIMEOUT = 10
-"""Seconds that a call may take to end after it was told to stop, so that another server which hangs does not keep this
-one from stopping."""
+"""Seconds that a call has to end after it was told to stop. This server can stop even if another one hangs."""
 
 
 class Call(Generic[T]):
-    """A function that may take long, to be run in a thread."""
+    """A function to run in a thread, and its result."""
 
     def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
-        """function: is given an event that is set when it should stop; waits: it waits for messages, and so may well
-        take very long."""
+        """function: called with an event that is set when it should stop; waits: True if it waits for messages."""
         self.stop = threading.Event()
         self.waits = waits
         self._function = function
@@ -28,30 +26,27 @@ class Call(Generic[T]):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Runs the function in the calling thread."""
         try:
             self._result.append(self._function(self.stop))
         except Exception as error:
             self._error = error
 
     def found(self) -> list[Any]:
-        """Returns the result if the function has returned a list; an empty one if not."""
+        """Returns the result if it is a list, else an empty list."""
         return list(self._result[0]) if self._result and isinstance(self._result[0], list) else []
 
     def result(self) -> T:
-        """Returns what the function returned, or raises what it raised. RemoteError when nobody waited for its end."""
+        """Returns the function's result, or raises its error. RemoteError if it has not ended."""
         if self._error is not None:
             raise self._error
         if not self._result:
-            raise RemoteError(
-                "its end was not waited for, as the server stops or the client has gone; it may be done yet"
-            )
+            raise RemoteError("the call was given up, as the server stops or the client has gone; it may still be done")
         return self._result[0]
 
 
 async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
-    """Runs a call in a thread. When the task is cancelled, the call is told to stop, and its end is waited for, but not
-    for long: after that it goes on by itself, and its result is an error."""
+    """Runs a call in a thread. If the task is cancelled, tells the call to stop and waits `_STOP_TIMEOUT` for its end;
+    after that the call continues alone, and its result is an error."""
     done = trio.Event()
     running = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:

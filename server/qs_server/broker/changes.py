@@ -1,4 +1,4 @@
-"""Lets the engine look when other processes have changed its files, and when its own changes have been reported."""
+"""Lets the engine read its inotify events, which report changes of its files by any process."""
 
 from qs_serving.hub import Hub
 
@@ -6,11 +6,11 @@ from .committer import Committer
 
 
 class Changes:
-    """Reads an engine's descriptor, in the hub's sweeps: whoever asks for something after another process has changed
-    it is answered with the truth, as the report of it is there in the same sweep at the latest."""
+    """Watches the engine's descriptor in the hub's poll cycles, before all clients: a request is answered after all
+    changes by other processes that came before it."""
 
     def __init__(self, descriptor: int, hub: Hub, committer: Committer) -> None:
-        """Watches it from now on."""
+        """Begins to watch. descriptor: the engine's for events."""
         self.watched = False
         self._descriptor = descriptor
         self._hub = hub
@@ -22,12 +22,12 @@ class Changes:
         return self._descriptor
 
     def watch(self) -> None:
-        """Watches the descriptor again, after the batch in which the engine has read its reports."""
+        """Watches the descriptor again, once the engine has read the events."""
         if not self.watched:
             self._hub.watch(self)
 
     def ready(self) -> int:
-        """Lets the engine read its reports (from Hub)."""
+        """Has the engine read its events (called by Hub)."""
         if not self._committer.notice():
             self._committer.batch_done = self.watch
             self._hub.drop(self)

@@ -1,10 +1,10 @@
-"""Group commit: what the connections ask for at the same time is run as one batch, with one commit.
+"""Group commit: runs the requests of all connections as batches, each with one commit.
 
-While the worker thread makes one batch durable, the next one fills. A batch runs in the loop instead where a thread
-would only cost time: when no sync was asked for, when commits are quick, or when there is one client.
+While the worker thread makes one batch durable, the next one fills. A batch runs in the loop instead if a thread would
+only cost time: without syncs, with fast commits, or with one client.
 
-With queues of files, a batch does its pushes before everything else, so that their files are synced together: 16
-programs that push and 16 that receive got 1.5 times as much done as in the order of the requests.
+With queues of files, a batch does its pushes first, so that their files are synced together (1.5 times as fast with 16
+programs that push and 16 that receive).
 """
 
 import logging
@@ -25,11 +25,11 @@ _logger = logging.getLogger(__name__)
 _INTERVAL = 0.05
 """Seconds between syncs with durability `interval`."""
 _MESSAGES = 2000
-"""Messages that one batch is about, if there are several groups: some 300 ms with every one of them synced."""
+"""Messages after which no more work is added to a batch: some 300 ms if each is synced."""
 
 
 class Committer:
-    """Runs batches on the engine. Nothing else touches the engine once the server runs."""
+    """Runs batches on the engine. Once the server runs, nothing else uses the engine."""
 
     def __init__(self, storage: Engine, durability: Durability, waiters: Waiters, subscriptions: Subscriptions) -> None:
         self._storage = storage
@@ -42,30 +42,31 @@ class Committer:
         self._next_slice: Job | None = None
         self._outdated = False
         self._syncs = durability is Durability.ALWAYS
-        self._commit_is_cheap = self._pushes_first = False  # as the engine said last
-        self._has_subscribers = False  # whether the last batch had something to do for them
+        self._commit_is_cheap = self._pushes_first = False  # from the last batch's effects
+        self._has_subscribers = False  # True if the last batch had work for subscribers
         self.batch_done: Callable[[], None] | None = None
-        """Called in the loop at the end of the next batch, once."""
+        """Called once in the loop, at the end of the next batch."""
         self.record: Record | None = None
+        """The lifecycle record, None if it is off."""
         self.busy = False
+        """True while the worker thread runs a batch."""
         self.served = 0
-        """The number of groups of requests, and of jobs, that have been in batches so far."""
+        """The number of request batches and jobs run so far."""
         self.clients = 0
         """The number of connections."""
         self.expiry = Alarm()
-        """When the next window or delay ends."""
+        """The time at which the next window or delay ends."""
         self.upkeep = Alarm()
-        """When the engine's upkeep is due."""
+        """The time at which the engine's upkeep is due."""
 
     @property
     def _in_loop(self) -> bool:
-        """True if the next batch is run in the loop, as a thread would only cost time."""
+        """True if the next batch runs in the loop."""
         return self._commit_is_cheap or not self._syncs or self.clients <= 1
 
     async def run(self, work: Work) -> None:
-        """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it
-        stopped, and a pause for messages has its place among the waiters. Not to be cancelled: what is begun is
-        finished."""
+        """Advances the work until it is done or has to wait, and commits; `work.pause` tells why it waits. Ignores
+        cancellation, so that no work is left half done."""
         if not self.busy and not self._waiting and self._in_loop:
             self._run_in_loop([work])
             return
@@ -76,25 +77,24 @@ class Committer:
             await done.wait()
 
     def post(self, work: Work) -> None:
-        """Has the work advanced in one of the next batches. Returns at once."""
+        """Schedules the work for one of the next batches, and returns at once."""
         if work.ended is None:
             work.ended = partial(self._post_again, work)
         self._waiting.append(work)
         self._more.set()
 
     def _post_again(self, work: Work) -> None:
-        """Makes up for a batch that failed before it came to the work, as nobody else would."""
+        """Schedules work again that was not run because its batch failed before."""
         if work.runnable:
             self.post(work)
 
     def enqueue(self, work: Work) -> None:
-        """Has the work advanced with what else this poll cycle brings. The caller makes sure that `on_poll_end` or
-        `hurry` is called later."""
+        """Schedules the work for the end of this poll cycle. The caller makes sure that `on_poll_end` or `hurry` is
+        called."""
         self._waiting.append(work)
 
     def on_poll_end(self) -> bool:
-        """Runs what was enqueued in this poll cycle, if that is for the loop. Returns False when something is left that
-        `serve` has to do."""
+        """Runs the batch of this poll cycle, if it is one for the loop. Returns False if work is left for `serve`."""
         if (self._waiting or self._outdated) and not self.busy and (self._commit_is_cheap or self._in_loop):
             batch = self._next_batch() if len(self._waiting) > 1 else self._waiting
             if batch is self._waiting:
@@ -106,8 +106,8 @@ class Committer:
         return False
 
     def notice(self) -> bool:
-        """Has the next batch begin with a refresh of the engine, as its files may have changed. Returns False when that
-        batch does not belong to this poll cycle; `batch_done` tells its end."""
+        """Schedules a read of the engine's events at the beginning of the next batch. Returns False if that is not the
+        batch of this poll cycle: then `batch_done` is called after it."""
         self._outdated = True
         if self.busy:
             return False
@@ -117,23 +117,23 @@ class Committer:
         return True
 
     def hurry(self) -> None:
-        """Has what was enqueued run soon, as no poll cycle is under way."""
+        """Has `serve` run enqueued work, as no poll cycle is under way."""
         self._more.set()
 
     async def give_back(self) -> None:
-        """Releases all that closed connections still hold. Call it once nobody is connected any more."""
+        """Releases all messages of closed connections. Call it when there are no connections."""
         while self._subscriptions.leaving:
             await self.run(Job(self._subscriptions.give_back))
             await trio.lowlevel.checkpoint()
 
     async def serve(self) -> None:
-        """Runs what waits, until it is cancelled: in the worker thread where there are syncs to wait for."""
+        """Runs scheduled work until it is cancelled, in the worker thread or in the loop."""
         while True:
             await self._more.wait()
             self._more = trio.Event()
             while self._waiting:
                 if self._in_loop:
-                    await trio.lowlevel.checkpoint()  # whatever is done in the loop must not hold it
+                    await trio.lowlevel.checkpoint()  # lets other tasks run between batches
                     if self._waiting:
                         self._run_in_loop(self._next_batch())
                 else:
@@ -150,7 +150,7 @@ class Committer:
         self._finish(batch, effects)
 
     def _next_batch(self) -> list[Work]:
-        """Takes what waits, up to some messages, so that the batch does not take too long for those that come next."""
+        """Takes scheduled work, up to `_MESSAGES`, so that later requests do not wait too long."""
         waiting = self._waiting
         held = taken = 0
         for work in waiting:
@@ -162,13 +162,13 @@ class Committer:
         return waiting[:taken]
 
     def _batch(self, works: Sequence[Work]) -> Effects:
-        """Runs one batch, start to end: in the worker thread, or in the loop while no thread is at it."""
+        """Runs one batch with its commit, in the worker thread or in the loop."""
         try:
             effects = self._advance(works)
         except Exception as error:
-            # Nothing of the batch may be answered as done.
+            # No request of the batch may be answered as done.
             known = isinstance(error, OSError)
-            _logger.error("a commit failed, and what it covered is refused: %s", error, exc_info=not known)
+            _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not known)
             durable = self._storage.roll_back()
             for work in works:
                 if work.early_commits >= durable:
@@ -188,8 +188,8 @@ class Committer:
         return effects
 
     def _hand_out(self, effects: Effects) -> Effects:
-        """Hands what has arrived to subscribers, after the commit: they get only what is there to stay. Returns all
-        effects, with what has arrived by that and when it is over."""
+        """Delivers visible messages to subscribers, after the commit. Returns all effects, with those of the
+        delivery."""
         arrived = effects.arrived
         more = dict(arrived)
         while True:
@@ -208,10 +208,10 @@ class Committer:
 
     def _advance(self, works: Sequence[Work]) -> Effects:
         if self._outdated:
-            self._outdated = False  # first: the loop may set it again meanwhile
+            self._outdated = False  # before the refresh: the loop may set it again meanwhile
             self._refresh()
         if self.record is None and works and (len(works) > 1 or works[0].left > 1):
-            push_together(self._storage, works)  # not where it is recorded who has pushed what
+            push_together(self._storage, works)  # not with a lifecycle record, which needs each push's client
             works = [work for work in works if work.runnable]
         if self._syncs and self._pushes_first:
             self._advance_by_kind(works)
@@ -236,8 +236,8 @@ class Committer:
         active = works
         while active:
             self._advance_each(active, True)
-            # What others have changed, and the reports of what we have: after each half, so that the one that follows
-            # knows the truth, and the descriptor is quiet in the end.
+            # Reads changes by other processes, and the events of our own, after each half: so the next half is up to
+            # date, and no events of ours are left at the end.
             self._refresh()
             active = [work for work in active if work.runnable]
             if active:
@@ -249,10 +249,10 @@ class Committer:
         try:
             self._storage.refresh()
         except OSError as error:
-            _logger.error("changes of other programs could not be followed: %s", error)
+            _logger.error("changes by other programs could not be read: %s", error)
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
-        """Ends a batch, in the loop: gives those who wait their places, and then wakes whoever has got something."""
+        """Ends a batch, in the loop: adds works that wait to the waiters, then wakes those that can go on."""
         self.served += len(works)
         if self._has_subscribers or self.batch_done is not None:
             self._serve_subscribers()
@@ -274,7 +274,7 @@ class Committer:
                 ended()
 
     def _serve_subscribers(self) -> None:
-        """Delivers what the batch has handed out, has the next slice done if there is one, and calls `batch_done`."""
+        """Calls `batch_done`, sends subscribers their mail, and schedules the next slice."""
         done, self.batch_done = self.batch_done, None
         if done is not None:
             done()
@@ -285,7 +285,7 @@ class Committer:
             self.post(self._next_slice)
 
     async def sync_at_intervals(self) -> None:
-        """Syncs now and then what has happened, with durability `interval`. Never returns."""
+        """Syncs at most every `_INTERVAL`, for durability `interval`. Never returns."""
         while True:
             await self._dirty.wait()
             await trio.sleep(_INTERVAL)

@@ -1,4 +1,4 @@
-"""Makes the answer with a message that was handed out or looked at."""
+"""Makes the answer that carries a message."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ _Answer = TypeVar("_Answer", Delivery, GetMessage)
 
 
 def delivery_of(message: Message, req: str | None = None) -> GetMessage:
-    """Returns the answer with a message. req: of the subscription."""
+    """Returns the answer with a message. req: the subscription's, None for a request."""
     answer = GetMessage(
         message.qid,
         message.mid,
@@ -26,7 +26,7 @@ def delivery_of(message: Message, req: str | None = None) -> GetMessage:
 
 
 def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:
-    """Adds to an answer what the message was, if it is a dead letter."""
+    """Adds the origin of a dead letter to an answer. origin: None for any other message."""
     if origin is not None:
         answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives or None
         answer.dead_at, answer.dead_reason = origin.at or None, origin.reason

@@ -1,6 +1,6 @@
-"""Ends windows and delays and removes what is too old, in slices of a few milliseconds, and sleeps until then.
+"""Ends windows and delays, and removes messages that are too old, when they are due.
 
-When very much is due at once, requests have most of the time meanwhile; with no requests, slices take all of it.
+The work is done in slices of a few milliseconds. While there are requests, they get most of the time.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,19 @@ from .jobs import Job
 from .turns import Turns
 
 _SECONDS = 0.002
-"""Seconds that a slice takes, about."""
+"""Approximate seconds of a slice."""
 _COUNT = 200
-"""Messages that are handled between two looks at the time: less than a millisecond, if they are in memory."""
+"""Messages handled between two looks at the time: less than a millisecond, if they are in memory."""
 _REST = 12
-"""The rest after a slice, in which requests of others are served, is this many times as long as the slice."""
+"""The rest after a slice, for requests, is so many times as long as the slice."""
 _SHARED = 0.1
-"""Seconds for which slices are followed by rests once others were served between two of them: the request that comes
-next is often still on its way."""
+"""Seconds for which there are rests after a request was served between two slices: the next one is often on its way."""
 _TRY_AGAIN = 1
-"""Seconds after which what could not be done is tried again."""
+"""Seconds between tries after a failure."""
 
 
 class ExpiryLoop:
-    """Ends what is due in one engine."""
+    """Runs the expiry of one engine."""
 
     def __init__(
         self,
@@ -37,13 +36,13 @@ class ExpiryLoop:
         clock: Clock,
         timer: Callable[[], float] = perf_counter,
     ) -> None:
-        """clock: gives the engine's times; timer: gives seconds, to measure a slice."""
+        """clock: the engine's; timer: returns seconds, to measure slices."""
         self._storage = storage
         self._committer = committer
         self._turns = turns
         self._clock = clock
         self._timer = timer
-        self._served = 0  # by the committer, at the end of the last slice
+        self._served = 0  # `served` of the committer at the end of the last slice
         self._shared_until = 0.0
 
     async def serve(self) -> None:
@@ -60,7 +59,7 @@ class ExpiryLoop:
             await self._committer.run(job)
             self._rest(self._timer(), started)
         if job.failed:
-            await trio.sleep(_TRY_AGAIN)  # it is still due
+            await trio.sleep(_TRY_AGAIN)
 
     def _rest(self, now: float, started: float) -> None:
         if self._committer.served - self._served > 1:

@@ -1,8 +1,7 @@
-"""Fetches messages for subscribers of queues that another server keeps.
+"""Fetches messages for subscribers of queues on another server.
 
-Subscriptions hand out what an engine gives them at once. Another server is asked in a thread, for as many messages as
-subscribers have room for, and waits until there are some. What comes is kept here until it is handed out, in the same
-batch.
+Subscriptions receive without waiting. So a thread asks the other server for as many messages as subscribers have room
+for, and waits until there are some; `FetchedSource` keeps them until the next batch delivers them.
 """
 
 import logging
@@ -22,19 +21,19 @@ from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
 _WAIT = 20
-"""Seconds that another server may wait for messages before it is looked whether there still is a subscriber."""
+"""Seconds that one call waits for messages; then it is checked that there still is a subscriber."""
 _RETRY = 1
-"""Seconds after which a server that has failed is asked again."""
+"""Seconds until a server that has failed is asked again."""
 _COUNT = 100
-"""Messages that are fetched at once: fewer than one batch hands out."""
+"""The most messages of one call: fewer than one batch delivers."""
 _BYTES = 1 << 20
-"""Bytes of payload that are fetched at once, but for the first message."""
+"""The most bytes of payload of one call, except for a larger first message."""
 _FETCHERS = trio.CapacityLimiter(1000)
 """Threads that wait for messages, one for each queue."""
 
 
 class _QueueNames(Collection[str]):
-    """The names of all queues. It is made anew whenever something is handed out, so it copies nothing."""
+    """The names of all queues. Copies nothing, as one is made for each delivery."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._storage = storage
@@ -51,19 +50,18 @@ class _QueueNames(Collection[str]):
 
 
 class FetchedSource:
-    """Where subscriptions get messages: the server's own storage, and what was fetched from other servers. See
-    Source."""
+    """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers."""
 
     def __init__(self, storage: Engine, remotes: Remotes, wake: Callable[[str], None]) -> None:
-        """wake: is told, in any thread, a queue of which messages are wanted, or given back."""
+        """wake: called, in any thread, with a queue of which messages are wanted or given back."""
         self._storage = storage
         self._remotes = remotes
         self._wake = wake
         self._fetched: dict[str, list[Message]] = {}
         self.room: Callable[[str], int] = lambda qid: 0
-        """Returns how many messages of a queue all its subscribers could take: they are fetched for all of them."""
+        """Returns how many messages of a queue all its subscribers together could take."""
         self.wanted: dict[str, tuple[int, int | None]] = {}
-        """By queue: how many messages to fetch, and for how long they are hidden."""
+        """By queue: (number of messages to fetch, visibility in microseconds or None)."""
         self.returned: dict[str, deque[Message]] = {}
         """By queue: messages to make visible again."""
 
@@ -74,7 +72,7 @@ class FetchedSource:
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        """See Engine; of one queue. When nothing is there, it is fetched for a later call."""
+        """See Engine; qids: one queue. If no message was fetched, has some fetched for a later call."""
         [qid] = qids
         if self._remotes.engine_of(qid) is None:
             return self._storage.receive(qids, count, visibility, max_bytes, held=held)
@@ -89,7 +87,7 @@ class FetchedSource:
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
-        """See Queue. At another server it is done a little later."""
+        """See Queue. On another server, the release happens a little later."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)
         self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)
@@ -99,17 +97,15 @@ class FetchedSource:
         return None
 
     def put(self, qid: str, messages: list[Message]) -> None:
-        """Keeps messages that were fetched."""
         self._fetched.setdefault(qid, []).extend(messages)
 
     def take_left(self, qid: str) -> list[Message]:
-        """Removes and returns what nobody has room for any more."""
+        """Removes and returns the fetched messages that no subscriber has taken."""
         return self._fetched.pop(qid, [])
 
 
 class Fetcher:
-    """Fetches and gives back messages: a task for each queue of which messages are wanted, and one for each to which
-    some are given back, so that neither waits for the other."""
+    """Fetches and gives back messages, in two tasks for each queue, so that neither waits for the other."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._remotes = remotes
@@ -132,7 +128,7 @@ class Fetcher:
         self._more.set()
 
     async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
-        """Runs until it is cancelled. What was returned until then is still given back."""
+        """Runs until it is cancelled. Messages returned before that are still given back."""
         self._token = trio.lowlevel.current_trio_token()
         self._committer, self._subscriptions = committer, subscriptions
         self.source.room = subscriptions.room
@@ -150,13 +146,13 @@ class Fetcher:
                         self._returning.add(qid)
                         nursery.start_soon(self._return, qid)
         finally:
-            with trio.move_on_after(0, shield=True):  # each has the time that a call is given to end
+            with trio.move_on_after(0, shield=True):  # calls have `_STOP_TIMEOUT` to end
                 async with trio.open_nursery() as nursery:
                     for qid in list(self.source.returned):
                         nursery.start_soon(self._return, qid)
 
     def _deserted(self, qid: str) -> None:
-        """Stops the call for a queue without subscribers, from any thread: what comes now is not to be received."""
+        """Stops the call for a queue without subscribers, from any thread."""
         self.source.wanted.pop(qid, None)
         if (call := self._calls.get(qid)) is not None:
             call.stop.set()
@@ -171,11 +167,11 @@ class Fetcher:
         while (wanted := self.source.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
             if not await self._fetch(engine, qid, wanted):
                 await trio.sleep(_RETRY)
-                await self._committer.run(Job(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
+                await self._committer.run(Job(partial(self._subscriptions.has_come, qid)))  # asks again if still wanted
         self._fetching.discard(qid)
 
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
-        """Fetches messages once. False: the other server has failed."""
+        """Fetches messages once. Returns False if the other server has failed."""
         count, visibility = wanted
         call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT))
         self._calls[qid] = call
@@ -208,7 +204,7 @@ class Fetcher:
 
         left: list[Message] = []
         await self._committer.run(Job(put))
-        while self._subscriptions.is_waiting(qid):  # others had their turn
+        while self._subscriptions.is_waiting(qid):  # other queues came first in that batch
             await self._committer.run(Job())
             await trio.lowlevel.checkpoint()
         await self._committer.run(Job(lambda: left.extend(self.source.take_left(qid))))

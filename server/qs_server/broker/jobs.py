@@ -1,6 +1,6 @@
-"""The jobs that the broker runs in its batches: the requests of a connection, or a function of the server itself.
+"""The work that the broker runs in its batches: the requests of a connection, or a function of the server itself.
 
-A job knows nothing of sockets, and the broker nothing of operations.
+Work knows nothing of sockets, and the broker nothing of operations.
 """
 
 import logging
@@ -18,20 +18,19 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Says why a handler cannot answer yet. With qids, it waits for a message in one of these queues, for `wait`
-    seconds from its first pause; with call, until that call is done, whatever the queues that it waits for; with
-    neither, for `wait` seconds, or only until others had their turn."""
+    """Tells why a handler cannot answer yet. With call, it waits for the end of that call; else with qids, for a
+    message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, 0:
+    until others had their turn."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
     call: Call[Any] | None = None
     order: int = field(default_factory=count(1).__next__)
-    """Smaller for those that began to wait earlier."""
+    """Increases from pause to pause: who began to wait earlier comes first."""
 
     @property
     def is_asked_for(self) -> bool:
-        """True if the time of the pause does not count as time that the request takes: for messages that may come, and
-        for an answer that is given late on purpose."""
+        """True if the pause does not count as time of the request: a wait for messages, or a deliberate delay."""
         return bool(self.qids or self.wait)
 
 
@@ -40,7 +39,7 @@ class Work(Protocol):
 
     @property
     def weight(self) -> int:
-        """Amount of work, in messages."""
+        """The amount of work, in messages."""
 
     @property
     def runnable(self) -> bool:
@@ -48,41 +47,41 @@ class Work(Protocol):
 
     @property
     def pause(self) -> Pause | None:
-        """The reason why it waits, None if it does not."""
+        """Why the work waits, None if it does not."""
 
     @property
     def left(self) -> int:
-        """Number of requests without an answer; for a job, 1 until it has run."""
+        """The number of requests without an answer; for a job, 1 until it has run."""
 
     ended: Callable[[], None] | None
-    """Called by the committer, in the loop, after a batch that it was in; the committer sets it to None first."""
+    """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
 
     early_commits: int
-    """The engine's `early_commits` when something was last done for this work."""
+    """The engine's `early_commits` when this work was last advanced."""
 
     @property
     def peer(self) -> str:
-        """Address of the client that sent the requests, empty for the server itself."""
+        """The address of the client, empty for the server itself."""
 
     def pushes(self) -> list[PushMessage]:
-        """Returns the next requests, up to the first that is not a push of one message to the same queue."""
+        """Returns the next requests, as far as they are pushes of one message each to the same queue."""
 
     def pushed(self, mids: Iterable[int]) -> None:
-        """Answers the requests that `pushes` returned, as they are done. mids: their ids."""
+        """Answers the first of the requests that `pushes` returned. mids: the ids of their messages."""
 
     def advance(self, *, pushing: bool | None) -> None:
-        """Runs the next requests. pushing: True to stop before the first that is no push, False before the first push,
-        None to run all."""
+        """Runs the next requests. pushing: True to stop before the first that is not a push, False before the first
+        push, None to run all."""
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        """Answers pushes with the error that has undone them."""
+        """Answers pushes that failed in the commit with their errors, by (queue, id)."""
 
     def fail(self, error: Exception) -> None:
-        """Answers everything with the error of a commit that has failed."""
+        """Answers all requests with the error of a failed commit."""
 
 
 class Job:
-    """Runs a function on the engine once, in a batch of its own or with requests."""
+    """Runs a function on the engine once, as part of a batch."""
 
     pause = None
     peer = ""
@@ -92,7 +91,7 @@ class Job:
         return self.left > 0
 
     def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1) -> None:
-        """weight: how much work it is, in messages."""
+        """weight: the amount of work, in messages."""
         self._function = function
         self.weight = weight
         self.left = 1
@@ -112,11 +111,11 @@ class Job:
             try:
                 self._function()
             except OSError as error:
-                self.fail(error)  # no fault of the others in the batch
+                self.fail(error)  # without an error for the rest of the batch
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         """Does nothing, as a job pushes nothing."""
 
     def fail(self, error: Exception) -> None:
         self.failed = True
-        _logger.error("leases or changes of other programs could not be followed: %s", error)
+        _logger.error("background work of the server failed: %s", error)

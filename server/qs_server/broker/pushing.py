@@ -1,7 +1,7 @@
-"""Merges the pushes of a batch, of many clients or of one that pipelines, into one push for each queue.
+"""Merges the pushes of a batch, from many clients or from one that pipelines, into one push for each queue, in half the
+time (scripts/bench/second_paths.py).
 
-A merged push takes half of the engine's time (scripts/bench/second_paths.py). A request that asks for more than to
-store one message, and one that cannot be merged, is handled like any other.
+Pushes with lists, delays or keys, and those that fail here, are handled like any other request.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from .jobs import Work
 
 _new = tuple.__new__
 _ENOUGH = 3
-"""Messages from which it is worth it."""
+"""Messages that must be exceeded for a merged push."""
 _BYTES = 4 << 20
-"""Bytes of payload after which nobody else's messages are added to a merged push."""
+"""Bytes of payload after which no other client's messages are added to a merged push."""
 
 
 def push_together(storage: Engine, works: Sequence[Work]) -> None:
-    """Does the pushes with which the work goes on, queue by queue, where the engine is quicker with many."""
+    """Does the next pushes of each work, queue by queue, for queues that are faster with many at once."""
     runs: dict[str, list[tuple[Work, list[PushMessage]]]] = {}
     for work in works:
         pushes = work.pushes()

@@ -1,4 +1,4 @@
-"""Queues whose messages another server keeps: which engine has which queue, and receiving from such an engine."""
+"""Remote queues, whose messages another server keeps: finds their engines, and receives from them."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Remotes:
-    """The engines of such queues, by the names of their storages. Its methods answer from memory."""
+    """The engines of remote queues, by the names of their storages. All methods except `close` answer from memory."""
 
     def __init__(
         self,
@@ -33,21 +33,21 @@ class Remotes:
         lifecycle: Lifecycle | None = None,
         out_of_reach: Mapping[str, str] | None = None,
     ) -> None:
-        """missing: storages whose libraries are not installed, each with its library; default: the storage of new
-        queues that name none, if it is a remote one; lifecycle: is told of what this server does with messages;
-        out_of_reach: the queues of missing storages, each with its storage."""
+        """missing: the library that each missing storage needs; default: the storage of new queues that name none, if
+        it is remote; lifecycle: gets the events of messages; out_of_reach: the queues of missing storages, each with
+        its storage."""
         self.engines = engines or {}
         self.out_of_reach = out_of_reach or {}
         self._missing = missing
         self._default = default
         self._lifecycle = lifecycle
         self.counts = Stats()
-        """Counts what this server has done with messages of such queues since the start, deleted queues included."""
+        """Counts what this server did with messages of remote queues since the start, including deleted queues."""
         self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
-        """True if there is or was such a queue. An attribute, as every request asks."""
+        """True if there is or was a remote queue. An attribute, as it is read for every request."""
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
-        """Counts what has happened to a message, and tells the lifecycle record; see Lifecycle."""
+        """Counts an event of a message, and reports it to the lifecycle record; see Lifecycle."""
         counts = self.counts
         if event == "pushed":
             counts.pushed += 1
@@ -62,7 +62,7 @@ class Remotes:
             self._lifecycle.note(event, qid, mid, size, receives)
 
     def engine_of(self, qid: str) -> RemoteEngine | None:
-        """Returns the engine of a queue; None if it is no remote one. UnsupportedError when it is out of reach."""
+        """Returns the engine of a queue, None if it is not remote. UnsupportedError if it is out of reach."""
         if qid in self.out_of_reach:
             raise self.library_missing(self.out_of_reach[qid], qid)
         for engine in self.engines.values():
@@ -71,8 +71,8 @@ class Remotes:
         return None
 
     def engine_for(self, storage: str | None) -> RemoteEngine | None:
-        """Returns the engine that makes a new queue of that storage, None being the default; None if it is no remote
-        one. UnsupportedError when its library is missing."""
+        """Returns the engine for a new queue, None if its storage is not remote. storage: None for the default.
+        UnsupportedError if its library is missing."""
         name = storage or self._default or ""
         if name in self._missing:
             raise self.library_missing(name)
@@ -81,7 +81,7 @@ class Remotes:
         return engine
 
     def library_missing(self, storage: str, qid: str | None = None) -> UnsupportedError:
-        """Returns the error for when a missing storage is needed. qid: the queue for which it is."""
+        """Returns the error for the use of a missing storage. qid: the queue that needs it."""
         needed = "" if qid is None else f"queue {qid!r} cannot be used: "
         return UnsupportedError(
             f"{needed}the storage {storage!r} needs a library that is not installed here: "
@@ -89,8 +89,8 @@ class Remotes:
         )
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
-        """Returns the engine of all these queues; None if none is a remote one. UnsupportedError when they are not of
-        one engine; refusal: what cannot be done then."""
+        """Returns the engine of all these queues, None if none is remote. UnsupportedError if they have several;
+        refusal: ends its text."""
         engine = self.engine_of(qids[0])
         for qid in qids:
             if self.engine_of(qid) is not engine:
@@ -98,11 +98,9 @@ class Remotes:
         return engine
 
     def queues(self) -> set[str]:
-        """Returns the names of all such queues."""
         return {*self.out_of_reach, *(qid for engine in self.engines.values() for qid in engine.queues())}
 
     def close(self) -> None:
-        """Closes the engines."""
         for engine in self.engines.values():
             engine.close()
 
@@ -117,8 +115,8 @@ def receive_wanted(
     max_bytes: int,
     wait: float,
 ) -> list[Message]:
-    """Receives as RemoteEngine.receive does, but gives back what comes after `stop` is set: nobody may be there to take
-    it. A queue that is deleted meanwhile does not hide what the others have."""
+    """Receives like RemoteEngine.receive, but gives back messages that come after `stop` is set. If one of the queues
+    is deleted meanwhile, continues with the others."""
     until = time.monotonic() + wait
     while True:
         left = max(until - time.monotonic(), 0)
@@ -137,15 +135,14 @@ def receive_wanted(
 
 
 def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
-    """Makes messages visible again that were received and are not wanted. Logs how many cannot be: their windows
-    end."""
+    """Makes received messages visible again. Logs how many stay hidden if that fails."""
     for at, message in enumerate(messages):
         try:
             engine.queue(message.qid).release(Receipt(message.mid, message.receives), 0)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
-            continue  # somebody has acknowledged it meanwhile, or received it
+            continue  # it was acknowledged or received meanwhile
         except RemoteError as error:
-            # The others would take as long to fail.
+            # Each of the others would take as long to fail.
             left, qid = len(messages) - at, message.qid
             _logger.error("%s messages of %r stay hidden until their windows end: %s", left, qid, error)
             return

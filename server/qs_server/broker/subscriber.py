@@ -1,4 +1,4 @@
-"""A connection with subscriptions, and each of them, as the engine's side sees them."""
+"""Subscribers (connections with subscriptions) and their subscriptions, as the broker sees them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,21 +6,19 @@ from dataclasses import dataclass, field
 from qs_schemas import GetMessage, Message
 
 OVERHEAD = 400
-"""Bytes that a delivery takes beside its payload, about: a million of empty messages are no little to keep either."""
+"""Approximate bytes of memory that a delivery takes beyond its payload."""
 
 
 def cost(message: Message) -> int:
-    """Returns how many bytes of a subscriber's outbox a message takes; 0 if it is no delivery."""
+    """Returns how many bytes of a subscriber's outbox a message takes; 0 if it is not a delivery."""
     return OVERHEAD + len(message.payload or b"") if isinstance(message, GetMessage) else 0
 
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A connection with subscriptions. outbox: bytes of deliveries that may wait for it to read them; deliver: called
-    in the loop when there is mail; peer: its address.
-
-    assigned is counted in batches, written by the loop: each by one thread.
-    """
+    """A connection with subscriptions. outbox: the most bytes of deliveries that may wait for the client; deliver:
+    called in the loop when there is mail; peer: the client's address; assigned, written: bytes of deliveries so far,
+    counted in batches and in the loop."""
 
     outbox: int
     deliver: Callable[[], None]
@@ -29,20 +27,19 @@ class Subscriber:
     assigned: int = 0
     written: int = 0
     starved: bool = False
-    """True if it was left out because its outbox is full, and is to be served when the client has read."""
+    """True if its outbox was full: it is served again when the client has read."""
     mail: list[Message] = field(default_factory=list)
-    """The messages that it is to be sent; the loop takes them when a batch has ended."""
+    """The messages to send; the loop takes them at the end of a batch."""
     new: list["Subscription"] = field(default_factory=list)
-    """Subscriptions that begin once the client has the answer that says so."""
+    """Subscriptions that begin once their answers are sent."""
 
     @property
     def room(self) -> int:
-        """Bytes of deliveries that it may be sent now."""
+        """Bytes of deliveries that may be sent now."""
         return self.outbox - (self.assigned - self.written)
 
     def has_read(self, size: int) -> bool:
-        """Counts bytes of deliveries that were written. Returns True if the subscriber is to be served again. Call it
-        in the loop."""
+        """Counts bytes of written deliveries, in the loop. Returns True if the subscriber should be served again."""
         self.written += size
         if not self.starved or self.room * 2 < self.outbox:
             return False
@@ -50,8 +47,10 @@ class Subscriber:
         return True
 
     def is_starved(self) -> bool:
-        """Tells, in a batch, whether there is no room. If so, `has_read` will say when there is. It looks at the mark
-        after it has counted, and this at the count after it has set the mark, so one of the two notices."""
+        """Tells, in a batch, whether there is no room; then `has_read` will return True when there is.
+
+        This sets `starved` before it reads the count again; `has_read`, in another thread, counts before it reads
+        `starved`: so one of the two notices."""
         if self.room > 0:
             return False
         self.starved = True
@@ -60,7 +59,8 @@ class Subscriber:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One subscribe request that is being served. visibility: microseconds, None for the queues' own."""
+    """A subscription. req: of its subscribe request; prefetch: the most messages it holds; visibility: microseconds,
+    None for the queues' own; closed: True if it gets no more messages."""
 
     subscriber: Subscriber
     req: str | None
@@ -68,9 +68,9 @@ class Subscription:
     prefetch: int
     visibility: int | None
     receives: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The messages that it holds (sent, and not acknowledged), each with its receives as it was sent."""
+    """The messages that it holds (sent, not acknowledged), each with its receives at that time."""
     closed: bool = False
 
     def has_room(self) -> bool:
-        """Tells, in a batch, whether it may be sent a message."""
+        """Tells whether it may be sent a message. Call it in a batch."""
         return len(self.receives) < self.prefetch and not self.subscriber.is_starved()

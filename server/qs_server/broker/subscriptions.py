@@ -1,8 +1,7 @@
-"""Who is to be sent the messages of which queues, and handing them out.
+"""Delivers the messages of queues to their subscribers.
 
-Everything here runs where the engine runs, in a batch. A message that is sent is received from the engine: it is hidden
-from others for its visibility window. It counts against the subscription's prefetch until it is deleted or released by
-anybody, or its window ends, or the connection does.
+All of this runs in batches. A delivery is a receive: it hides the message for its visibility window, and counts against
+the subscription's prefetch until somebody deletes or releases the message, its window ends, or the connection ends.
 """
 
 import logging
@@ -23,19 +22,19 @@ from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
 _logger = logging.getLogger(__name__)
 SLICE = 200
-"""Messages that one batch hands out, so that requests do not have to wait for long: some 20 ms."""
+"""The most messages that one batch delivers, so that requests do not wait long: some 20 ms."""
 _GIVEN_BACK = 100
-"""Messages that one batch gives back of what those held who have gone: some 20 ms as well."""
+"""The most messages of closed connections that one batch gives back: some 20 ms as well."""
 _GIVING_BACK = SECOND // 50
-"""Microseconds after which it gives no more back: a message that goes to a dead-letter queue may take some of them."""
+"""Microseconds after which a batch gives no more back: moving a message to a dead-letter queue may take long."""
 _RINGS = 100
-"""Queues that a subscription can be taken out of in the time in which one message is given back, or in less."""
+"""Queues of a closed subscription that count as much as one message given back."""
 _TRY_AGAIN = 1 * SECOND
-"""Microseconds after which a queue that could not be read is tried again."""
+"""Microseconds until a queue that could not be read is tried again."""
 
 
 Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
-"""Says of queues why a client may not read them, None: it may."""
+"""Returns why a client may not read these queues (error code, text), None if it may."""
 
 
 class Source(Protocol):
@@ -49,35 +48,35 @@ class Source(Protocol):
 
 
 class Subscriptions:
-    """Hands out the messages of a server to its subscribers."""
+    """Delivers the messages of a server to its subscribers."""
 
     def __init__(self, storage: Source, clock: Clock, record: Record | None = None) -> None:
-        """record: is told for whom something is done."""
+        """record: the lifecycle record, None if it is off."""
         self._storage = storage
         self._record = record
         self._clock = clock
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
-        """Who is sent messages of a queue; whose turn it is comes first."""
+        """The subscriptions of each queue; the next to get a message comes first."""
         self._leases = Leases()
-        self._hungry: dict[str, None] = {}  # in the order in which they are to be served
+        self._hungry: dict[str, None] = {}  # queues to serve, in this order
         self.mail: set[Subscriber] = set()
-        """Who has been handed something since `take_mail`."""
+        """The subscribers that got mail since `take_mail`."""
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
-        """Subscriptions of connections that have ended, and what each has still to give back, the first last."""
+        """Subscriptions that have ended, each with the messages to give back, in reverse order."""
         self._failed: set[str] = set()
         self._try_again: int | None = None
         self.deserted: Callable[[str], None] = lambda qid: None
-        """Is told of a queue to which nobody subscribes any more."""
+        """Called with a queue that has no subscriptions any more."""
 
     # -- subscribing
 
     def open(self, subscription: Subscription) -> None:
-        """Adds a subscription, which is served from `start` on."""
+        """Adds a subscription; it gets messages after `start`."""
         subscription.subscriber.subscriptions[subscription.req] = subscription
         subscription.subscriber.new.append(subscription)
 
     def start(self, subscriber: Subscriber) -> None:
-        """Serves a subscriber's new subscriptions."""
+        """Begins to serve a subscriber's new subscriptions."""
         new, subscriber.new = subscriber.new, []
         for subscription in new:
             if not subscription.closed:
@@ -86,20 +85,20 @@ class Subscriptions:
                 self.feed(subscription)
 
     def feed(self, subscription: Subscription) -> None:
-        """Serves a subscription that may have room."""
+        """Notes that a subscription may have room."""
         self._hungry.update(dict.fromkeys(subscription.qids))
 
     def has_come(self, qid: str) -> None:
-        """Serves a queue in which messages have become visible."""
+        """Notes that a queue may have visible messages."""
         self._hungry[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
-        """Serves a subscriber that has room in its outbox."""
+        """Notes that a subscriber has room in its outbox."""
         for subscription in subscriber.subscriptions.values():
             self.feed(subscription)
 
     def close(self, subscription: Subscription) -> None:
-        """Ends a subscription. Its messages stay with its subscriber."""
+        """Ends a subscription. The client keeps the messages that it holds."""
         subscription.closed = True
         for qid in subscription.qids:
             ring = self._rings.get(qid)
@@ -118,15 +117,15 @@ class Subscriptions:
                 del known[subscription.req]
 
     def drop(self, subscriber: Subscriber) -> None:
-        """Stops serving a subscriber whose connection has ended. It keeps the messages that it holds until `give_back`
-        releases them; meanwhile their windows may end, and others may delete or release them."""
+        """Ends the subscriptions of a closed connection. `give_back` releases its messages later; meanwhile others may
+        settle them."""
         self.mail.discard(subscriber)
         for subscription in subscriber.subscriptions.values():
             subscription.closed = True
             self._leaving.append((subscription, list(subscription.receives)[::-1]))
 
     def give_back(self) -> None:
-        """Releases a slice of the messages whose subscribers' connections have ended: see `leaving`."""
+        """Releases a slice of the messages of ended subscriptions: see `leaving`."""
         left, until = _GIVEN_BACK, self._clock() + _GIVING_BACK
         while self._leaving and left > 0:
             subscription, held = self._leaving[0]
@@ -141,20 +140,20 @@ class Subscriptions:
     def _give_back(self, subscription: Subscription, key: Key) -> None:
         receives = subscription.receives.get(key)
         if receives is None:
-            return  # somebody has acknowledged it meanwhile, or received it
+            return  # it was acknowledged or received meanwhile
         if self._record is not None:
             self._record.begin(subscription.subscriber.peer)
         try:
             self._storage.release(key[0], Receipt(key[1], receives), 0)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
-            pass  # it is not the subscriber's any more
+            pass  # the subscriber does not hold it any more
         except OSError as error:
             _logger.error("message %s of %r stays hidden until its window ends: %s", key[1], key[0], error)
         self._end(key)
 
     def end_forbidden(self, subscriber: Subscriber, find: Refusals) -> None:
-        """Ends the subscriptions that the client may not have any more, and gives back what they hold. One that has not
-        started stays: its end must not come before its answer. find: returns why not, of the queues of one."""
+        """Ends the subscriptions that the client is not allowed any more, and gives back their messages. One that has
+        not started stays, as its end must not come before its answer."""
         for subscription in list(subscriber.subscriptions.values()):
             begun = not subscription.closed and subscription not in subscriber.new
             refusal = find(subscription.qids) if begun else None
@@ -163,7 +162,7 @@ class Subscriptions:
                 self._leaving.append((subscription, list(subscription.receives)[::-1]))
                 self._post(subscriber, Fault(*refusal, subscription.req).message(new_resp()))
 
-    # -- what becomes of messages
+    # -- messages that were sent
 
     def receipt(self, subscriber: Subscriber, qid: str, mid: int) -> Receipt | None:
         """Returns the receipt of a message that this subscriber holds, None if it does not."""
@@ -185,15 +184,15 @@ class Subscriptions:
         return subscription
 
     def extended(self, qid: str, mid: int, end: int) -> None:
-        """Moves the end of a message's window."""
+        """Notes the new end of a message's window."""
         self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
-        """Ends the leases of all messages of a queue up to an id."""
+        """Ends the leases of a queue's messages up to an id."""
         self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
-        """Ends the leases of a deleted queue, and the subscriptions to no other queue."""
+        """Ends the leases of a deleted queue, and the subscriptions to this queue alone."""
         self._end_all(qid)
         for subscription in self._rings.pop(qid, ()):
             subscription.qids.discard(qid)
@@ -208,10 +207,10 @@ class Subscriptions:
             if not subscription.closed:
                 self.feed(subscription)
 
-    # -- handing out
+    # -- delivering
 
     def dispatch(self, arrived: Iterable[str]) -> None:
-        """Hands out messages of these queues, and of those whose subscribers have got room since the last call."""
+        """Delivers messages of these queues, and of those whose subscribers have got room."""
         self._keep_time()
         if not self._rings:
             self._hungry.clear()
@@ -226,28 +225,27 @@ class Subscriptions:
                 left -= self._serve(qid, left)
             else:
                 unserved.append(qid)
-        if unserved:  # before those that have had something: a queue with very many messages is not the only one
+        if unserved:  # they come before queues that were served: one with many messages must not take all turns
             self._hungry = dict.fromkeys([*unserved, *self._hungry])
 
     def count(self, qid: str) -> int:
-        """Returns how many subscriptions of clients that are connected a queue has."""
+        """Returns the number of open subscriptions to a queue."""
         return sum(not each.closed for each in self._rings.get(qid, ()))
 
     @property
     def total(self) -> int:
-        """The number of subscriptions of connected clients, each to one queue or several."""
+        """The number of open subscriptions, each to one queue or several."""
         return len({each for ring in self._rings.values() for each in ring if not each.closed})
 
     def is_waiting(self, qid: str) -> bool:
-        """Tells whether a queue still has to be served, for a subscriber that may have room."""
         return qid in self._hungry
 
     def room(self, qid: str) -> int:
-        """Returns how many messages of a queue its subscribers could take, by their prefetch."""
+        """Returns how many messages of a queue its subscriptions could take, by their prefetch."""
         return sum(max(each.prefetch - len(each.receives), 0) for each in self._rings.get(qid, ()))
 
     def _keep_time(self) -> None:
-        """Ends leases that are over, and serves again what has failed a while ago."""
+        """Ends leases that are over, and has failed queues served again after a while."""
         if self.next_due() is None:
             return
         now = self._clock()
@@ -259,7 +257,7 @@ class Subscriptions:
             self._failed.clear()
 
     def next_due(self) -> int | None:
-        """Returns when `dispatch` should be called next even if nothing happens, None for never."""
+        """Returns when `dispatch` should be called even if nothing happens before, None for never."""
         end = self._leases.next_end()
         if self._try_again is None or end is None:
             return self._try_again if end is None else end
@@ -272,17 +270,16 @@ class Subscriptions:
 
     @property
     def active(self) -> bool:
-        """True if there is any subscription."""
         return bool(self._rings)
 
     @property
     def unfinished(self) -> bool:
-        """True if there is something to hand out or to give back at once."""
+        """True if there is more to deliver or to give back."""
         return bool(self._hungry or self._leaving)
 
     @property
     def leaving(self) -> bool:
-        """True if `give_back` has something to do."""
+        """True if `give_back` has work."""
         return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:
@@ -297,13 +294,13 @@ class Subscriptions:
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:
-                    self._rings[qid].move_to_end(subscription, last=False)  # it has had nothing, and so not its turn
+                    self._rings[qid].move_to_end(subscription, last=False)  # it got nothing: it stays first
                     break
                 given += len(found)
         except NoSuchQueueError:
             self.gone(qid)
         except Exception as error:
-            # The others are served all the same; and it is not tried again and again in this batch.
+            # The other queues are served all the same, and this one is not tried again in each batch.
             known = isinstance(error, OSError)
             _logger.error("messages of %r could not be handed out: %s", qid, error, exc_info=not known)
             self._failed.add(qid)
@@ -311,7 +308,7 @@ class Subscriptions:
         return given
 
     def _next(self, qid: str) -> Subscription | None:
-        """Returns the first subscription in turn that has room, and moves it to the end of the turns."""
+        """Returns the next subscription with room, and puts it last; None if none has room."""
         ring = self._rings.get(qid) or OrderedDict[Subscription, None]()
         for _ in range(len(ring)):
             subscription = next(iter(ring))
@@ -322,7 +319,7 @@ class Subscriptions:
 
     def _receive(self, qid: str, subscription: Subscription, most: int) -> list[Received]:
         subscriber = subscription.subscriber
-        count = 1  # one at a time where several share the queue; a lone one gets all that it has room for
+        count = 1  # several subscriptions get one message in turn; a single one gets all that it has room for
         if len(self._rings[qid]) == 1:
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
@@ -330,7 +327,7 @@ class Subscriptions:
             self._record.begin(subscriber.peer)
         found = self._storage.receive((qid,), count, subscription.visibility, room, held=True)
         for message in found:
-            self.settled(qid, message.mid)  # should anybody have held it, that is over
+            self.settled(qid, message.mid)  # ends a lease of another subscription whose window is over
             key = qid, message.mid
             self._leases.begin(key, subscription, message.receives, message.visible_at or 0)
             delivery = delivery_of(message, subscription.req)
@@ -343,6 +340,6 @@ class Subscriptions:
         self.mail.add(subscriber)
 
     def take_mail(self) -> set[Subscriber]:
-        """Returns the subscribers that were handed something since the last call."""
+        """Returns the subscribers that got mail since the last call."""
         mail, self.mail = self.mail, set()
         return mail

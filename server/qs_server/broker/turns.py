@@ -1,5 +1,4 @@
-"""Slices of background work take turns, with rests between them: otherwise, each kind would leave requests its share
-of the time, and together they would take most of it."""
+"""Gives slices of all kinds of background work their turns, with rests between them in which requests are served."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +7,7 @@ import trio
 
 
 class Turns:
-    """For the loop's thread."""
+    """Lets one slice run at a time. Use it in the loop's thread."""
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
@@ -16,11 +15,11 @@ class Turns:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        """Waits until nobody else has a slice and the rest after the last one is over. Who waits longest is next."""
+        """Waits until no other slice runs and the rest after it is over, in the order of the callers."""
         async with self._turn:
             await trio.sleep_until(self._rested)
             yield
 
     def rest(self, seconds: float) -> None:
-        """Keeps the next turn from coming for at least so long. Nobody wakes up at the end, if nobody waits for it."""
+        """Delays the next turn by at least so many seconds from now."""
         self._rested = max(self._rested, trio.current_time() + seconds)

@@ -1,6 +1,6 @@
-"""Has the engine's upkeep done while requests go on: in slices, each part of a batch, and in a thread between them.
+"""Runs the engine's upkeep while requests are served: in slices, each part of a batch, and in a thread between them.
 
-After a slice, requests have as much time as it took. With nothing to do, nobody wakes up.
+After a slice, requests have as much time as it took.
 """
 
 from functools import partial
@@ -17,14 +17,14 @@ class UpkeepLoop:
     """Runs the upkeep of one engine."""
 
     def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
-        """clock: what the engine's times are by."""
+        """clock: the engine's."""
         self._storage = storage
         self._committer = committer
         self._turns = turns
         self._clock = clock
 
     async def serve(self) -> None:
-        """Runs until it is cancelled. What is begun then is finished."""
+        """Runs until it is cancelled, and then finishes the work in the thread."""
         while True:
             await self._committer.upkeep.wait(self._clock)
             async with self._turns.take():
@@ -38,13 +38,12 @@ class UpkeepLoop:
                     await self._run(Job(partial(self._storage.finish_upkeep, begun)))
                 self._turns.rest(rest)
 
-    async def _run(self, chore: Job) -> None:
-        """Has the engine do something in a batch, whatever becomes of the batch."""
-        while chore.runnable:  # a fault of what was before it in the batch leaves it undone
-            await self._committer.run(chore)
+    async def _run(self, job: Job) -> None:
+        while job.runnable:  # a batch that fails early does not run it
+            await self._committer.run(job)
 
     async def _run_slice(self) -> Background | None:
-        """Has the engine do a slice in a batch. Returns what is left to be done in a thread, if anything is."""
+        """Runs a slice in a batch. Returns the work for a thread, None if there is none."""
         begun: list[Background | None] = []
         await self._run(Job(lambda: begun.append(self._storage.begin_upkeep())))
         return begun[0] if begun else None

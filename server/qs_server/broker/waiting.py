@@ -1,4 +1,4 @@
-"""Who waits for messages of which queues. Woken by whatever makes a message visible; nobody looks again and again."""
+"""The works that wait for messages of queues. They are woken when messages become visible; none polls."""
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
@@ -12,17 +12,16 @@ _order = itemgetter(0)
 
 
 class Waiters:
-    """Wakes works that wait for messages, in the order in which they began to wait. A work that was woken and found
-    nothing gets its place back."""
+    """Wakes works in the order in which they began to wait. A work that found no message gets its old place again."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[tuple[int, Work]]] = {}
         self._places: dict[Work, tuple[trio.Event, Pause]] = {}
         self.any = False
-        """True if anybody waits."""
+        """True if any work waits in a line."""
 
     def add(self, work: Work, pause: Pause) -> None:
-        """Takes a place in every one of the queues, before those that began to wait later."""
+        """Adds a work to the line of each queue, before those that began to wait later."""
         self._places[work] = trio.Event(), pause
         self.any = True
         for qid in pause.qids:
@@ -38,28 +37,28 @@ class Waiters:
         return len(self._places)
 
     def woken(self, work: Work) -> trio.Event:
-        """Returns the event that is set when there is something for a waiting work."""
+        """Returns the event that is set when there may be a message for a waiting work."""
         return self._places[work][0]
 
     def wake_all(self, arrived: Mapping[str, int]) -> None:
-        """Wakes the first ones of each queue, as many as there are messages in it."""
+        """Wakes the first works of each queue. arrived: the number of messages by queue."""
         for qid, count in arrived.items():
             self.wake(qid, count)
 
     def wake(self, qid: str, count: int) -> None:
-        """Wakes the first ones of a queue, as many as there are messages."""
+        """Wakes the first works of a queue. count: the number of messages."""
         for _, work in self._lines.get(qid, [])[:count]:
             event, pause = self._places[work]
             self._step_out(pause)
             event.set()
 
     def resume(self, work: Work) -> None:
-        """Removes a work that goes on."""
+        """Removes a work that continues."""
         _, pause = self._places.pop(work)
         self._step_out(pause)
 
     def leave(self, work: Work) -> None:
-        """Removes a work that will not go on. If it was woken, wakes the next in line."""
+        """Removes a work that is given up, if it waits; if it was woken, wakes the next in line."""
         place = self._places.pop(work, None)
         if place is None:
             return

@@ -1,7 +1,7 @@
 """The files of the lifecycle record.
 
-An open file's name begins with a dot, which Spark and Hadoop do not read. A finished file is synced and renamed, and
-never changes again. The lock on an open file tells other servers in the folder that its writer lives.
+The name of an open file begins with a dot: Spark and Hadoop do not read such files. A finished file is synced and
+renamed, and never changes again. A lock on an open file tells other servers in the folder that its writer lives.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _CHUNK = 1 << 16
 
 
 class OpenFile:
-    """An open file. Up to `size` it has whole lines, whatever has failed."""
+    """An open file. Its first `size` bytes are whole lines, even after a failed write."""
 
     def __init__(self, name: str, fd: int, disk: Disk) -> None:
         """name: of the finished file."""
@@ -32,7 +32,7 @@ class OpenFile:
         self.fd = fd
         self.size = 0
         self.torn = False
-        """There may be bytes beyond the size."""
+        """True if there may be bytes beyond the size."""
         self._disk = disk
 
     def append(self, data: bytes) -> None:
@@ -58,17 +58,17 @@ class HistoryFolder:
     """The folder of the record, shared by several servers."""
 
     def __init__(self, path: str, disk: Disk, keep: int | None = None) -> None:
-        """path: an existing directory; keep: bytes of finished files that stay, None: all."""
+        """path: an existing directory; keep: the most bytes of finished files, None to keep all."""
         self.path = path
         self._disk = disk
         self._keep = keep
 
     def open(self, now: int) -> OpenFile:
-        """now: microseconds. OSError."""
+        """Begins a new file. now: microseconds since the Epoch, for its name. OSError."""
         while True:
             name = _name_of(now)
             file = OpenFile(name, self._disk.open(self._open_path(name), _NEW_FILE, 0o666), self._disk)
-            # A server that just starts may have taken it for one that was left behind.
+            # A server that starts now may have taken it for a file of a killed server.
             if _lock(file.fd) is not False and self._is_in_place(file):
                 return file
             self._disk.close(file.fd)
@@ -83,8 +83,7 @@ class HistoryFolder:
             return False
 
     def finish(self, file: OpenFile) -> None:
-        """Syncs a file and gives it its name; removes an empty one. Logs failures, and leaves them to the next
-        start."""
+        """Syncs a file and gives it its name; removes an empty one. Failures are logged, and left to a start."""
         path = self._open_path(file.name)
         try:
             file.truncate()
@@ -136,7 +135,7 @@ class HistoryFolder:
             return
         file = OpenFile(name, fd, self._disk)
         try:
-            if _lock(fd) is not True or not self._is_in_place(file):  # without locks nobody knows if its writer lives
+            if _lock(fd) is not True or not self._is_in_place(file):  # its writer lives, or may live (no locks)
                 self._disk.close(fd)
                 return
             held = self._disk.fstat(fd).st_size
@@ -161,7 +160,7 @@ class HistoryFolder:
 
 
 def _lock(fd: int) -> bool | None:
-    """Returns whether the lock is ours now; None without locks."""
+    """Takes the lock. Returns False if another process has it, None if the file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -170,6 +169,6 @@ def _lock(fd: int) -> bool | None:
 
 
 def _name_of(now: int) -> str:
-    """Names sort by time, and have no colon, which Hadoop refuses."""
+    """Returns a name that sorts by time and has no colon, which Hadoop refuses."""
     seconds, micro = divmod(now, SECOND)
     return f"history-{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{micro:06d}Z-{secrets.token_hex(4)}.jsonl"

@@ -1,7 +1,7 @@
-"""The lifecycle record: lines about messages, in files that others read later.
+"""The lifecycle record: writes a line for each event of a message to files, which other programs read later.
 
-The lines of a batch are collected, written once after its commit, and dropped after a failure. No fault of the
-record reaches a client.
+The lines of a batch are written together after its commit, and dropped if the commit fails. Errors of the record do not
+reach clients.
 """
 
 import errno
@@ -24,19 +24,18 @@ from .files import HistoryFolder, OpenFile
 
 _logger = logging.getLogger(__name__)
 _MOST = 20_000
-"""Lines in memory, some 4 MiB. When a huge queue is removed, more are written before the batch ends."""
+"""The most lines in memory, some 4 MiB. More, when a huge queue is removed, are written before the commit."""
 _TRY_AGAIN = 1.0
-"""Seconds after a failed write without another, so that a full disk is not tried, and logged, for each batch."""
+"""Seconds without a write after a failed one, so that a full disk is not tried, and logged, for each batch."""
 _quoted = lru_cache(10_000)(json.dumps)
-"""Returns JSON of the name of a queue or a peer."""
+"""Returns the name of a queue or a peer as JSON."""
 _INSIDE = ".history"
-"""The directory of a root for a record: no queue can have the name."""
+"""The only directory in a root that can have the record: no queue can have the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """A file is finished at `size` bytes, or `age` seconds after its first line. keep: bytes of finished files that
-    stay, None: all."""
+    """A file ends at `size` bytes, or `age` seconds after its first line. keep: bytes that stay, None: all."""
 
     folder: str
     size: int = 64 * 1024 * 1024
@@ -45,8 +44,7 @@ class HistoryOptions:
 
 
 class History:
-    """Only the thread of a batch calls `begin`, `note`, `commit` and `discard`. Another thread finishes files, see
-    `start`."""
+    """The thread of a batch calls `begin`, `note`, `commit` and `discard`; another one finishes files, see `start`."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class History:
         clock: Clock,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """size, age: see HistoryOptions; timer: monotonic seconds."""
+        """size, age: see HistoryOptions; timer: returns monotonic seconds."""
         self.peer = ""
         self._folder = folder
         self._size = size
@@ -67,17 +65,15 @@ class History:
         self._lines: list[str] = []
         self._lost = 0
         self._try_again = 0.0
-        self._changed = threading.Condition()  # its lock guards what follows
+        self._changed = threading.Condition()  # its lock guards all attributes below
         self._file: OpenFile | None = None
         self._opened = 0.0
         self._full: list[OpenFile] = []
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    # -- in the thread of the batch
-
     def begin(self, peer: str) -> None:
-        """peer: the client of what follows; empty: none."""
+        """Sets the client of the following events. peer: its address, empty for the server itself."""
         self.peer = peer
 
     def note(
@@ -93,7 +89,7 @@ class History:
             self.commit()
 
     def commit(self) -> None:
-        """Writes what was noted, with one time for all lines. Raises nothing."""
+        """Writes all noted events, with the same time. Raises nothing."""
         if self._lines:
             lines, self._lines = self._lines, []
             now = self._clock()
@@ -101,7 +97,7 @@ class History:
             self._write(f"{head}{head.join(lines)}".encode("ascii"), len(lines), now)
 
     def discard(self) -> None:
-        """Drops what was noted."""
+        """Drops all noted events."""
         self._lines.clear()
 
     def _write(self, data: bytes, count: int, now: int) -> None:
@@ -116,7 +112,7 @@ class History:
                 self._lose(count, error)
                 return
             if self._lost:
-                _logger.warning("the history goes on; %d events are not in it", self._lost)
+                _logger.warning("the history can be written again; %d events are not in it", self._lost)
                 self._lost = 0
             if file.size >= self._size:
                 self._begin_next()
@@ -135,13 +131,11 @@ class History:
         self._try_again = self._timer() + _TRY_AGAIN
 
     def _begin_next(self) -> None:
-        """Closes the open file for further lines."""
+        """Hands the open file to the other thread, to be finished."""
         if self._file is not None:
             self._full.append(self._file)
             self._file = None
             self._changed.notify()
-
-    # -- in the thread that finishes files
 
     def start(self) -> None:
         """Starts the thread that finishes files, until `close`."""
@@ -153,7 +147,7 @@ class History:
             pass
 
     def finish_due(self, *, wait: bool = False) -> bool:
-        """Finishes full and old files; False if there were none. wait: waits for one, until `close`."""
+        """Finishes full and old files. Returns False if there were none. wait: True to wait for one, until `close`."""
         full = self._take_full(wait=wait)
         for file in full:
             self._folder.finish(file)
@@ -171,7 +165,7 @@ class History:
                 self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
-        """Writes what was noted, and finishes all files."""
+        """Writes all noted events, and finishes all files."""
         self.commit()
         with self._changed:
             self._closing = True
@@ -186,7 +180,7 @@ class History:
 
 @contextmanager
 def recording(options: HistoryOptions | None, root: str, clock: Clock) -> Iterator[History | None]:
-    """Opens a record for a with block; None without options. See `open_history`."""
+    """Opens a record for a with block, None without options. See `open_history`."""
     if options is None:
         yield None
         return
@@ -199,7 +193,7 @@ def recording(options: HistoryOptions | None, root: str, clock: Clock) -> Iterat
 
 
 def open_history(options: HistoryOptions, root: str, clock: Clock) -> History:
-    """Opens a record. Makes its folder, and finishes what a killed server left. root: of the queues. StartError."""
+    """Opens a record. Makes its folder, and finishes the files of killed servers. root: of the queues. StartError."""
     disk = Disk()
     path = os.path.abspath(options.folder)
     if _is_among_queues(path, root):

@@ -17,7 +17,7 @@ _DEFAULTS = ServerOptions("qs-data")
 
 
 def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
-    """Returns options and verbosity. storages: choices of --storage. Ends the process on --help and on a wrong flag."""
+    """Returns (options, verbosity). storages: choices of --storage. Ends the process on --help and on a wrong flag."""
     parser = server_parser(storages)
     parsed = parse_arguments(parser, arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
@@ -35,7 +35,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
 
 
 def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
-    """storages: choices of --storage."""
+    """Makes the parser. storages: choices of --storage."""
     parser = make_parser(PROGRAM, "The qs queue server: XML over TCP, queues that are directories of files.", PORT)
     parser.add_argument(
         "--root",

@@ -70,8 +70,8 @@ def open_storage(
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of remote storages whose libraries are installed, without asking a server. StartError if the
-    library of the default storage is missing."""
+    """Opens the engines of remote storages whose libraries are installed, without contacting a server. StartError, also
+    if the library of the default storage is missing."""
     root = os.path.abspath(options.root)
     sqs = options.sqs
     makers: dict[str, Callable[[], RemoteEngine]] = {
@@ -100,7 +100,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
 
 
 def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:
-    """StartError for an OSError, which is about the root, or a StorageError, whose text begins with `refused`."""
+    """Raises StartError for an OSError about the root, or a StorageError, whose text begins with `refused`."""
     try:
         return make()
     except OSError as error:

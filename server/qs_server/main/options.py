@@ -1,4 +1,4 @@
-"""The options of a server, with their defaults: the command's flags."""
+"""The options of a server, which the command's flags set, with their defaults."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ PORT = 9876
 
 @dataclass(frozen=True, slots=True)
 class SqsOptions:
-    """endpoint: a URL, None for Amazon's; region: None for the environment's; prefix: of all queue names."""
+    """endpoint: a URL, None for Amazon's; region: None for that of the environment; prefix: of all queue names."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -26,10 +26,10 @@ class SqsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """root: made when missing; port: 0 for a free one; storage: the default engine; history: None for no record;
-    cache: bytes of payloads of the journal in memory; memcached: host and port of each server; early: treats each
-    client as one that ends documents with an empty line; tls: None for none; access: path of the access file, None
-    if everybody may do everything; open: everybody may, also from other machines; check: only check files and flags;
+    """root: made if missing; port: 0 for a free one; storage: the default engine; history: None for no record; cache:
+    the most bytes of journal payloads in memory; memcached: (host, port) of each server; early: True to assume that all
+    clients end documents with an empty line; tls: None for none; access: path of the access file, None if everybody may
+    do everything; open: True to allow that also from other machines; check: True to only check files and flags;
     log_format: text or json."""
 
     root: str

@@ -47,7 +47,7 @@ Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code, see each subcommand's help."""
+    """Returns the exit code: see the help of each subcommand."""
     parsed = make_parser().parse_args(arguments)
     return run(_PROGRAM, lambda: _run(parsed))
 

@@ -28,12 +28,12 @@ def make_parser() -> ArgumentParser:
 
 
 def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
-    """Returns options and verbosity. Ends the process on --help and on a wrong flag."""
+    """Returns (options, verbosity). Ends the process on --help and on a wrong flag."""
     return flags.read_options(arguments, [*ENGINES, *REMOTE])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should; 2 wrong flags."""
+    """Returns the exit code: 0 stopped as asked; 1 could not start, or did not stop cleanly; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
         return check_command(flags.PROGRAM, verbose, options, partial(check_root, options), options.log_format)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_root(options: ServerOptions) -> list[str]:
-    """Returns a line about the root directory, unchanged. StartError."""
+    """Checks the root directory, without changing it. Returns a line about it. StartError if it cannot be used."""
     root = os.path.abspath(options.root)
     if not os.path.exists(root):
         return [f"root {root}: is made at the start"]
@@ -87,8 +87,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
 def _storage_of(
     options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
 ) -> Iterator[Engine]:
-    """Opens the engine, and closes it after the with block. StartError; StopError if it could not be closed, unless
-    the block failed."""
+    """Opens and closes the engine. StartError; StopError if closing fails, unless the with block failed."""
     storage = open_storage(options, wall_clock, lifecycle, on_sync)
     try:
         yield storage

@@ -1,4 +1,4 @@
-"""The queue server: connects its parts."""
+"""The queue server: makes its parts and connects them."""
 
 import trio
 
@@ -26,10 +26,12 @@ from ..storage.totals import totals_of
 from .options import ServerOptions
 
 _LABELS = {"messages_dead_lettered_total": {"reason": "receives"}}
-"""Labels of the engine's figures: messages die for one reason."""
+"""Labels of the engine's figures. There is one reason for dead letters."""
 
 
 class Server(Acceptor[Connection]):
+    """Accepts clients, and runs the broker's tasks on one engine."""
+
     def __init__(
         self,
         storage: Engine,
@@ -42,8 +44,7 @@ class Server(Acceptor[Connection]):
         access: Access | None = None,
         syncs: Histogram | None = None,
     ) -> None:
-        """history: None for no record; tls: None for none; access: None if everybody may do everything; syncs: of
-        the journal."""
+        """history, tls: None for none; access: None if everybody may do everything; syncs: of the journal."""
         super().__init__(options.limits, tls, access)
         self._wire = options.wire
         self._syncs = syncs or Histogram()
@@ -59,7 +60,7 @@ class Server(Acceptor[Connection]):
         self._hub.on_poll_end = self._committer.on_poll_end
 
     def _own_figures(self) -> list[Figure]:
-        """Call it where the engine runs, in a batch."""
+        """Returns the server's figures. Call it in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
         return [
@@ -70,7 +71,7 @@ class Server(Acceptor[Connection]):
         ]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Serves until `stop`, and finishes what was begun. Closes the listeners, not the engine."""
+        """Serves until `stop`, and finishes requests that have begun. Closes the listeners, not the engine."""
         turns = Turns()
         async with trio.open_nursery() as background:
             background.start_soon(self._committer.serve)
@@ -85,7 +86,7 @@ class Server(Acceptor[Connection]):
             background.cancel_scope.cancel()
 
     async def probe(self) -> None:
-        """Returns after an empty batch was committed: the loop runs, and commits end."""
+        """Commits an empty batch, and returns when it is done. Hangs if the loop or commits hang."""
         done = trio.Event()
         job = Job(lambda: None)
         job.ended = done.set

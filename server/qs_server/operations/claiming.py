@@ -1,6 +1,6 @@
-"""The operations on claims and on staged batches, for consumers that replay and producers that retry.
+"""The operations on claims and staged batches, for consumers that replay and producers that retry.
 
-Each may be repeated, whatever became of its answer.
+Each can be repeated without harm, for example after its answer was lost.
 """
 
 import qs_schemas as wire
@@ -66,7 +66,7 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message:
 def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
     parts = [(part.number, part.attempt) for part in request.chosen]
     if len({number for number, _ in parts}) < len(parts):
-        raise BadRequestError("a part is published with one of its attempts, and one is named twice")
+        raise BadRequestError("a part is published with one of its attempts, and this request names a part twice")
     _batches(service, request).publish(_producer(request), request.batch or 0, parts)
     return wire.PublishStaged(request.qid, request.producer)
 

@@ -24,7 +24,7 @@ def _options_of(asked: wire.QueueOptions) -> Options:
 
 
 def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
-    """Takes over what is asked of dead letters. BadRequestError."""
+    """Takes over the requested options of dead letters. BadRequestError."""
     if asked.dead_letter is not None or "dead_letter" in asked.removed:
         options.dead_letter = asked.dead_letter or ""
     if asked.max_receives is not None or "max_receives" in asked.removed:

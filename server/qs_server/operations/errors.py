@@ -1,4 +1,4 @@
-"""The answers to requests that fail: for each exception the row of the table of errors, and the text."""
+"""Makes the answers to requests that fail: maps each exception to an error code and a text."""
 
 import logging
 
@@ -31,12 +31,11 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
 
 
 def error_answer(about: Message | Fault, error: ErrorCode, text: str) -> Error:
-    """Returns the answer to a request that fails in this way."""
     return Fault(error, text, about.req).message(new_resp())
 
 
 def refused(about: Message, error: engine.StorageError) -> Error:
-    """Returns the answer to a request that the engine refuses. Logs an error that the table does not have."""
+    """Returns the answer to a request that the engine refuses. Logs an error without a code of its own."""
     known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
     answer = error_answer(about, known, str(error))
     if known is table.INTERNAL:
@@ -45,7 +44,7 @@ def refused(about: Message, error: engine.StorageError) -> Error:
 
 
 def disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
-    """Returns the answer to a request for which a file operation has failed."""
+    """Returns the answer to a request whose file operation failed."""
     if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
         return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
     partly = isinstance(about, CopyMessage) and about.mids
@@ -53,7 +52,7 @@ def disk_error(about: Message, error: Exception, storage: engine.Engine) -> Erro
 
 
 def _queues_of(about: Message) -> list[str]:
-    """Returns the queues that a request names and that have to exist."""
+    """Returns the queues of a request that have to exist."""
     if isinstance(about, NewQueue):
         return []
     qid = getattr(about, "qid", None)
@@ -61,7 +60,8 @@ def _queues_of(about: Message) -> list[str]:
 
 
 def storage_error(about: Message, error: Exception, remark: str) -> Error:
-    """Returns the answer to a request during which the storage has failed, and logs why. remark: what has changed."""
+    """Returns the answer to a request during which the storage failed, and logs the error. remark: tells what was
+    changed."""
     if isinstance(error, OSError) and has_no_room(error):
         return error_answer(about, table.FULL, f"the disk is full; {remark}")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,7 +1,6 @@
-"""The operations: one small function each, from a request to its answer.
+"""The operations on queues and messages: each is a function from a request to its answer.
 
-Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`; `table.py` finds them, and
-`service.py` has what all of them need.
+`table.py` lists all operations, and `service.py` has the parts that they share.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -25,9 +24,9 @@ from ..storage.engine import Message as Stored
 from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
-"""Seconds: the age of a message as the protocol can say it. An id that somebody chose may be of 1970."""
+"""The greatest age in seconds that the protocol has. A client may choose an id that stands for 1970."""
 _PURGE_SLICE = 200
-"""Messages removed between looks at what others want: some 5 ms."""
+"""Messages removed before other requests have their turn: some 5 ms."""
 
 
 def _bytes(payload: bytes | str | None) -> bytes:
@@ -50,7 +49,7 @@ def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
 def list_messages(service: Service, request: wire.ListMessages) -> Message:
     mids = service.storage.queue(qid_of(request)).list_mids(
         State(request.state or "new"),
-        _count(service, request.max, service.list_length),
+        service.list_length if request.max is None else min(request.max, service.list_length),
         -1 if request.after is None else request.after,
     )
     return wire.ListMessages(request.qid, mids=mids, early=request.early)
@@ -62,7 +61,7 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
         if request.key is not None:
             raise BadRequestError("a list has a 'key' for each 'message', and none on 'op'")
-        delay = microseconds(request.delay) or 0  # for those that do not say
+        delay = microseconds(request.delay) or 0  # for drafts without their own
         drafts = [
             Draft(_bytes(draft.payload), delay if draft.delay is None else round(draft.delay * SECOND), draft.key)
             for draft in request.messages
@@ -83,7 +82,7 @@ def get_message(service: Service, request: wire.GetMessage) -> Message:
 
 
 def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
-    """Returns a message that was delivered to this very client, None if it was not: it is in nobody else's window."""
+    """Returns a message that this client holds by a subscription, None if it does not."""
     subscriber = service.subscriber
     receipt = None if subscriber is None else service.subscriptions.receipt(subscriber, qid, mid)
     if receipt is None:
@@ -102,12 +101,12 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Message |
 
 
 def _wait_to_receive(service: Service, request: wire.ReceiveMessage, qids: tuple[str, ...]) -> Answer:
-    """Receives as soon as there is something in one of the queues, or answers with nothing when the time is over."""
+    """Receives as soon as a queue has a message, or answers without messages when the time is over."""
     _, most, visibility = what_to_receive(service, request)
-    pause = Pause(qids, request.wait or 0)  # always the same, and with it the place in line
+    pause = Pause(qids, request.wait or 0)  # always the same one, to keep the place in line
     while True:
         over = bool((yield pause))
-        # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
+        # If one queue was deleted meanwhile, messages of the others are received all the same.
         known = service.storage.queues()
         qids = tuple(qid for qid in qids if qid in known) or qids
         found = service.storage.receive(qids, most, visibility, service.document)
@@ -116,7 +115,7 @@ def _wait_to_receive(service: Service, request: wire.ReceiveMessage, qids: tuple
 
 
 def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tuple[str, ...], int, int | None]:
-    """Queues, how many messages at most, and their visibility window in microseconds."""
+    """Returns (queues, the most messages, visibility in microseconds or None). BadRequestError."""
     if request.qid is not None and request.queues:
         raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
     qids = tuple(dict.fromkeys(request.queues)) if request.queues else (request.qid or "",)
@@ -125,7 +124,6 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 
 
 def received(found: Sequence[Stored]) -> Message:
-    """The answer with what was received."""
     deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
     for message, delivery in zip(found, deliveries, strict=True):
         if message.origin is not None:
@@ -150,7 +148,7 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
         except (OSError, RemoteError):
             if not deleted:
                 raise
-            break  # the answer says how far it came
+            break  # the answer lists the messages deleted before
         deleted.append(receipt.mid)
     return wire.DeleteMessage(qid, mids=deleted)
 
@@ -193,7 +191,7 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message:
             service.storage.copy(qid, mid, request.queues)
         except NoSuchMessageError:
             continue
-        copied.append(mid)  # any other error is the answer, so that who is not in the answer does not exist
+        copied.append(mid)  # any other error is the answer: so a message that the answer does not list does not exist
     return wire.CopyMessage(qid, mids=copied)
 
 
@@ -215,14 +213,14 @@ def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
 
 
 def with_consumers(service: Service, answer: wire.QueueStats) -> wire.QueueStats:
-    """Adds to the figures of each queue how many clients want its messages."""
+    """Adds the numbers of subscriptions and of waiting receives to the figures of each queue."""
     for info in answer.queues:
         info.subscribers, info.waiting = service.subscriptions.count(info.qid), service.waiting(info.qid)
     return answer
 
 
 def stored_stats(service: Service, request: wire.QueueStats) -> Generator[Pause, bool | None, wire.QueueStats]:
-    """Returns the figures that the storage has."""
+    """Returns the figures of the server's own storage."""
     qids = sorted(filter(service.may_see_stats, service.storage.queues())) if request.qid is None else [request.qid]
     for qid in qids:
         while qid in service.storage.queues() and service.storage.queue(qid).prepare_stats():
@@ -233,7 +231,6 @@ def stored_stats(service: Service, request: wire.QueueStats) -> Generator[Pause,
 
 
 def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
-    """The figures of a queue as an answer has them."""
     stats = queue.stats()
     return wire.QueueInfo(
         qid,
@@ -262,12 +259,8 @@ def ping(service: Service, request: wire.Ping) -> Message:
     return wire.Ping()
 
 
-def _count(service: Service, asked: int | None, default: int) -> int:
-    return min(default if asked is None else asked, service.list_length)
-
-
 def first_mid(answer: Message) -> tuple[str, int] | None:
-    """Returns the key by which a push's failure is known, queue and first id; None for other answers."""
+    """Returns (queue, first id), which identifies a failed push; None for other answers."""
     if not isinstance(answer, wire.PushMessage):
         return None
     mids: Sequence[int] = answer.mids or ([] if answer.mid is None else [answer.mid])

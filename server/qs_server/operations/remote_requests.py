@@ -1,6 +1,6 @@
-"""Requests about queues that another server keeps: the same handlers, run in a thread, because it may answer late.
+"""Requests about queues on another server: runs the same handlers in a thread, as that server may be slow.
 
-What a handler tells the subscriptions is recorded in the thread, and told them afterwards in the server's own.
+The thread records a handler's calls of the subscriptions; they are made afterwards.
 """
 
 import logging
@@ -24,11 +24,11 @@ from .service import Answer, Handler, Service, mid_of, qid_of
 
 _logger = logging.getLogger(__name__)
 _STATS_TIMEOUT = 5
-"""Seconds after which a server that has failed is not asked for the figures of its other queues."""
+"""Seconds after which a server that has failed once is not asked for the figures of its other queues."""
 
 
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
-    """Returns the handler of a request: `usual`, unless the request is about queues that another server keeps."""
+    """Returns the handler of a request: `usual`, unless the request is about queues on another server."""
     remotes = service.remotes
     if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Authenticate | wire.Ping):
         return usual
@@ -50,7 +50,7 @@ def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteE
     qid = cast(str | None, getattr(request, "qid", None))
     if isinstance(request, wire.Subscribe):
         for each in request.queues or [qid or ""]:
-            remotes.engine_of(each)  # an error if it is out of reach
+            remotes.engine_of(each)  # raises if the queue is out of reach
         return None
     if isinstance(request, wire.CopyMessage):
         return _engine_of_all(service, [qid_of(request), *request.queues], "copy to each other")
@@ -65,15 +65,15 @@ def _engine_of_all(service: Service, qids: Sequence[str], refusal: str) -> Remot
     except UnsupportedError:
         for qid in qids:
             if service.remotes.engine_of(qid) is None:
-                service.storage.queue(qid)  # that there is no such queue comes first
+                service.storage.queue(qid)  # a missing queue is the more important error
         raise
 
 
 class _RecordedCalls:
-    """Takes the place of the subscriptions in a thread, and records what they are told."""
+    """Stands in for the subscriptions in a thread, and records the calls."""
 
     def __init__(self, held: Receipt | None) -> None:
-        """held: of the message that is asked for, when it was delivered to this very client."""
+        """held: the receipt of the requested message if this client holds it by a subscription."""
         self._held = held
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -85,7 +85,6 @@ class _RecordedCalls:
         return lambda *args: self._calls.append((name, args))
 
     def replay(self, subscriptions: Subscriptions) -> None:
-        """Makes the calls that were recorded."""
         for name, args in self._calls:
             getattr(subscriptions, name)(*args)
 
@@ -93,7 +92,7 @@ class _RecordedCalls:
 def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, request: Message) -> Answer:
     recorded = _RecordedCalls(_held(engine, service, request))
     there = Service(
-        cast(Engine, engine),  # the handlers of these requests use only what a RemoteEngine has too
+        cast(Engine, engine),  # these handlers use only methods that a RemoteEngine has too
         cast(Subscriptions, recorded),
         service.become_subscriber,
         service.list_length,
@@ -119,7 +118,7 @@ def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt |
 
 
 def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int | None, int | None]]:
-    """Yields what has happened by an answer: the event, the message, its size and receives as far as they are known."""
+    """Yields the events of an answer: (event, id, size, receives), the last two None if unknown."""
     if isinstance(answer, wire.PushMessage) and isinstance(request, wire.PushMessage):
         drafts = request.messages or [wire.Draft(request.payload or b"")]
         mids = answer.mids or [answer.mid or 0]
@@ -139,7 +138,7 @@ def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
         return answer
     while True:
         try:
-            next(answer)  # its pauses let others go first, who do not wait for a thread
+            next(answer)  # its pauses give others a turn, which a thread need not do
         except StopIteration as end:
             return cast(Message, end.value)
 
@@ -151,7 +150,7 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
     call = Call(receive, waits=wait > 0)
     yield Pause(qids if wait else (), call=call)
     found = call.result()
-    if call.stop.is_set() and found and wait:  # it was stopped when it had just ended
+    if call.stop.is_set() and found and wait:  # it was stopped just after its end
         yield Pause(call=Call(lambda stop: give_back(engine, found)))
         found = []
     for message in found:
@@ -160,13 +159,12 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
 
 
 def _stats(engine: RemoteEngine, service: Service, request: wire.QueueStats) -> Answer:
-    """Answers with the figures of one queue of another server."""
     answer = yield from _run_in_thread(engine, stored_stats, service, request)
     return with_consumers(service, cast(wire.QueueStats, answer))
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
-    """Answers with the figures of the other servers' queues too; of one that cannot be asked, name and storage."""
+    """Answers with the figures of all queues; of those on a server that fails, with name and storage."""
     answer = yield from stored_stats(service, request)
     remotes = service.remotes
     call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))

@@ -8,9 +8,9 @@ from ..storage.engine import UnsupportedError
 from .service import BadRequestError, NoSuchSubscriptionError, Service, microseconds, qid_of
 
 _PREFETCH = 100
-"""Unacknowledged messages that a subscriber is sent at most unless it asks for another number."""
+"""The most unacknowledged messages of a subscription, unless it asks for another number."""
 _MOST = 1000
-"""Subscriptions that one connection may have, including ended ones of which it still holds messages."""
+"""The most subscriptions of a connection, including ended ones that still hold messages."""
 
 
 def subscribe(service: Service, request: wire.Subscribe) -> Message:
@@ -40,7 +40,7 @@ def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
     if request.qid is not None and request.queues:
         raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
     if request.ack is not None or request.name is not None:
-        # A client of the bus that has come to the wrong port must not take away what others are to get.
+        # A client of the bus at the wrong port must not take messages from others.
         raise UnsupportedError(
             "'ack' and 'name' belong on the bus: this is the queue server, where every message is to be acknowledged"
         )
@@ -50,7 +50,7 @@ def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
     known = service.queues()
     for qid in sorted(qids):
         if qid not in known:
-            service.storage.queue(qid)  # says so, unless somebody has just made it
+            service.storage.queue(qid)  # raises, unless another process has just made it
     return qids
 
 

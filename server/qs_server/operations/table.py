@@ -1,4 +1,4 @@
-"""The table of operations: what handles each, what it does in the storage, and which right it needs.
+"""The table of operations: for each, its handler, the rights it needs, and the methods of the storage it uses.
 
 docs/operations-reference.md shows the same table. An operation that is not in it is answered with 501.
 """
@@ -17,8 +17,8 @@ from .service import Handler
 
 
 class Operation(NamedTuple):
-    """One operation. rights: by each field of the request that names queues, the right that it needs to them; EVERYBODY
-    or ANY_PRINCIPAL if it needs none; uses: the methods of the storage by which it is done."""
+    """One operation. rights: for each field of the request that names queues, the right that it needs to them;
+    EVERYBODY or ANY_PRINCIPAL if it needs none; uses: the methods of the storage that it uses."""
 
     handler: Handler
     rights: Rights | None
@@ -26,9 +26,9 @@ class Operation(NamedTuple):
 
 
 EVERYBODY = None
-"""Allowed also to those who may do nothing else."""
+"""Allowed even to clients that may do nothing else."""
 ANY_PRINCIPAL: Rights = {}
-"""Allowed to every principal, and to clients that have said nothing if the access file has a section for them."""
+"""Allowed to every principal, and to clients that have not authenticated if the access file has a section for them."""
 _READ = {"qid": Right.READ}
 _STATS = {"qid": Right.STATS}
 _WRITE = {"qid": Right.WRITE}

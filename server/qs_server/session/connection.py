@@ -1,7 +1,7 @@
-"""One connection: reads requests, hands those at hand to the committer together, and sends their answers in order.
+"""One connection: reads requests, passes those that have arrived to the committer, and sends the answers in order.
 
 Requests that can be answered at once never wake the connection's task: the hub reads them, the committer runs them in
-its next batch, and the answers go straight to the socket. The task takes over where something has to be waited for.
+its next batch, and the answers go straight to the socket. The task takes over when a request or the socket has to wait.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ from ..storage.engine import Engine
 from .requests import RequestBatch, weight
 
 _REQUESTS = 256
-"""Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""
+"""The most requests of one connection in a batch, so that a busy client does not keep others waiting."""
 _MESSAGES = 1000
-"""And messages, where the requests are lists."""
+"""The most messages of one connection in a batch, if its requests are lists."""
 _CALLS = trio.CapacityLimiter(64)
-"""Threads that ask other servers for something."""
+"""Threads for calls to other servers."""
 _WAITS = trio.CapacityLimiter(500)
-"""Threads that wait for messages there."""
+"""Threads for calls that wait for messages of other servers."""
 
 
 class Connection(Conversation):
@@ -59,8 +59,8 @@ class Connection(Conversation):
         caller: Caller | None = None,
         figures: Callable[[bool], list[Figure]],
     ) -> None:
-        """caller: who the client is, None if everybody may do everything; figures: returns those of the server; its
-        argument: also those of each connection."""
+        """caller: who the client is, None if everybody may do everything; figures: returns the server's figures; its
+        argument: True to include those of each connection."""
         super().__init__(stream, peer, limits, writers, counts, caller=caller)
         self._subscriptions = subscriptions
         self._service = Service(
@@ -77,11 +77,11 @@ class Connection(Conversation):
         )
         self._committer = committer
         self._waiters = waiters
-        self._requests: RequestBatch | None = None  # that is under way
-        self._since = 0.0  # when these were begun, or went on after a wait that was asked for
-        self._sent = True  # the answers that were made last have been taken by the socket
+        self._requests: RequestBatch | None = None  # the requests under way
+        self._since = 0.0  # when they began, or continued after a wait that the client asked for
+        self._sent = True  # the socket has taken all answers
         self._woken: Callable[[], None] | None = None  # ends the wait of the task
-        self._landed: trio.Event | None = None  # set when the requests' batch is over, for a task that has to go
+        self._landed: trio.Event | None = None  # set at the end of the batch, for a task that has to end
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Connection(Conversation):
         return Subscriber(self._limits.outbox, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
-        """Sends what a batch has handed out to this client."""
+        """Sends the messages that a batch has delivered."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             mail, subscriber.mail = subscriber.mail, []
@@ -108,20 +108,19 @@ class Connection(Conversation):
             self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
     async def _begin_subscriptions(self) -> None:
-        """Starts subscriptions whose answers have been sent."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:
             await self._committer.run(Job(self._service.start_subscriptions))
 
     async def leave(self) -> None:
-        """The client has gone: what it was sent and has not acknowledged becomes visible again, batch by batch."""
+        """Ends the client's subscriptions. Their messages become visible again, batch by batch."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
 
     def rights_changed(self) -> None:
-        """The access file has been read again: what the client may not do any more ends. A receive that waits looks
-        again also if it is allowed: one that was woken for a message and is refused now leaves the message to it."""
+        """Ends subscriptions and waits that the access file does not allow any more. An allowed receive looks for
+        messages again: a refused one may have been woken for them instead."""
         if self._woken is not None:
             self._woken()
         if self._service.subscriber is not None:
@@ -150,22 +149,21 @@ class Connection(Conversation):
 
     def _begin(self) -> None:
         self._stream.hold()
-        self._interruptible = None  # what is begun is finished
+        self._interruptible = None  # requests that have begun are finished
         self._requests = requests = self._next_requests()
         self._since = perf_counter()
         requests.ended = self._advanced
         self._committer.enqueue(requests)
 
     def _advanced(self) -> None:
-        """Sends the answers when the batch is over, and reads on. The task is asleep, or has to go and waits for
-        this."""
+        """Sends the answers after the batch, and reads on. Meanwhile the task sleeps, or waits for this to end."""
         requests, subscriber = self._requests, self._service.subscriber
         try:
             if requests is None or not self._put(requests) or requests.left or requests.closes or self._stopping:
                 self._stream.rouse()
             else:
                 self._requests = None
-                if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
+                if subscriber is not None and subscriber.new:  # before any later request
                     self._committer.post(Job(self._service.start_subscriptions))
                 if self._more:
                     self._parse()
@@ -176,7 +174,7 @@ class Connection(Conversation):
                     self._committer.hurry()
                 else:
                     self._idle()
-        except Exception as error:  # the others of the batch have nothing to do with it
+        except Exception as error:  # it concerns this connection alone, not the rest of the batch
             self._stream.rouse(error)
         if self._landed is not None:
             self._landed.set()
@@ -190,7 +188,7 @@ class Connection(Conversation):
             raise
 
     async def _abandon(self, requests: RequestBatch) -> None:
-        """Lets requests that are under way be finished, as the task has to go."""
+        """Waits until the requests under way are finished, as the task has to end."""
         if requests.ended is not None:
             self._landed = trio.Event()
             with trio.CancelScope(shield=True):
@@ -215,7 +213,7 @@ class Connection(Conversation):
                 if not requests.left:
                     break
                 await self._advance(requests)
-            if not self._put(requests):  # of a wait that was ended
+            if not self._put(requests):  # the answer of a wait that was ended
                 await self._outbox.drained()
         finally:
             self._requests = None
@@ -230,7 +228,7 @@ class Connection(Conversation):
         self._put(requests)
 
     def _put(self, requests: RequestBatch) -> bool:
-        """Sends the answers that there are. Returns whether the socket has taken them all."""
+        """Sends the answers that are ready. Returns True if the socket has taken them all."""
         answered, answers = requests.take_answers()
         if len(answers) == 1:
             self._sent = self._outbox.put(self._peer.send(answers[0]))
@@ -240,7 +238,7 @@ class Connection(Conversation):
         return self._sent
 
     async def _wait(self, requests: RequestBatch) -> None:
-        """Waits until the pause is over. Takes more requests meanwhile, up to the bound."""
+        """Waits until the pause is over, and reads ahead meanwhile."""
         pause = requests.pause
         if pause is None or (pause.call is None and not pause.qids):
             await trio.sleep(0 if pause is None else pause.wait)
@@ -257,21 +255,21 @@ class Connection(Conversation):
     async def _wait_for_messages(self, requests: RequestBatch, pause: Pause) -> None:
         woken = self._waiters.woken(requests)
         self._woken = woken.set
-        if not requests.is_allowed():  # the file was read again while the batch was under way
+        if not requests.is_allowed():  # the access file was read again during the batch
             woken.set()
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             if self._stopping or self._ended:
                 nursery.cancel_scope.cancel()
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
-            # On the loop's clock, which nobody sets.
+            # The loop's clock is monotonic.
             requests.deadline = trio.current_time() + pause.wait if requests.deadline is None else requests.deadline
             with trio.move_on_at(requests.deadline) as time:
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = self._woken = None
         if self._stopping or self._ended or not requests.is_allowed():
-            # The client takes no messages any more, or may not: it gets none, and the next in line is woken.
+            # The client cannot or may not take messages any more: the next in line is woken instead.
             self._waiters.leave(requests)
             requests.end_wait()
         else:
@@ -279,7 +277,7 @@ class Connection(Conversation):
             requests.resume(over=time.cancelled_caught)
 
     async def _wait_for_call(self, requests: RequestBatch, call: Call[Any]) -> None:
-        """Waits until the call is done. Tells it to stop when nobody wants to wait any longer, or nobody may."""
+        """Waits for the end of the call. Tells it to stop if the connection ends or the request is forbidden."""
 
         def stop_if_forbidden() -> None:
             if not requests.is_allowed():

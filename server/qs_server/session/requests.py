@@ -1,7 +1,4 @@
-"""Handles the requests of one connection that are at hand, in order.
-
-The committer runs the requests of many connections in one batch with one commit. Nothing here knows about sockets.
-"""
+"""Handles requests of one connection in their order, as part of the committer's batches. Knows nothing of sockets."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +40,6 @@ _logger = logging.getLogger(__name__)
 
 _payload = attrgetter("payload")
 
-# About how long an answer is when it is written, if it can be long.
 _SIZES: dict[type, Callable[[Any], int]] = {
     ReceiveMessage: lambda answer: sum(map(len, map(_payload, answer.messages))),
     GetMessage: lambda answer: len(answer.payload or b""),
@@ -53,10 +49,11 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     ListQueues: lambda answer: 256 * len(answer.queues),
     QueueStats: lambda answer: 256 * len(answer.queues),
 }
+"""Return the approximate bytes of an answer, for answers that can be long."""
 
 
 def weight(event: Message | Fault) -> int:
-    """Returns how many messages a request is about: a list counts with its length."""
+    """Returns how many messages a request is about."""
     if isinstance(event, PushMessage | StageMessages):
         return len(event.messages) or 1
     if isinstance(event, DeleteMessage):
@@ -65,12 +62,12 @@ def weight(event: Message | Fault) -> int:
 
 
 class RequestBatch:
-    """Holds requests and faults in the order in which they came, and makes their answers."""
+    """Makes the answers to requests and faults, in their order. See `Work` for the part that the committer uses."""
 
     def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
-        """outbox: bytes of answers after which the answers have to be taken before more are made."""
+        """outbox: bytes of answers after which they must be taken before more are made."""
         self.left = len(events)
-        """Requests and faults that have no answer yet."""
+        """The number of requests and faults without an answer."""
         self.ended: Callable[[], None] | None = None
         self.early_commits = 0
         self._events = events
@@ -79,22 +76,20 @@ class RequestBatch:
         self._running: Answer | None = None
         self._answers: list[Message] = []
         self._held = 0
-        self._taken = 0  # answers, by `take_answers`
-        self._over: bool | None = None  # what the handler is sent next
+        self._taken = 0  # the number of answers that `take_answers` has returned
+        self._over: bool | None = None  # the value that the handler is sent next, see `Answer`
         self.closes = False
-        """True if the connection is closed after the answers: what came behind them is not handled."""
+        """True if the connection must be closed after the answers; later requests are not handled."""
         self.pause: Pause | None = None
         self.deadline: float | None = None
-        """When the pause ends, on the loop's clock; whoever lets it wait sets it."""
+        """When the pause ends, by the loop's clock. The connection sets it."""
 
     @property
     def peer(self) -> str:
-        """The client's address."""
         return self._service.peer
 
     @property
     def weight(self) -> int:
-        """About how many messages the requests are: a list counts with its length."""
         return sum(map(weight, self._events))
 
     @property
@@ -102,18 +97,18 @@ class RequestBatch:
         return self.pause is None and self.left > 0 and self._held <= self._outbox
 
     def take_answers(self) -> tuple[Sequence[Message | Fault], list[Message]]:
-        """Returns the answers since the last call, in order of the requests, and these."""
+        """Returns (requests, their answers) since the last call."""
         answers, self._answers, self._held = self._answers, [], 0
         first, self._taken = self._taken, self._taken + len(answers)
         return self._events[first : self._taken], answers
 
     def resume(self, *, over: bool = False) -> None:
-        """Ends the pause. over: because the time of the pause is over."""
+        """Ends the pause. over: True if its time is over."""
         self.pause = None
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of the receive that waits: with an empty answer, or an error if it is no longer allowed."""
+        """Ends the wait of a receive, with an empty answer, or an error if it is forbidden."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -163,7 +158,6 @@ class RequestBatch:
                 self.left = 0
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
-        """Returns what is answered when a handler has raised an error."""
         if isinstance(error, NotAllowedError):
             self.closes = error.error.closes
             return error_answer(request, error.error, str(error))
@@ -180,7 +174,7 @@ class RequestBatch:
         return answer
 
     def _handle(self, request: Message | Fault) -> Message | None:
-        """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
+        """Returns the answer to a request, None if its handler waits. Raises the handler's errors."""
         service = self._service
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
@@ -198,7 +192,7 @@ class RequestBatch:
         return self._continue()
 
     def _handle_unknown(self, request: Message | Fault) -> Message:
-        """Returns the answer to what no handler is for."""
+        """Returns the answer to a fault, an error, or an operation that is not in the table."""
         if isinstance(request, Fault):
             self.closes = request.error.closes
             return request.message()
@@ -207,7 +201,7 @@ class RequestBatch:
         return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
 
     def is_allowed(self) -> bool:
-        """Returns whether the request that waits is still allowed to the client."""
+        """Tells whether the client still may make the waiting request."""
         try:
             self._check(self._events[-self.left])
         except NotAllowedError:
@@ -215,23 +209,23 @@ class RequestBatch:
         return True
 
     def _check(self, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the client may make the request. A document that cannot be read asks for
-        nothing; an operation that is unknown is refused like any other."""
+        """Raises NotAllowedError unless the client may make the request. An unreadable document needs no right; an
+        unknown operation is refused like any other."""
         caller = self._service.caller
         if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
             operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
             caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
     def _go_on(self, request: Message | Fault) -> Message | None:
-        """Continues. A receive that has waited in vain is refused if it is no longer allowed: the access file may have
-        been read again. Whatever else is begun is finished, as it may have changed something."""
+        """Continues the handler. Only a receive that got nothing is refused if it is not allowed any more: other
+        requests may have changed something."""
         answer = self._continue()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)
         return answer
 
     def _continue(self) -> Message | None:
-        """Runs the handler that has begun until it has an answer, or waits."""
+        """Runs the handler until it has an answer, or waits: then returns None."""
         running, self._running = self._running, None
         try:
             self.pause = cast(Answer, running).send(self._over)
@@ -241,7 +235,6 @@ class RequestBatch:
         return None
 
     def _add(self, answer: Message, req: str | None) -> None:
-        """Adds the answer to the request at which the batch stands."""
         if not isinstance(answer, Error):
             answer.answers(new_resp(), req)
         else:

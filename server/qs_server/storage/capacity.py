@@ -12,8 +12,7 @@ def require_room(
     more: int,
     refresh: Callable[[], object] = lambda: None,
 ) -> None:
-    """held: the known count of messages; more: to be added; refresh: looks for room that others have made.
-    QueueFullError."""
+    """Raises QueueFullError unless `more` messages fit. held: the known count; refresh: looks for more room."""
     if capacity is None or held() + more <= capacity:
         return
     refresh()

@@ -31,8 +31,7 @@ from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
 from .lifecycle import Lifecycle
 from .nullqueue import NullQueue
-from .queues import EngineQueue
-from .receiving import take_oldest
+from .queues import EngineQueue, take_oldest
 from .root import OpenQueue, RootDirectory
 from .shared import Activity, Shared
 from .totals import Totals
@@ -118,8 +117,7 @@ class DirectoriesEngine(Engine):
         self._root.create(qid, options)
 
     def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
-        """Returns a dead-letter queue, without a look at changes in the root, by which the queue in use could go.
-        StorageError, OSError."""
+        """Returns a dead-letter queue. The root is not refreshed: the queue in use could go. StorageError, OSError."""
         if qid not in self._queues:
             try:
                 self.create(qid, Options(storage=storage))
@@ -138,14 +136,9 @@ class DirectoriesEngine(Engine):
         self._root.remove(self.queue(qid), force=force)
 
     def take_in_files(self, qid: str) -> Iterator[int]:
-        """Takes all files in the directory of a journal's queue in, by pieces; yields their sizes. For commands.
-        OSError."""
+        """Takes in all files of a journal's queue, in slices; yields how many each time. For commands. OSError."""
         queue = self.queue(qid)
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
-
-    def size(self, qid: str) -> int:
-        """Counts messages, hidden ones included."""
-        return len(self.queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -357,8 +350,7 @@ class DirectoriesEngine(Engine):
 
 
 def _expire(queue: EngineQueue, *, held: bool) -> None:
-    """Ends due windows before a receive. held: see Engine.receive: dead letters are left to the timer, as they have
-    to be committed before anything is sent."""
+    """Ends due windows before a receive. held: leaves dead letters to the timer, as they need a commit first."""
     if not held or queue.options.max_receives is None:
         queue.expire()
 

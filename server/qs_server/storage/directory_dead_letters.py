@@ -67,8 +67,6 @@ class DirectoryDeadLetters:
     def require_room(self, count: int) -> None:
         self._publisher.require_room(count)
 
-    # -- moving back
-
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
         """See Redrive."""
         self._publisher.publish()

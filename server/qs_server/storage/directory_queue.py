@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from .dead_letter_options import refuse_uncounted
-from .dead_letter_policy import dead_letter_queue, with_origin
+from .dead_letter_policy import dead_letter_queue, refuse_uncounted, with_origin
 from .directory_dead_letters import DirectoryDeadLetters
 from .directory_retirement import DirectoryRetirement
 from .engine import (
@@ -35,8 +34,7 @@ _AS_LONG_AS = 25
 
 
 class DirectoryQueue:
-    """See EngineQueue. For one thread at a time. Changes raise StaleReceiptError also for a message that another
-    program has locked."""
+    """See EngineQueue. For one thread at a time. Locks of other programs raise StaleReceiptError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -54,8 +52,7 @@ class DirectoryQueue:
         dismantle: Callable[[], None],
         mover: MessageMover | None = None,
     ) -> None:
-        """path: is listed at once; dismantle: removes what is neither a message nor a file; mover: None without dead
-        letters. OSError."""
+        """path: is listed at once; dismantle: removes what is no file; mover: None without dead letters. OSError."""
         self.path = path
         self.qid = qid
         self.options = options
@@ -131,14 +128,18 @@ class DirectoryQueue:
             payload = store.read(mid, 0, max_bytes)
             if payload is None:
                 return None
-            end, receives = self._end_of(visibility), state.receives + 1
-            if not store.hide(mid, state, MessageState(end, receives), durable=not held):
+            taken = MessageState(self._end_of(visibility), state.receives + 1)
+            if not store.hide(mid, state, taken, durable=not held):
                 return None
         self.counts.delivered += 1
-        self.counts.redelivered += receives > 1
-        self._recorder.note("received", mid, receives)
-        message = Message(self.qid, mid, "delivered", receives, self.time(mid), store.time(end), payload)
-        return with_origin(message, self._origins) if self._origins else message
+        self.counts.redelivered += taken.receives > 1
+        self._recorder.note("received", mid, taken.receives)
+        return self._message(mid, "delivered", taken, payload)
+
+    def _message(self, mid: int, status: str, state: MessageState, payload: bytes | None = None) -> Message:
+        visible_at = None if state.hidden in (0, FOREIGN) else self._store.time(state.hidden)
+        message = Message(self.qid, mid, status, state.receives, self.time(mid), visible_at, payload)
+        return with_origin(message, self._origins)
 
     def _end_of(self, visibility: int | None) -> int:
         window = self.options.visibility if visibility is None else visibility
@@ -153,22 +154,17 @@ class DirectoryQueue:
             if not state.hidden and mid <= self._retirement.upto():
                 raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
             if not state.hidden and not peek and self.options.paused:
-                message: Message | None = Message(self.qid, mid, "ready", state.receives, self.time(mid))
-            else:
-                message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
+                return self._message(mid, "ready", state)
+            message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
             if message is not None:
-                return with_origin(message, self._origins)
+                return message
 
     def _look_at(self, mid: int, state: MessageState) -> Message | None:
         status = "ready" if not state.hidden else "delayed" if state.delayed else "in-flight"
         payload = None if state.hidden else self._store.read(mid, 0)
         if payload is None and not state.hidden:
             return None
-        visible_at = self._visible_at(state)
-        return Message(self.qid, mid, status, state.receives, self.time(mid), visible_at, payload)
-
-    def _visible_at(self, state: MessageState) -> int | None:
-        return None if state.hidden in (0, FOREIGN) else self._store.time(state.hidden)
+        return self._message(mid, status, state, payload)
 
     def read(self, receipt: Receipt) -> Message:
         while True:
@@ -176,13 +172,10 @@ class DirectoryQueue:
             if self._matches(receipt, state):
                 payload = self._store.read(receipt.mid, state.hidden)
                 if payload is not None:
-                    pushed_at, visible_at = self.time(receipt.mid), self._visible_at(state)
-                    mid, receives = receipt.mid, state.receives
-                    message = Message(self.qid, mid, "delivered", receives, pushed_at, visible_at, payload)
-                    return with_origin(message, self._origins)
+                    return self._message(receipt.mid, "delivered", state, payload)
 
     def _find(self, mid: int) -> MessageState:
-        """NoSuchMessageError."""
+        """Raises NoSuchMessageError."""
         self._publisher.publish()
         state = self._store.look(mid)
         if state is None:
@@ -256,8 +249,7 @@ class DirectoryQueue:
 
     @contextlib.contextmanager
     def _held(self, receipt: Receipt, *, removing: bool = False) -> Iterator[MessageState]:
-        """Keeps other servers away from a message, and gives its state. removing: see MessageStore.
-        NoSuchMessageError, StaleReceiptError."""
+        """Keeps other servers away from a message, and gives its state. NoSuchMessageError, StaleReceiptError."""
         self._publisher.publish()
         matches = False
         while not matches:

@@ -19,8 +19,7 @@ class DirectoryRetirement:
         self._listing: object = None
 
     def upto(self) -> int:
-        """Returns the greatest id that is too old, -1: none. Such messages are given to nobody, unless they are in
-        flight."""
+        """Returns the greatest id that is too old, -1: none. Such messages are given out to nobody."""
         time = too_old_since(self._options, self._clock())
         return -1 if time is None else self._store.last_at(time)
 
@@ -61,8 +60,7 @@ class DirectoryRetirement:
         return done
 
     def remove(self, mid: int, state: MessageState, peer: str | None) -> bool:
-        """Removes a message. Call it within `exclusive`, with its state. peer: see Lifecycle. False if another
-        process was faster."""
+        """Removes a message, within `exclusive`. peer: see Lifecycle. False if another process was faster."""
         size = self._store.index.size(mid)
         removed = self._store.remove(mid, state)
         if removed:

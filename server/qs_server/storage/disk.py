@@ -123,8 +123,7 @@ class Disk:
             self.write(target, data)
 
     def begin_writing(self, fd: int) -> None:
-        """Starts writing a file out, so that syncs of many files share commits of ext4's journal: twice as fast for
-        32 files."""
+        """Starts writing a file out, so that syncs share commits of ext4's journal: twice as fast for 32 files."""
         # The kernel starts writing dirty pages before it drops clean ones; the page cache keeps the dirty ones.
         self._advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -196,8 +195,7 @@ def has_no_room(error: OSError) -> bool:
 
 
 def file_blocks(path: str) -> Iterator[list[bytes]]:
-    """Yields the names of the regular files, some thousands at a time, unsorted. A file that is removed and made
-    again may come twice. OSError."""
+    """Yields the names of the regular files in blocks, unsorted, maybe twice if a file is made again. OSError."""
     if _getdents64 is None:
         yield from _scanned(path)
         return

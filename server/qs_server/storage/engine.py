@@ -94,8 +94,7 @@ class RemoteError(StorageError):
 
 
 class Durability(Enum):
-    """What an answered operation survives. ALWAYS: a power loss; INTERVAL: one 50 ms later; NONE: the end of the
-    process."""
+    """What an answered operation survives: ALWAYS a power loss, INTERVAL one 50 ms later, NONE a kill."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -141,8 +140,7 @@ class State(Enum):
 
 
 class Draft(NamedTuple):
-    """delay: microseconds until it is visible; key: a second push with it within five minutes stores nothing, and
-    gets the id of the first."""
+    """delay: microseconds until it is visible; key: a push with it within five minutes gets the id of the first."""
 
     payload: bytes
     delay: int = 0
@@ -170,8 +168,7 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """status: ready, delivered, in-flight or delayed; payload: None inside a window; visible_at: None for now;
-    origin: of a dead letter."""
+    """status: ready, delivered, in-flight or delayed; payload: None in a window; visible_at: None for now."""
 
     qid: str
     mid: int
@@ -230,8 +227,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None without messages; checksum: of the ids; since:
-    microseconds since the Epoch."""
+    """seq: 1, 2, 3, …; bytes: of payload; first, last: ids or None; checksum: of the ids; since: microseconds."""
 
     consumer: str
     seq: int
@@ -251,8 +247,8 @@ class Claims(Protocol):
         """The most messages of a claim."""
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Takes the oldest visible messages for a consumer: at most count, with max_bytes of payload (but at least
-        one), and ids up to upto. seq: follows the consumer's last one; an earlier one describes that claim again.
+        """Takes the oldest visible messages for a consumer: at most count, max_bytes of payload (but at least one),
+        ids up to upto. seq: follows the consumer's last one; an earlier one describes its claim again.
         ClaimOrderError."""
 
     def part(
@@ -278,16 +274,14 @@ class Batches(Protocol):
         """Adds messages to a part of a batch. name: batch, part, attempt."""
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
-        """Makes a batch visible at once: the named attempt of each part. Drops everything else that the producer
-        staged up to that batch. NoSuchPartError."""
+        """Publishes the named attempt of each part, and drops all else staged up to that batch. NoSuchPartError."""
 
 
 class Redrive(Protocol):
     """Moves the dead letters of a queue to other queues."""
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """Returns dead letters that are in no claim, oldest first, at most count, with their former queues. mids:
-        only these; empty: all."""
+        """Returns at most count dead letters, oldest first, with their former queues. mids: only these; empty: all."""
 
     def move(self, letters: Sequence[tuple[int, "Queue"]]) -> list[tuple[int, int]]:
         """Moves dead letters to the ends of queues, visible and never received, all or none. Returns (id, new id).
@@ -309,8 +303,7 @@ class Queue(Protocol):
         """Stores messages, all or none. Returns increasing ids. QueueFullError."""
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """Receives a visible message, or peeks at it; one that is not visible comes without its payload.
-        NoSuchMessageError."""
+        """Receives a visible message, or peeks at it; others come without their payload. NoSuchMessageError."""
 
     def read(self, receipt: Receipt) -> Message:
         """Reads a message in any state for the receipt's holder. NoSuchMessageError, StaleReceiptError."""
@@ -323,16 +316,15 @@ class Queue(Protocol):
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         """Makes a message visible (None), or after delay (the time), or a dead letter if it is exhausted (None).
-        count: False takes the receive back, UnsupportedError without Feature.REDRIVE. NoSuchMessageError,
-        StaleReceiptError."""
+        count: False takes the receive back (Feature.REDRIVE). NoSuchMessageError, StaleReceiptError,
+        UnsupportedError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Ends the window of a message in flight `visibility` from now (None: the queue's). Returns the time.
         NoSuchMessageError, StaleReceiptError."""
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes at most count messages with ids up to upto, one by one. Returns how many; fewer than count: none
-        is left."""
+        """Removes at most count messages with ids up to upto, in order. Returns how many; fewer: none is left."""
 
     @property
     def claims(self) -> Claims | None:
@@ -355,9 +347,8 @@ class Queue(Protocol):
 class Effects(NamedTuple):
     """What has happened since it was last asked. arrived: counts of visible messages, of queues with new ones; for a
     removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first id.
-    next_expiry: when to call `expire`, None: never; next_upkeep: when to call `begin_upkeep`, None: never;
-    commit_is_cheap: the next commit needs no thread; pushes_first: pushes of a batch should come first, to be synced
-    together."""
+    next_expiry, next_upkeep: when to call `expire`, `begin_upkeep`, None: never; commit_is_cheap: the next commit
+    needs no thread; pushes_first: a batch should begin with pushes, to sync them together."""
 
     arrived: dict[str, int]
     failed: dict[tuple[str, int], OSError]
@@ -395,15 +386,15 @@ class Engine(ABC):
         """Returns a queue, valid until the next request. NoSuchQueueError."""
 
     def in_place(self, qid: str) -> bool:
-        """False also if its directory was removed, and nobody has noticed yet."""
+        """Tells whether a queue exists: False also if its directory was removed, and nobody has noticed yet."""
         return qid in self.queues()
 
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
-        """QueueExistsError, BadQueueNameError."""
+        """Makes a queue. QueueExistsError, BadQueueNameError."""
 
     def options(self, qid: str) -> Options:
-        """NoSuchQueueError."""
+        """Raises NoSuchQueueError."""
         return self.queue(qid).options
 
     def configure(self, qid: str, options: Options) -> None:
@@ -427,8 +418,7 @@ class Engine(ABC):
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         """Stores a message in other queues too, under its id, ready: in all or none, except those that have it
-        already. NoSuchQueueError, NoSuchMessageError, QueueFullError; OtherMessageError for an id that is another
-        message's."""
+        already. NoSuchQueueError, NoSuchMessageError, QueueFullError; OtherMessageError for another message's id."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
     # -- time, durability, others
@@ -447,8 +437,7 @@ class Engine(ABC):
         return 0
 
     def background_sync(self) -> Callable[[], None] | None:
-        """Returns a function that makes all changes durable, for any thread; None if they are, or durability is not
-        INTERVAL."""
+        """Returns a function, for any thread, that makes all changes durable; None if there is nothing to do."""
         return None
 
     def begin_upkeep(self) -> Background | None:
@@ -476,5 +465,4 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Makes everything durable and closes. OSError: the last changes may be lost; UnfinishedError: the next
-        start has something left to do."""
+        """Makes everything durable and closes. OSError: changes may be lost; UnfinishedError: a start has work left."""

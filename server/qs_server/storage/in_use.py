@@ -13,7 +13,7 @@ class QueueInUseError(StorageError):
 
 
 def check_no_server(path: str) -> None:
-    """QueueInUseError for a directory that is a queue of a journal: its files are on their way into that. See
+    """Raises QueueInUseError for a directory that is a queue of a journal: its files are on their way into that. See
     docs/storage.md, "Moving messages in and out"."""
     root = os.path.dirname(os.path.realpath(path))
     running = is_in_use(os.path.join(root, JOURNAL))

@@ -23,8 +23,7 @@ class Lifecycle(Protocol):
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """size: bytes of payload; receives: with this one; None: unknown. peer: the client that caused it, None: the
-        current one."""
+        """size: bytes of payload; receives: with this one; None: unknown. peer: None for the current client."""
 
 
 class Record(Protocol):

@@ -7,8 +7,7 @@ FOREIGN = 1 << 62
 
 
 class MessageState(NamedTuple):
-    """hidden: 0 when it is ready, FOREIGN, or the end of its window or delay, a number of the layout; delayed: by a
-    delay."""
+    """hidden: 0 when it is ready, FOREIGN, or the end of a window or delay, in the layout's unit."""
 
     hidden: int
     receives: int

@@ -53,14 +53,13 @@ class MessageStore(Protocol):
         """Reads a payload. hidden: the state it has to have. None in another state, or over max_bytes."""
 
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
-        """Hides a message, or changes until when. durable: the next commit covers it. False if another process was
-        faster."""
+        """Hides a message, or changes until when. durable: with the next commit. False if another was faster."""
 
     def show(self, mid: int, state: MessageState, receives: int) -> bool:
         """Makes a hidden message ready. receives: its new count, 0: it is new. False if another process was faster."""
 
     def remove(self, mid: int, state: MessageState) -> bool:
-        """False if another process was faster."""
+        """Returns False if another process was faster."""
 
     def path_of(self, mid: int, /) -> str:
         """Returns a message's path by the index."""
@@ -82,12 +81,11 @@ class MessageStore(Protocol):
 
 
 class MessageMover(Protocol):
-    """Moves messages to other directories of the layout, each by one rename. OSError. Call it like changes of
-    MessageStore."""
+    """Moves messages to directories of the layout, each by one rename. OSError. Call it like MessageStore's changes."""
 
     @property
     def origins(self) -> Mapping[int, Origin]:
-        """Of the loaded dead letters."""
+        """Those of the loaded dead letters, by id."""
 
     def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
         """Returns at most count dead letters, oldest first. mids: only these; empty: all."""

@@ -26,7 +26,7 @@ class Medium(Protocol[Value]):
         """Returns the default if there is none."""
 
     def write(self, path: str, mid: int, value: Value) -> None:
-        """FileNotFoundError if the message is gone."""
+        """Raises FileNotFoundError if the message is gone."""
 
 
 class Codec(NamedTuple, Generic[Value]):
@@ -67,7 +67,7 @@ class SidecarFiles(Generic[Value]):
         self._disk.write_file(self._path(mid), self._codec.encode(value) + b"\n", sync=self._sync)
 
     def remove(self, mid: int) -> None:
-        """OSError."""
+        """Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._path(mid))
 
@@ -117,8 +117,7 @@ class MetadataStore(Generic[Value]):
             self._sidecars.remove(mid)
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Removes metadata without messages. names: of other files than messages; known: tells whether a message
-        exists. OSError."""
+        """Removes metadata without messages. names: of other files; known: tells whether a message exists. OSError."""
         for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
             self.forget(mid)
 

@@ -28,7 +28,7 @@ NEW = -1
 
 
 def check_qid(qid: str) -> None:
-    """BadQueueNameError unless the name has 1 to 200 characters without control characters."""
+    """Raises BadQueueNameError unless the name has 1 to 200 characters without control characters."""
     if not 1 <= len(qid) <= MAX_QID:
         raise BadQueueNameError(f"a queue's name has 1 to {MAX_QID} characters; this one has {len(qid)}")
     if _CONTROL.search(qid):
@@ -52,7 +52,7 @@ def directory_of(qid: str) -> str:
 
 
 def check_name(kind: str, name: str) -> None:
-    """BadQueueNameError unless a consumer's or producer's name (kind) could be a queue's."""
+    """Raises BadQueueNameError unless a consumer's or producer's name (kind) could be a queue's."""
     try:
         directory_of(name)
     except BadQueueNameError as error:
@@ -69,8 +69,7 @@ def qid_of(directory: str) -> str | None:
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:
-    """Returns (mid, expiry): expiry 0 when it is ready, NEW while it is written. None for a name that is no
-    message's."""
+    """Returns (mid, expiry): expiry 0 when it is ready, NEW while it is written. None for another name."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None

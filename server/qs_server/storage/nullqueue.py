@@ -30,8 +30,6 @@ class NullQueue:
     def __len__(self) -> int:
         return 0
 
-    # -- pushing: ids, and nothing else
-
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Ignores keys: nothing is stored twice."""
         first = min(max(self._shared.clock(), self.last_mid + 1), MAX_MID - len(drafts))
@@ -46,8 +44,6 @@ class NullQueue:
         source.payload_of(mid)  # it has to be there
         self.counts.pushed += 1
         return True
-
-    # -- an empty queue
 
     def _none(self, mid: int) -> NoSuchMessageError:
         return NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: its storage keeps none")

@@ -25,7 +25,7 @@ class OriginStore:
         self._files = SidecarFiles(directory, disk, _CODEC, sync=sync) if beside else None
 
     def read(self, path: str, mid: int) -> Origin | None:
-        """None if it is no dead letter."""
+        """Returns None if it is no dead letter."""
         if self._files is not None:
             return self._files.read(path, mid)
         return _find(read_attribute(self._disk, path, _DEAD), mid)
@@ -40,8 +40,7 @@ class OriginStore:
         self._disk.setxattr(path, _DEAD, b"\n".join(lines), follow_symlinks=False)
 
     def forget(self, mid: int) -> None:
-        """Removes what is left of a message that is gone. An attribute is gone with its file, or holds for another
-        id."""
+        """Removes what is left of a message that is gone. An attribute goes with its file, or is for another id."""
         if self._files is not None:
             self._files.remove(mid)
 

@@ -32,8 +32,7 @@ class Writer(Protocol[Staged]):
         that somebody is writing; NoSuchQueueError."""
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
-        """Makes messages durable, and lists all or nothing in a crash, if the layout can. Returns the failed
-        requests by first id."""
+        """Makes messages durable, a list as a whole if the layout can. Returns the failed requests by first id."""
 
     def show(self, staged: Staged) -> None:
         """Makes a message visible."""
@@ -72,8 +71,7 @@ class Publisher(Generic[Staged]):
         return sum(map(len, self._requests))
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none, visible after `flush`. Returns their ids. UnsupportedError for a key;
-        QueueFullError, OSError."""
+        """Writes messages, all or none. Returns their ids. UnsupportedError for a key; QueueFullError, OSError."""
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError(
                 f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"

@@ -1,11 +1,13 @@
-"""The methods of a queue for the engine over a root directory, in addition to Queue.
+"""The methods of a queue for the engine over a root directory, in addition to Queue; receives from several queues.
 
 Ids are of one queue; `time` makes those of several comparable.
 """
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Protocol
 
-from .engine import Message, Queue, Stats
+from .engine import Message, Queue, Stats, StorageError
 
 
 class EngineQueue(Queue, Protocol):
@@ -19,8 +21,6 @@ class EngineQueue(Queue, Protocol):
     def __len__(self) -> int:
         """Counts messages in any state, without pushes that are not visible yet."""
 
-    # -- messages
-
     def first_ready(self) -> int | None:
         """Returns the oldest visible message, or None."""
 
@@ -31,8 +31,7 @@ class EngineQueue(Queue, Protocol):
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """Receives a visible message. None: another process was faster, or the payload is over max_bytes. held: see
-        Engine.receive."""
+        """Receives a visible message. None: another process was faster, or the payload is over max_bytes."""
 
     def payload_of(self, mid: int) -> bytes:
         """Reads a payload in any state. NoSuchMessageError."""
@@ -44,8 +43,6 @@ class EngineQueue(Queue, Protocol):
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message in the state of that expiry, 0: ready. False if another process was faster."""
 
-    # -- time
-
     def time(self, number: int, /) -> int:
         """Returns the time in an id: microseconds since the Epoch."""
 
@@ -53,18 +50,13 @@ class EngineQueue(Queue, Protocol):
         """Announces that there may be visible messages."""
 
     def next_expiry(self) -> int | None:
-        """Returns when `expire` or `retire` has something to do: a window, a delay or a retention ends. Cheap, for
-        each commit."""
+        """Returns when a window, a delay or a retention ends. Cheap, for each commit."""
 
     def expire(self, count: int | None = None) -> int:
-        """Ends at most count windows and delays that are due, None: as many as a request has time for. Returns how
-        many."""
+        """Ends at most count due windows and delays, None: as many as a request has time for. Returns how many."""
 
     def retire(self, count: int) -> int:
-        """Removes at most count messages older than the retention and not in flight, oldest first. Returns how many.
-        OSError."""
-
-    # -- the directory
+        """Removes at most count messages that are too old and not in flight. Returns how many. OSError."""
 
     def commit(self) -> None:
         """Makes changes durable, with durability ALWAYS. FileNotFoundError if the directory is gone."""
@@ -72,11 +64,47 @@ class EngineQueue(Queue, Protocol):
     def in_place(self) -> bool: ...
 
     def dismantle(self) -> None:
-        """Removes from an empty queue's directory what it alone knows to be no message. OSError ENOTEMPTY if there
-        is a message."""
+        """Removes from an empty queue's directory what is no message. OSError ENOTEMPTY if there is a message."""
 
     def note_removed(self) -> None:
         """Records that the queue has been removed with its messages."""
 
     def close(self) -> list[int]:
         """Takes back what is not visible, and closes. Returns the first ids of failed pushes."""
+
+
+def take_oldest(
+    queues: Sequence[EngineQueue],
+    found: list[Message],
+    count: int,
+    visibility: int | None,
+    max_bytes: int,
+    *,
+    held: bool,
+) -> None:
+    """See Engine.receive. OSError, StorageError: earlier messages are in `found`."""
+    room: int | None = None  # the first message is handed out whatever its size
+    while len(found) < count:
+        first = _oldest(queues)
+        if first is None:
+            return
+        mid, queue = first
+        try:
+            message = queue.take(mid, visibility, room, held=held)
+        except (OSError, StorageError):
+            queue.arrived()  # it is there still, for whoever comes next
+            raise
+        if message is not None:
+            found.append(message)
+            room = (max_bytes if room is None else room) - len(message.payload or b"")
+        elif room is not None and queue.first_ready() == mid:
+            return  # too large for what room there is left
+
+
+def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
+    if len(queues) == 1:
+        mid = queues[0].first_ready()
+        return None if mid is None else (mid, queues[0])
+    found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
+    first = min(found, key=itemgetter(0), default=None)
+    return None if first is None else first[1:]

@@ -1,6 +1,5 @@
-"""The interface of an engine whose messages another server keeps. Each method blocks until that has answered, and is
-called in threads, by several at once. What has returned is done, and as durable as the other server makes it: there
-is no commit."""
+"""The interface of an engine whose messages another server keeps. Methods block until that has answered, and are
+called in threads, several at once. What has returned is as durable as the other server makes it: there is no commit."""
 
 import threading
 from collections.abc import Collection, Sequence
@@ -22,8 +21,7 @@ class RemoteEngine(Protocol):
         """Returns all names, from memory: called for each request, outside of threads. The collection never changes."""
 
     def create(self, qid: str, options: Options) -> None:
-        """Makes a queue, or takes up the other server's. QueueExistsError, BadQueueNameError, UnsupportedError for
-        bad options."""
+        """Makes a queue, or takes up the other server's. QueueExistsError, BadQueueNameError, UnsupportedError."""
 
     def options(self, qid: str) -> Options:
         """Asks the other server for options that it keeps. NoSuchQueueError."""

@@ -8,7 +8,7 @@ _STORAGES = ("dirq", "dirq-simple", "files", "journal", "sqs")
 
 
 def refuse_retention(options: Options) -> None:
-    """UnsupportedError for a retention in another storage."""
+    """Raises UnsupportedError for a retention in another storage."""
     if options.retention is not None and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storages "
@@ -22,8 +22,7 @@ def too_old_since(options: Options, now: int) -> int | None:
 
 
 def too_old_upto(options: Options, now: int, unit: int) -> int:
-    """Returns the greatest id that is too old, -1: none. now: microseconds since the Epoch; unit: microseconds of 1
-    in an id."""
+    """Returns the greatest id that is too old, -1: none. now: microseconds; unit: microseconds of 1 in an id."""
     time = too_old_since(options, now)
     return -1 if time is None else time // unit
 

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
-from .dead_letter_options import check_dead_letter, storage_in
+from .dead_letter_policy import check_dead_letter
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -21,11 +21,10 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .making import MAKING, make_queue
 from .names import PRIVATE, directory_of, parse_message, qid_of
 from .queues import EngineQueue
 from .retention import refuse_retention
-from .settings import read_options, write_options
+from .settings import MAKING, make_queue, read_options, storage_in, write_options
 from .shared import Shared
 
 _logger = logging.getLogger(__name__)
@@ -145,7 +144,7 @@ class RootDirectory:
     # -- queues
 
     def in_place(self, qid: str) -> bool:
-        """OSError."""
+        """Raises OSError."""
         queue = self.queues.get(qid)
         return queue is not None and queue.in_place()
 
@@ -189,13 +188,13 @@ class RootDirectory:
         queue.arrived()  # it may have been paused, and what is there may be too old now
 
     def _check_dead_letter(self, qid: str, options: Options) -> None:
-        """UnsupportedError, DeadLetterCycleError."""
+        """Raises UnsupportedError, DeadLetterCycleError."""
         if options.dead_letter:
             storage = storage_in(self.path, options.dead_letter, self._default)
             check_dead_letter(qid, options, {name: queue.options for name, queue in self.queues.items()}, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
-        """OSError; QueueNotEmptyError without force."""
+        """Raises OSError; QueueNotEmptyError without force."""
         self.publish_staged()
         self._shared.watch.refresh()
         held = len(queue)
@@ -227,8 +226,7 @@ class RootDirectory:
 
 
 def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
-    """Removes a directory without messages. rmdir refuses what others have put there by then. QueueNotEmptyError,
-    OSError."""
+    """Removes a directory without messages. rmdir refuses what others have put there. QueueNotEmptyError, OSError."""
     try:
         queue.dismantle()
         for name in os.listdir(queue.path):

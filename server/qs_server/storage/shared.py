@@ -73,7 +73,7 @@ class DirectoryIdentity:
     """Recognizes the directory that was opened: another one may get its name."""
 
     def __init__(self, path: str, disk: Disk) -> None:
-        """OSError."""
+        """Raises OSError."""
         self._path = path
         self._disk = disk
         self._identity = self._look_up()
@@ -83,7 +83,7 @@ class DirectoryIdentity:
         return status.st_dev, status.st_ino
 
     def in_place(self) -> bool:
-        """OSError."""
+        """Raises OSError."""
         try:
             return self._look_up() == self._identity
         except FileNotFoundError:

@@ -19,7 +19,6 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from .directory_queue import DirectoryQueue
 from .disk import Disk
@@ -109,9 +108,7 @@ class Queue:
     def __enter__(self) -> "Queue":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -131,8 +128,8 @@ class Queue:
         self._watch.close()
 
     def publish(self, data: bytes, timeout: float | None = None) -> str:
-        """Stores a message. Returns its id. timeout: seconds to wait for room, None: for ever. QueueFullException;
-        OSError: nothing was stored."""
+        """Stores a message. Returns its id. timeout: seconds to wait for room, None: any. QueueFullException,
+        OSError."""
         draft = Draft(bytes(memoryview(data)))
         deadline = _deadline(timeout)
         with self._changes:

@@ -143,9 +143,6 @@ def _purge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="with --all: do not ask")
 
 
-# -- types of arguments ---------------------------------------------------------------------------------------------
-
-
 def _size(text: str) -> float:
     if (size := AtLeast(0, int)(text)) > MAX_SIZE:
         raise argparse.ArgumentTypeError(f"at most {MAX_SIZE} bytes (1 GiB) are possible, not {text}")

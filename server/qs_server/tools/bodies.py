@@ -6,8 +6,7 @@ Strings are read and written as bytes, so that sink takes out another program's 
 from collections.abc import Mapping
 from typing import Any
 
-from ..storage.dirq.body import parse_schema
-from ..storage.dirq.schema import Schema
+from ..storage.dirq.schema import Schema, parse_schema
 from ..storage.engine import StorageError
 
 DEFAULT = "body=string"
@@ -19,7 +18,7 @@ class Body:
     """A schema, written as in `body=string,header=table?`."""
 
     def __init__(self, text: str) -> None:
-        """StorageError for a bad schema, or one without a place for a payload."""
+        """Raises StorageError for a bad schema, or one without a place for a payload."""
         given = parse_schema(text)
         checked = Schema(given)
         plain = [name for name, kind in checked.types.items() if kind != "table"]
@@ -33,22 +32,17 @@ class Body:
         """Mandatory pieces that a payload does not fill."""
 
     def data(self, payload: bytes) -> dict[str, Any]:
-        """StorageError for a string that is not UTF-8."""
-        if self._is_text and not _is_utf8(payload):
-            raise StorageError(
-                f"a payload is not UTF-8, as a string has to be (--schema {self._name}=binary keeps any bytes)"
-            )
+        """Raises StorageError for a string that is not UTF-8."""
+        if self._is_text:
+            try:
+                payload.decode()
+            except UnicodeDecodeError:
+                raise StorageError(
+                    f"a payload is not UTF-8, as a string has to be (--schema {self._name}=binary keeps any bytes)"
+                ) from None
         return {self._name: payload}
 
     def payload(self, data: Mapping[str, Any]) -> bytes:
         """An optional piece may be missing: then the payload is empty."""
         found: bytes = data.get(self._name, b"")
         return found
-
-
-def _is_utf8(payload: bytes) -> bool:
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from ..storage.dirq.schema import is_piece
 from ..storage.engine import StorageError
 from .arrivals import Arrivals
 from .bodies import Body
-from .end import Taken
+from .flow import Taken
 from .layouts import DIRQ, names_in
 from .output import described
 

@@ -29,13 +29,12 @@ UNFINISHED = (WRITTEN, REMOVED)
 
 
 class Element(NamedTuple):
-    """name: without the layout's suffix for the state; age: seconds, None if the name does not tell; size: bytes;
-    left: seconds until it can be taken; since: seconds since a lock, or the last change of one being written or
-    removed."""
+    """name: without the layout's suffix; age: seconds; size: bytes; left: seconds until it can be taken; since:
+    seconds since a lock, or the last change of one being written or removed."""
 
     name: str
     state: str
-    age: float | None
+    age: float
     size: int
     left: float | None = None
     since: float | None = None
@@ -45,9 +44,6 @@ def elements(path: str, layout: str, now: float) -> Iterator[Element]:
     """Yields the messages in the order of delivery, unfinished ones of the layout dirq last. now: seconds since the
     Epoch. OSError; StorageError for a wrong `.queue.toml`."""
     return {VSQS: _of_vsqs, DIRQ_SIMPLE: _of_dirq_simple, DIRQ: _of_dirq}[layout](path, now)
-
-
-# -- vsqs -----------------------------------------------------------------------------------------------------------
 
 
 def _of_vsqs(path: str, now: float) -> Iterator[Element]:
@@ -81,9 +77,6 @@ class _Delays:
 
     def end_of(self, name: str, mid: int) -> int:
         return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)
-
-
-# -- dirq -----------------------------------------------------------------------------------------------------------
 
 
 def _of_dirq_simple(path: str, now: float) -> Iterator[Element]:

@@ -4,7 +4,7 @@ from ..storage import vsqs
 from ..storage.settings import read_options
 from .bodies import Body
 from .dirq_end import DirqEnd, open_dirq
-from .end import End, Taken
+from .flow import End, Taken
 from .layouts import DIRQ, VSQS
 
 
@@ -47,8 +47,7 @@ def open_end(
     visibility: float = 10,
     put_only: bool = False,
 ) -> End:
-    """Opens a directory, which is made if missing. put_only: nothing is taken, so a server may have the queue in its
-    journal. OSError; StorageError."""
+    """Opens a directory, made if missing. put_only: so a server may have the queue. OSError; StorageError."""
     if layout == VSQS:
         return VsqsEnd(path, sync=sync, capacity=capacity, visibility=visibility, put_only=put_only)
     return DirqEnd(open_dirq(path, layout, body, sync=sync), path, body if layout == DIRQ else None)

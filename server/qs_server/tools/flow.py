@@ -1,4 +1,7 @@
-"""The part that `qs-dir pump` and `qs-dir sink` share. Signals are noted, so that a message in hand is finished."""
+"""The part that `qs-dir pump` and `qs-dir sink` share. Signals are noted, so that a message in hand is finished.
+
+Waits are short, so that the caller sees Ctrl-C in between.
+"""
 
 import os
 import select
@@ -6,12 +9,11 @@ import signal
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Any, NamedTuple, Protocol, Self
 
 from ..storage.engine import StorageError
 from .bodies import DEFAULT, Body
-from .end import End
 from .layouts import DIRQ, VSQS, layout_of
 from .meter import Meter, counted
 from .output import UsageError, described
@@ -21,9 +23,38 @@ TICK = 0.2
 """Seconds of one wait, after which Ctrl-C is looked for."""
 
 
+class Taken(NamedTuple):
+    """A message that no other consumer can take. order: sorts by age."""
+
+    name: str
+    order: str
+    payload: bytes
+
+
+class End(Protocol):
+    def put(self, payload: bytes, seconds: float) -> bool:
+        """Returns False if the queue was full for so many seconds. OSError; StorageError."""
+
+    def take(self, seconds: float) -> Taken | None:
+        """Takes the oldest free message; None if there was none for so many seconds."""
+
+    def remove(self, taken: Taken) -> None:
+        """Removes a message, which may be gone already."""
+
+    def give_back(self, taken: Taken) -> None:
+        """Makes a message free again, if the layout can."""
+
+    def close(self) -> None: ...
+
+
+OpenEnd = Callable[..., End]
+"""Opens the end of a directory: see `ends.open_end`."""
+
+"""See `ends.open_end`."""
+
+
 class Interrupts:
-    """Notes signals in a with block on the main thread. caught: the signal, 0 for none. A second one raises
-    KeyboardInterrupt."""
+    """Notes signals in a with block on the main thread. caught: the signal, or 0. A second one interrupts."""
 
     def __init__(self) -> None:
         self.caught = 0
@@ -38,9 +69,7 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
@@ -54,7 +83,7 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """As a shell tells the signal: 130 for Ctrl-C."""
+        """The code by which a shell tells the signal: 130 for Ctrl-C."""
         return 128 + self.caught
 
     def wait(self, seconds: float, descriptor: int | None = None) -> bool:

@@ -9,8 +9,7 @@ from ..storage.settings import FILE
 
 VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
 MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
-"""Seconds after which a purge removes what is being written, or locked: dirq's, and in vsqs that of our engines'
-start."""
+"""Seconds after which a purge removes what is written, or locked: dirq's, and in vsqs our engines'."""
 _EMPTY_SIMPLE = "?"
 
 

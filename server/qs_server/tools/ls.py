@@ -35,7 +35,7 @@ def _lines(arguments: Namespace, layout: str | None) -> Iterator[str]:
         if arguments.json:
             yield json.dumps(_record(element)) + "\n"
         elif not arguments.summary:
-            yield _line(element.name, _seconds(element.age), str(element.size), _state(element))
+            yield _line(element.name, f"{element.age:.1f}", str(element.size), _state(element))
     if not arguments.json:
         yield figures.summary(layout) + "\n"
 
@@ -43,10 +43,6 @@ def _lines(arguments: Namespace, layout: str | None) -> Iterator[str]:
 def _line(*cells: str) -> str:
     name, age, size, state = cells
     return f"{name.ljust(_NAME)}  {age.rjust(_FIGURE)}  {size.rjust(_FIGURE)}  {state}\n"
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.1f}"
 
 
 def shown(state: str) -> str:
@@ -77,7 +73,7 @@ class _Figures:
     def add(self, element: Element) -> None:
         self._states[element.state] += 1
         self._bytes += element.size
-        self._oldest = max(filter(None, (self._oldest, element.age)), default=None)
+        self._oldest = element.age if self._oldest is None else max(self._oldest, element.age)
 
     def summary(self, layout: str | None) -> str:
         states = ", ".join(f"{self._states[state]} {shown(state)}" for state in STATES if state in self._states)

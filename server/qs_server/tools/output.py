@@ -69,7 +69,7 @@ def to_stdout() -> Iterator[None]:
 
 
 def say(text: str, *, flush: bool = True) -> None:
-    """OSError."""
+    """Raises OSError."""
     with to_stdout():
         sys.stdout.write(text)
         if flush:

@@ -7,8 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 
-from .end import End, OpenEnd
-from .flow import TICK, Interrupts, flow, layout_for
+from .flow import TICK, End, Interrupts, OpenEnd, flow, layout_for
 from .layouts import DIRQ, VSQS
 from .meter import Meter
 from .output import UsageError

@@ -63,9 +63,6 @@ def _is_sure(arguments: Namespace, layout: str | None) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-# -- vsqs -----------------------------------------------------------------------------------------------------------
-
-
 def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
     path = os.path.abspath(path)
     watch, activity = Watch(), Activity()
@@ -99,9 +96,6 @@ def _remove_written(path: str, max_temp: float) -> int:
                 os.unlink(f"{path}/{name}")
                 removed += 1
     return removed
-
-
-# -- dirq -----------------------------------------------------------------------------------------------------------
 
 
 def _purge_dirq(arguments: Namespace, layout: str) -> str:

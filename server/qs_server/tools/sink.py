@@ -7,8 +7,7 @@ from functools import partial
 
 from ..storage.disk import Disk
 from ..storage.in_use import check_no_server
-from .end import End, OpenEnd, Taken
-from .flow import TICK, Interrupts, flow, layout_for
+from .flow import TICK, End, Interrupts, OpenEnd, Taken, flow, layout_for
 from .layouts import VSQS
 from .meter import Meter
 from .output import UsageError, to_stdout

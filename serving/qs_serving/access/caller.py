@@ -56,7 +56,7 @@ class Caller:
 
     @property
     def principal(self) -> Principal | None:
-        """Who it is: a principal, the anonymous one, or None for a client that may do nothing but authenticate."""
+        """The client's principal, the anonymous one, or None if the client may only authenticate."""
         current, found = self._access.table, self._found
         if found[0] is not current:
             self._found = found = current, self._find(current)

@@ -8,11 +8,12 @@ import trio
 
 _logger = logging.getLogger(__name__)
 _QUIET = 1.0
-"""Seconds after a line without another."""
+"""Seconds between two lines of the log."""
 _DELAY = 0.1
 """Seconds after which a wrong token is answered, at least."""
 _RATE = 1000
-"""Wrong tokens that are answered a second, of all connections together: more would take the time of those who work."""
+"""Wrong tokens that are answered a second, of all connections together, so that they do not take the time of other
+clients."""
 
 
 class Failures:

@@ -45,7 +45,7 @@ class Principal:
         self.monitor = monitor or admin
         patterns = patterns or {}
         self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
-        """For each right, whether it is there: by the name of a queue, any name. What `may` returns, without a call."""
+        """For each right, the decision by the name of a queue. What `may` returns, without a call."""
         self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
         self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)
 

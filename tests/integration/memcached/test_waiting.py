@@ -45,7 +45,7 @@ class Waiter:
 
 
 def test_wait_for_push_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push of this process wakes who waits, without any look in between."""
+    """A push of this process wakes a waiting receive, without a look at memcached in between."""
     monkeypatch.setattr("qs_server.storage.remote.memcached.memcached_engine.POLL_INTERVAL", 1000)
     engine = make()
     waiter = waiting(engine)
@@ -73,7 +73,7 @@ def test_wait_for_another_server(make: MakeEngine) -> None:
 
 
 def test_wait_for_expiry(memcached: Memcached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a window wakes who waits, when it comes."""
+    """The end of a window wakes a waiting receive at that time."""
     monkeypatch.setattr("qs_server.storage.remote.memcached.memcached_engine.POLL_INTERVAL", 1000)
     engine = engine_on(memcached, root=tmp_path, clock=lambda: time.time_ns() // 1000)
     engine.create("q", Options())
@@ -84,7 +84,7 @@ def test_wait_for_expiry(memcached: Memcached, tmp_path: Path, monkeypatch: pyte
 
 
 def test_wait_ends(make: MakeEngine) -> None:
-    """Without a message the wait ends after its time, or soon after it is told to."""
+    """Without a message the wait ends after its time, or soon after a stop."""
     engine = make()
     assert waiting(engine, wait=0.05).result() == []
     assert engine.receive(["q"], 1, None, LOTS) == []

@@ -185,8 +185,7 @@ def test_several_queues(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str,
 
 
 def test_queues_of_two_storages(wire: Wire, name: str, local: str) -> None:
-    """Queues of different storages cannot be received from together, and that is said; one that is not there is
-    missed first."""
+    """A receive from queues of different storages is refused with that reason; a missing queue is reported first."""
     for storage in STORAGES:
         made(wire, f"{name}-{storage}", storage)
     remote = [f"{name}-{storage}" for storage in STORAGES]
@@ -200,7 +199,7 @@ def test_queues_of_two_storages(wire: Wire, name: str, local: str) -> None:
 
 
 def test_a_queue_deleted_during_a_wait(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
-    """The others are still waited for."""
+    """A receive goes on waiting for the other queues."""
     second = made(wire, f"{qid}-2", storage)
     with elsewhere.waited_at(storage, 2):
         wire.send(receive(qid, second, wait=10 * LONG))

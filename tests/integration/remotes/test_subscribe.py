@@ -42,7 +42,7 @@ def qid(other: Wire, name: str, storage: str) -> str:
 
 
 def deliveries(wire: Wire, count: int) -> list[str]:
-    """The next lines, which are deliveries."""
+    """Returns the next lines, which are deliveries."""
     lines = [wire.line() for _ in range(count)]
     assert all(map(is_delivery, lines)), lines
     return lines

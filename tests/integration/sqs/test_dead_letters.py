@@ -134,7 +134,7 @@ def test_a_chain_of_three(engine: SqsEngine) -> None:
 
 
 def test_cycles(engine: SqsEngine, other: Any) -> None:
-    """Neither itself, nor a cycle, also when another program has made a part of it; nothing changes."""
+    """A queue can name neither itself nor a cycle, also when another program has made a part of it; nothing changes."""
     for qid in ("second", "third"):
         engine.create(qid, Options())
     configure(engine, dead_letter="second", max_receives=1)
@@ -163,7 +163,7 @@ def test_another_storage(engine: SqsEngine, tmp_path: Path) -> None:
 
 
 def test_a_dead_letter_queue_that_is_gone_at_sqs(engine: SqsEngine, other: Any) -> None:
-    """It is missed with its name, and nothing changes."""
+    """The error names a dead-letter queue that is gone at SQS, and nothing changes."""
     engine.create("dead", Options())
     other.delete_queue(QueueUrl=url_of(engine, "dead"))
     with pytest.raises(RemoteError, match=r"there is no queue '.*-dead' at SQS"):
@@ -201,13 +201,13 @@ def test_what_sqs_refuses(engine: SqsEngine, proxy: FaultySqs, word: str) -> Non
 
 
 def test_redrive(engine: SqsEngine) -> None:
-    """It is refused, with what to do instead."""
+    """A redrive is refused, with what to do instead."""
     with pytest.raises(UnsupportedError, match="start-message-move-task"):
         _ = engine.queue("q").redrive
 
 
 def test_an_answer_that_is_not_of_sqs(engine: SqsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint that gives no ARN, or a policy that is none, is said not to be one."""
+    """An endpoint that gives no ARN, or an invalid policy, is reported as no SQS."""
     for found in ({}, {"QueueArn": "a:b:q", "RedrivePolicy": "["}, {"QueueArn": "a:b:q", "RedrivePolicy": "[]"}):
         monkeypatch.setattr(engine.queue("q").calls, "attributes", lambda names, found=found: found)
         with pytest.raises(RemoteError, match="does not answer as SQS does"):
@@ -215,7 +215,7 @@ def test_an_answer_that_is_not_of_sqs(engine: SqsEngine, monkeypatch: pytest.Mon
 
 
 def test_retention(engine: SqsEngine, other: Any) -> None:
-    """It is SQS's, 4 days if nothing is said; what others have set is shown, and stays while it is not changed."""
+    """The retention is SQS's, by default 4 days; a value that others set is shown, and stays until it is changed."""
     assert engine.options("q").retention == 345_600 * SECOND
     engine.create("aging", Options(retention=60 * SECOND + 1))
     assert attributes(engine, other, "aging")["MessageRetentionPeriod"] == "61"

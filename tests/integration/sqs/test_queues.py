@@ -120,7 +120,7 @@ def test_remove(engine: SqsEngine, other: Any, tmp_path: Path) -> None:
 
 
 def test_remove_what_sqs_has_not(engine: SqsEngine, other: Any) -> None:
-    """A queue that somebody has removed at SQS is said to be missing there, and can be removed here."""
+    """The error names a queue that was removed at SQS, and it can be removed here."""
     other.delete_queue(QueueUrl=url_of(engine))
     with pytest.raises(RemoteError, match=r"there is no queue '.*-q' at SQS .*make it there, or remove 'q' here"):
         push(engine, b"x")

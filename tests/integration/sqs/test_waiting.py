@@ -59,7 +59,7 @@ def test_wait_in_vain_beside_a_poll(engine: SqsEngine, proxy: FaultySqs) -> None
 
 
 def test_wait_goes_on_with_the_poll_that_was_left(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """A message that comes to a poll that others began is that of who waits now."""
+    """A message that comes to the poll of an earlier receive goes to the one that waits now."""
     seen = Seen(proxy, "ReceiveMessage")
     assert wait(engine, seconds=0.05) == []
     assert seen.event.wait(LONG)

@@ -54,7 +54,7 @@ def firing(alert: str, at: str, expected: int) -> dict[str, object]:
 @needs_promtool
 @pytest.mark.parametrize("alert", CASES)
 def test_alert(tmp_path: Path, alert: str) -> None:
-    """It is silent as long as all is well, and fires then; no other alert does."""
+    """The alert is silent as long as all is well, and fires then; no other alert does."""
     series, well_until = CASES[alert]
     late = LATE.get(alert, "150m")
     others = f'count(ALERTS{{alertname!="{alert}",alertstate="firing"}}) or vector(0)'

@@ -1,4 +1,4 @@
-"""Tokens that somebody tries at the metrics leave nothing behind, and take no place from those who work."""
+"""Tokens that are guessed at the metrics leave nothing behind, and take no place from others."""
 
 from pathlib import Path
 

@@ -45,7 +45,7 @@ def test_the_text_format(browser: httpx.Client, shared_server: ServerProcess, qi
 
 
 def test_openmetrics(browser: httpx.Client) -> None:
-    """OpenMetrics for those who ask for it."""
+    """OpenMetrics is answered on request."""
     answer = browser.get("/metrics", headers={"accept": OPENMETRICS})
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert answer.text.endswith("# EOF\n")
@@ -61,7 +61,7 @@ def test_a_format_that_there_is_not(browser: httpx.Client, version: str) -> None
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/queues"])
 def test_a_token_that_nobody_needs(browser: httpx.Client, path: str) -> None:
-    """A server without an access file takes no token. That is said, and not that the server is down."""
+    """A server without an access file takes no token; the page says so, and not that the server is down."""
     answer = browser.get(path, headers={"authorization": "Bearer token"})
     assert answer.status_code == 501
     assert answer.text.startswith("this server has no access file")

@@ -1,4 +1,4 @@
-"""The pages of the server and of the bus: who is connected."""
+"""The pages of the server and of the bus, with their connections."""
 
 import html
 import re
@@ -58,7 +58,7 @@ def test_connections(tmp_path: Path, shared_server: ServerProcess, qid: str, pat
 
 
 def test_a_bus_that_knows_others(tmp_path: Path, shared_server: ServerProcess) -> None:
-    """A token that the bus does not accept is said to be one. The visitor stays signed in at the queue server."""
+    """The page says that the bus does not accept the token. The visitor stays signed in at the queue server."""
     known = write_access(tmp_path / "access.toml", [principal("ops", admin=True)])
     others = write_access(tmp_path / "bus.toml", [principal("other", admin=True)])
     with (

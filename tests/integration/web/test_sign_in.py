@@ -58,7 +58,7 @@ def names(page: str) -> list[str]:
 
 
 def test_anonymous_visitors(browser: httpx.Client) -> None:
-    """A visitor who has not signed in sees what the server shows to anonymous clients."""
+    """A visitor without a sign-in sees what the server shows to anonymous clients."""
     assert names(browser.get("/").text) == ["public"]
     refused = browser.get("/queue", params={"q": "secret"})
     assert refused.status_code == 401

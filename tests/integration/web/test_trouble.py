@@ -59,7 +59,7 @@ def test_a_server_that_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_stuck(tmp_path: Path) -> None:
-    """A server that does not answer is said to be so within 2 s, also while an old answer is at hand."""
+    """Within 2 s, the page says that a server does not answer, also while an old answer is at hand."""
     with serving(tmp_path / "root", *FAST) as server, web_serving(tmp_path, server) as web, visitor(web) as browser:
         with Wire(server) as wire:
             wire.ask(new_queue("q"))

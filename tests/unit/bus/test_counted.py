@@ -88,7 +88,7 @@ async def test_who_waits_for_it_leaves(world: World) -> None:
 
 
 async def test_one_that_has_no_room_when_it_comes_again(nursery: trio.Nursery) -> None:
-    """It waits for room, and its payload with it."""
+    """A message that comes again without room for it waits, and its payload with it."""
     world = World(nursery, outbox=100)
     feed = world.fan_out(counted=True)
     client = world.client()

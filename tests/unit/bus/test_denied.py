@@ -29,7 +29,8 @@ async def test_what_waits_is_not_sent(world: World) -> None:
 
 
 async def test_a_silent_client_that_may_read_nothing_for_a_while(world: World) -> None:
-    """It goes on when there is something that it may read again, also if messages have to wait for it."""
+    """A silent client that may read nothing for a while goes on when it may read something again, also if messages have
+    to wait for it."""
     q = world.fan_out()
     client = world.client(credit=0)
     silent = client.join(q, asked=False)

@@ -1,4 +1,4 @@
-"""Whose a durable name is, and which queue keeps its messages, without a server."""
+"""The owners of durable names, and the queues that keep their messages, without a server."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +106,7 @@ async def test_whoever_makes_it_owns_it() -> None:
 
 
 async def test_a_name_without_an_owner() -> None:
-    """It is made without an access file, or by an anonymous client; every reader of the queue may use it."""
+    """Every reader of the queue may use a name that was made without an access file, or by an anonymous client."""
     world = World()
     assert await world.use("n", None) == "bus:q:n"
     assert await world.use("m", ANONYMOUS) == "bus:q:m"
@@ -131,7 +131,7 @@ async def test_several_of_one_name() -> None:
 
 
 async def test_a_name_whose_queue_has_been_deleted() -> None:
-    """Then the name is free for others, although nobody has told the bus."""
+    """A name whose queue has been deleted is free for others, although nobody has told the bus."""
     world = World(DurableName("q", "n", "a"))
     world.server.existing.clear()
     assert await world.use("n", B) == "bus:q:b:n"
@@ -190,7 +190,7 @@ async def test_a_name_takes_over_the_policy() -> None:
 
 
 async def test_a_policy_that_the_bus_may_not_see() -> None:
-    """Then the name takes over nothing."""
+    """A name copies nothing from a policy that the bus may not see."""
     world = World()
     world.server.hidden = True
     assert await world.use("n", A) == "bus:q:a:n"

@@ -34,7 +34,7 @@ async def test_everybody_gets_it(world: World) -> None:
 
 
 async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
-    """A message is for those who are there when it comes."""
+    """A message goes to the members that are there when it comes."""
     q = world.fan_out()
     early, late = world.client(), world.client()
     early.join(q)
@@ -45,7 +45,7 @@ async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
 
 
 async def test_deleted_once_all_have_handled_it(world: World) -> None:
-    """A message is deleted when the last of those who got it has acknowledged it, and not before."""
+    """A message is deleted when the last member that got it has acknowledged it, and not before."""
     q = world.fan_out()
     clients = [world.client() for _ in range(3)]
     for client in clients:
@@ -59,7 +59,7 @@ async def test_deleted_once_all_have_handled_it(world: World) -> None:
 
 
 async def test_one_that_acknowledges_and_one_that_does_not(world: World) -> None:
-    """Written is handled only for whoever did not ask for ack="client"."""
+    """A written message is handled only for a member without ack="client"."""
     q = world.fan_out()
     plain, careful = world.client(), world.client()
     plain.join(q)
@@ -172,8 +172,8 @@ async def test_one_that_was_silent_stays_so(world: World) -> None:
 @pytest.mark.parametrize("speaks", [True, False])
 @pytest.mark.parametrize("first", [True, False])
 async def test_one_that_was_silent_beside_another(world: World, speaks: bool, first: bool) -> None:
-    """Nobody waits for the doubt about a silent client when another has handled the message, before or after; and its
-    end changes nothing."""
+    """When another client has handled the message, before or after, nobody waits for the doubt about a silent client,
+    and its end changes nothing."""
     q = world.fan_out()
     silent, other = world.client(credit=EVERYTHING if first else 0), world.client()
     subscription = silent.join(q, asked=False)
@@ -263,7 +263,7 @@ async def test_release(world: World) -> None:
 
 
 async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """Given back with a delay, it comes again when that is over; until then it cannot be acknowledged."""
+    """A message released with a delay comes again when that is over; until then it cannot be acknowledged."""
     q = world.fan_out()
     client = world.client()
     client.join(q, ack=True)

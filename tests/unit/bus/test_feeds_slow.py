@@ -65,7 +65,8 @@ async def test_a_hundred_by_default(world: World) -> None:
 
 
 async def test_payloads_in_memory_are_bounded(nursery: trio.Nursery) -> None:
-    """For those who have no room only so many bytes of payload are kept; the rest is fetched again when there is."""
+    """Payloads for clients without room are kept up to a number of bytes; the rest is fetched again when there is
+    room."""
     world = World(nursery, outbox=1000)
     q = world.fan_out()
     client = world.client()
@@ -124,7 +125,7 @@ async def test_what_was_to_be_fetched_is_gone(nursery: trio.Nursery) -> None:
 
 
 async def test_who_leaves_before_it_was_fetched(nursery: trio.Nursery) -> None:
-    """A payload that comes for somebody who has left is not kept."""
+    """A payload that comes for a member that has left is not kept."""
     world = World(nursery, outbox=100)
     q = world.fan_out()
     client = world.client()
@@ -229,7 +230,7 @@ async def test_one_of_the_slow_ones_catches_up(world: World) -> None:
 
 
 async def test_one_comes_when_all_are_slow(world: World) -> None:
-    """One who joins when all others hold messages up gets what comes, too."""
+    """A member that joins while all others hold messages up gets new messages too."""
     q = world.fan_out()
     world.client().join(q, ack=True, prefetch=1)
     for _ in range(PREFETCH):

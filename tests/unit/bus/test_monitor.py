@@ -82,8 +82,8 @@ async def test_a_queue_of_q_that_is_deleted(
     not_made: set[str],
     seconds: float,
 ) -> None:
-    """It is made again soon. The bus looks more rarely whether others have made it, if the server does not let the bus
-    do that."""
+    """A deleted queue of -q is made again soon. If the server forbids that, the bus looks more rarely whether others
+    have made it."""
     prepared = trio.Event()
 
     async def prepare(upstream: Upstream) -> None:

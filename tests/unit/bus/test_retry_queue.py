@@ -91,7 +91,7 @@ async def test_a_lost_connection(requests: RetryQueue[str, int], nursery: trio.N
 
 
 async def test_cancelled(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """The same when it is cancelled in the middle."""
+    """Requests under way when `serve` is cancelled keep their place too."""
     server = Server()
     requests.add("a", 1)
     with trio.CancelScope() as scope:
@@ -104,7 +104,7 @@ async def test_cancelled(requests: RetryQueue[str, int], nursery: trio.Nursery) 
 
 
 async def test_emptied_waits_for_the_last(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
-    """It is empty when the last thing is done, not when it is begun; at once when there is nothing."""
+    """`emptied` ends when the last item is done, not when it is begun; at once when there is none."""
     await requests.emptied()
     answered = trio.Event()
 

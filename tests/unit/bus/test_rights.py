@@ -73,7 +73,7 @@ def test_every_operation_has_its_rights() -> None:
 def test_every_operation_for_every_kind_of_client(
     principal: Principal | None, subscribes: int, other: int, unknown: int
 ) -> None:
-    """`q` may be read by those who may read anything, `secret` by nobody else than an admin."""
+    """Every client with any `read` may read `q`, only an admin may read `secret`."""
     client = rights(principal)
     handled = 401 if principal is None else 0
     figures = 0 if principal in {MONITOR, ADMIN} else 401 if principal in {None, ANONYMOUS} else 403

@@ -31,7 +31,7 @@ async def test_in_turn(world: World) -> None:
 
 
 async def test_who_has_no_room_is_passed_over(world: World) -> None:
-    """One who has its prefetch in hand gets nothing; the others get what comes."""
+    """A member with its prefetch in hand gets nothing; the others get new messages."""
     share = world.share()
     slow, fast = world.client(), world.client()
     slow.join(share, ack=True, prefetch=1)
@@ -81,7 +81,7 @@ async def test_one_that_does_not_read(nursery: trio.Nursery) -> None:
 
 
 async def test_who_comes_when_all_are_full(world: World) -> None:
-    """One who joins gets what has waited."""
+    """A member that joins gets the messages that waited."""
     share = world.share()
     full, new = world.client(), world.client()
     full.join(share, ack=True, prefetch=1)
@@ -141,7 +141,7 @@ async def test_release(world: World) -> None:
 
 
 async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
-    """Given back with a delay, it goes to whichever member has room when that is over."""
+    """A message released with a delay goes to any member with room when that is over."""
     share = world.share()
     one, two = world.client(), world.client()
     one.join(share, ack=True)

@@ -254,7 +254,8 @@ async def test_a_subscription_that_is_refused(autojump_clock: trio.testing.MockC
 
 
 async def test_the_policy_of_a_queue() -> None:
-    """It is asked for before the subscription, so that it is known before the first message; an error says no."""
+    """The policy of a queue is asked for before the subscription, so that it is known before the first message; an
+    error means no."""
 
     async def prepare(upstream: Upstream) -> None: ...
 

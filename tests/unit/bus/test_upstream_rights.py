@@ -80,7 +80,7 @@ class World:
 async def test_a_wrong_token(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: Any
 ) -> None:
-    """It is tried again, not more often than every second on average, and the log says so once."""
+    """After a wrong token, the bus tries again, every second on average at most, and the log says so once."""
     caplog.set_level(logging.INFO)
     server = Server()
     world = World(monkeypatch, *[WRONG] * 100, server)
@@ -131,8 +131,8 @@ async def test_not_let_in(
 async def test_forgotten_by_the_server(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """When the server has forgotten who the bus is, the bus says so on a new connection; nobody is told that a queue
-    may not be read."""
+    """When the server has forgotten the bus's principal, the bus authenticates on a new connection; no client gets an
+    error about its queue."""
     old, new = Server(), Server()
     world = World(monkeypatch, old, new)
     nursery.start_soon(world.upstream.run)
@@ -156,8 +156,8 @@ async def test_a_queue_that_the_bus_may_not_read(
     caplog: Any,
     refusal: Error,
 ) -> None:
-    """The feed is told, the log says so once, and the bus asks again from time to time until it may. 401 comes to a bus
-    that is anonymous there."""
+    """The feed gets the error, the log says so once, and the bus asks again from time to time until it may read the
+    queue. 401 comes to a bus that is anonymous there."""
     server = Server()
     world = World(monkeypatch, server)
     nursery.start_soon(world.upstream.run)

@@ -1,4 +1,4 @@
-"""Tests what may be given to clients, and what is said of the rest, before anything is sent."""
+"""The bounds of arguments, and the errors beyond them, before anything is sent."""
 
 from collections.abc import Callable
 from typing import Any

@@ -277,7 +277,7 @@ def test_a_delivery_without_queue_gets_the_one_that_was_named() -> None:
 
 
 def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
-    """Nobody holds a peeked message, so deleting it can not be stale; one that get() delivered is protected."""
+    """Nobody holds a peeked message, so deleting it cannot be stale; one that get() delivered is protected."""
     answer = DeleteMessage("q", 5)
     assert play(calls.delete(GetMessage("q", 5, status="ready", receives=0)), answer)[0] == [DeleteMessage("q", 5)]
     assert play(calls.delete(GetMessage("q", 5, status="delivered", receives=1)), answer)[0] == [

@@ -134,7 +134,7 @@ def test_an_answer_of_another_kind(answer: Message) -> None:
 
 
 def test_an_error_without_req_answers_whoever_waits() -> None:
-    """Too many connections, shutting down: such errors belong to no request and end all that wait."""
+    """Errors such as too many connections or shutting down belong to no request, and end all that wait."""
     session = Session()
     subscription = subscribed(session)
     pendings = [ask(session, Ping())[0] for _ in range(2)]
@@ -227,7 +227,7 @@ def test_deliveries_between_answers() -> None:
 
 
 def test_a_subscription_that_the_server_ends() -> None:
-    """After what was delivered comes the error, and it comes again for whoever asks again."""
+    """After the deliveries comes the error, and it is raised again on every later call."""
     session = Session()
     subscription = subscribed(session)
     error = Error(404, "not-found", "no queue", req=subscription.request.req)
@@ -322,7 +322,7 @@ def test_a_name_that_xml_cannot_carry() -> None:
 
 
 def test_how_the_stream_ended() -> None:
-    """It is told apart whether the server hung up inside an answer or before one."""
+    """The error tells whether the server hung up inside an answer or before one."""
     session = Session()
     assert session.end_of_data() == "closed the connection"
     session.receive_data(b"<qs ")

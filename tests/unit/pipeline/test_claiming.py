@@ -61,7 +61,7 @@ def test_claims_without_a_checkpoint(ledger: Ledger, caplog: pytest.LogCaptureFi
 
 
 def test_a_deleted_checkpoint(ledger: Ledger) -> None:
-    """A query that starts from nothing under a name that has acknowledged claims is told so, and changes nothing."""
+    """A query without a checkpoint, under a name that has acknowledged claims, is refused and changes nothing."""
     claims = _claims(ledger)
     _after(claims, _after(claims, INITIAL, 4), 4)
     with pytest.raises(CheckpointLostError, match=r"the checkpoint was deleted, .*qs claims --release c orders"):
@@ -70,7 +70,7 @@ def test_a_deleted_checkpoint(ledger: Ledger) -> None:
 
 
 def test_two_queries_of_one_name(ledger: Ledger) -> None:
-    """The one that falls behind is told that another works under its name."""
+    """The query that falls behind is told that another works under its name."""
     claims = _claims(ledger)
     first = _after(claims, INITIAL, 4)
     claims.acknowledge(_after(claims, first, 4))
@@ -143,7 +143,7 @@ def test_messages_that_are_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture
 
 
 def test_a_queue_that_is_gone(ledger: Ledger) -> None:
-    """A queue that does not exist is told from a claim that does not."""
+    """A missing queue and a missing claim are different errors."""
     made = _after(_claims(ledger), INITIAL, 4)
     ledger.deleted = True
     for ask in (lambda c: _after(c, INITIAL), lambda c: c.read(made, Slice(0, 1)), lambda c: c.acknowledge(made)):
@@ -183,7 +183,7 @@ def test_search(last: int) -> None:
 
 
 def test_a_search_that_finds_none() -> None:
-    """Somebody else moves on at the same time: an error, and no endless loop."""
+    """If another query moves on at the same time, the search ends with an error."""
 
     def claim(seq: int) -> Offset:
         raise Stale(409, "stale", "") if seq < 10 else Conflict(409, "conflict", "")

@@ -26,7 +26,7 @@ class Time:
 
 @pytest.fixture
 def time() -> Time:
-    """It stands still until somebody sleeps."""
+    """A time that stands still until somebody sleeps."""
     return Time()
 
 

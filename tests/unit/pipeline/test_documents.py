@@ -229,7 +229,7 @@ def test_files_that_an_xsd_includes_go_with_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_xsd(tmp_path: Path, text: str, kind: type[PipelineError], said: str) -> None:
-    """It is told what is wrong and where; nothing is fetched."""
+    """The error says what is wrong with the XSD and where; nothing is fetched."""
     with pytest.raises(kind) as told:
         xsd(tmp_path, text)
     assert said in str(told.value)

@@ -84,7 +84,7 @@ def test_a_batch_that_is_not_the_last_needs_no_note(tmp_path: Path) -> None:
     "data", [b"", b"[]", b'{"name": "a", "queue": "in"}', b'{"name": 1, "queue": "in", "batch": 0}']
 )
 def test_a_state_that_is_damaged(tmp_path: Path, data: bytes) -> None:
-    """It is not taken for none."""
+    """A damaged state is not taken for a missing one."""
     (tmp_path / "route.json").write_bytes(data)
     with pytest.raises(PipelineError, match="is damaged"):
         RouteState(LocalFiles(str(tmp_path)), "in", WAY)
@@ -98,7 +98,7 @@ def test_a_state_without_the_way_of_its_batch(tmp_path: Path) -> None:
 
 
 def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
-    """It is wrong usage, and the path is named."""
+    """A file in the place of a directory is wrong usage, and the error names it."""
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file/_qs/x cannot exist"), file_errors():
         LocalFiles(str(tmp_path / "file")).read("_qs/x")
@@ -160,7 +160,7 @@ SINK = """[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance of 
     ],
 )
 def test_what_a_sink_s_commit_raises(error: Exception, kind: type[PipelineError], said: str) -> None:
-    """It is told by its own class; one that is not ours is not taken for trouble with the query."""
+    """An error of a sink's commit has its own class; one that is not ours is not taken for a fault of the query."""
     found = translate(error)
     assert type(found) is kind
     assert str(found).startswith(said)

@@ -32,7 +32,7 @@ def test_versions_of_java(tmp_path: Path, says: str, version: int | None) -> Non
 
 
 def test_java_home_goes_first_when_it_is_new_enough(tmp_path: Path) -> None:
-    """Else the PATH's is taken, and Spark is told."""
+    """If JAVA_HOME is too old, the java of PATH is used, and Spark gets it."""
     given = java(tmp_path / "given", 'openjdk version "17.0.1"')
     on_path = java(tmp_path / "path", 'openjdk version "21.0.1"')
     environment = {"JAVA_HOME": str(tmp_path / "given"), "PATH": str(on_path.parent)}

@@ -1,4 +1,4 @@
-"""The options of the data source: what is taken, and what is said of what is not."""
+"""The options of the data source, and the errors for others."""
 
 import pytest
 

@@ -31,7 +31,7 @@ def _reader(ledger: Ledger, **options: object) -> QsStreamReader:
 
 
 def test_a_new_reader_does_nothing() -> None:
-    """It is made in several processes, and sent from one to another."""
+    """A new reader does nothing: it is made in several processes, and sent from one to another."""
     reader = pickle.loads(pickle.dumps(QsStreamReader(Options("q", consumer="c", port=1))))
     assert reader.getDefaultReadLimit() == ReadAllAvailable()
     with pytest.raises(BadOptionError, match="the option consumer is missing"):
@@ -111,7 +111,7 @@ def test_acknowledged_once(ledger: Ledger) -> None:
 
 
 def test_a_slice_that_is_too_large(ledger: Ledger) -> None:
-    """It is asked for in halves, and these in halves, in order."""
+    """A slice that is too large is asked for in halves, and these in halves, in order."""
     ledger.carries = 2
     made = Offset.of(ledger.server().ask(lambda client: client.claim_messages(QUEUE, "c", 1, max=10)))
     server = ledger.server()
@@ -121,7 +121,7 @@ def test_a_slice_that_is_too_large(ledger: Ledger) -> None:
 
 
 def test_a_message_that_is_refused(ledger: Ledger) -> None:
-    """One message cannot be cut: what the server says is told."""
+    """A single message cannot be split: the server's error is raised."""
     ledger.carries = 0
     made = Offset.of(ledger.server().ask(lambda client: client.claim_messages(QUEUE, "c", 1, max=10)))
     server = ledger.server()

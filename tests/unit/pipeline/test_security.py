@@ -1,4 +1,4 @@
-"""TLS and tokens of Spark's processes: what they read and show, and what is said of files that cannot be used."""
+"""TLS and tokens of Spark's processes: what they read and show, and errors about files that cannot be used."""
 
 import pickle
 from argparse import Namespace
@@ -76,7 +76,8 @@ def test_no_flags() -> None:
 
 
 def test_where_a_token_comes_from(token_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the file of the option; else from the process's own QS_TOKEN, or the file that its QS_TOKEN_FILE names."""
+    """A token comes from the file of the option; else from the process's own QS_TOKEN, or the file that its
+    QS_TOKEN_FILE names."""
     assert token_of(QueueServer()) is None
     assert token_of(QueueServer(security=Security(token_file=token_file))) == TOKEN
     other = tmp_path / "other"
@@ -90,7 +91,7 @@ def test_where_a_token_comes_from(token_file: str, tmp_path: Path, monkeypatch: 
 
 
 def test_nothing_of_it_is_shown(token_file: str) -> None:
-    """Neither repr nor pickle of what Spark hands around has the token; a client is not handed around."""
+    """Neither repr nor pickle of the objects that Spark passes on has the token."""
     server = QueueServer(security=Security(ca=str(authority().cert), token_file=token_file))
     options = parse_options({"queue": "q", **server.options()})
     client = server.client()

@@ -70,7 +70,7 @@ def test_causes_in_texts(text: str, kind: type[errors.PipelineError], said: str)
     ],
 )
 def test_exceptions_are_translated(error: Exception, kind: type[errors.PipelineError]) -> None:
-    """By class, or by what they say. One of our own stays what it is."""
+    """Exceptions are translated by class, or by their text. One of our own stays as it is."""
     found = translate(error)
     assert type(found) is kind
     assert translate(found) is found

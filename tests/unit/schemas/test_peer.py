@@ -120,7 +120,8 @@ def test_an_empty_line_behind_a_document(data: bytes, early: bool) -> None:
 
 
 def test_what_an_early_client_is_sent() -> None:
-    """From then on every document ends with an empty line, and the answer to list-messages has its ids twice."""
+    """After an early client's first empty line, every document to it ends with one, and the answer to list-messages has
+    its ids twice."""
     listed = ListMessages("a", mids=[5], type="response")
     messages = [Ping(type="response"), GetMessage("a", 1, payload=b"x", type="response"), Error(404, "not-found", "x")]
     peer = Peer()

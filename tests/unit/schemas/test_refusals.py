@@ -1,4 +1,4 @@
-"""Parsing: what is refused, how, and what its sender is told."""
+"""The documents that the parser refuses, and the errors that their senders get."""
 
 import sys
 from collections.abc import Iterable, Sized

@@ -151,7 +151,7 @@ def test_cut_off_in_the_handshake() -> None:
 
 
 def test_changed_on_its_way(session: Session) -> None:
-    """A record that was changed is an error, and the other side is told."""
+    """A changed record is an error, and the other side gets an alert."""
     client, server = session
     client.send(b"x" * 100)
     data = bytearray(client.take())

@@ -144,7 +144,7 @@ def test_batches_are_a_ratio(bench: SimpleNamespace, monkeypatch: pytest.MonkeyP
 
 
 def test_the_short_table(bench: SimpleNamespace) -> None:
-    """It has the peers whose answers survive a power loss, and of them only those that are driven by their client."""
+    """The short table has only peers whose answers survive a power loss, driven by their client."""
     point = {"work": "cycle", "row": "base", "clients": 32, "batch": 1, "size": 1024, "depth": 0}
     results = {
         "peers": [

@@ -9,6 +9,6 @@ from support.memory_serving import Clock, Serving, clock_of, serving
 
 @pytest.fixture
 async def running(tmp_path: Path, autojump_clock: Clock) -> AsyncIterator[Serving]:
-    """It runs, with the queues `q` and `other`; time jumps to whatever comes next."""
+    """A running server, with the queues `q` and `other`; time jumps to the next event."""
     async with serving(tmp_path / "root", clock_of(autojump_clock), queues=("q", "other")) as running:
         yield running

@@ -87,7 +87,7 @@ async def test_the_task_sleeps_on(running: Serving, autojump_clock: Clock) -> No
 
 
 async def test_nor_does_a_batch_in_the_thread_wake_it(tmp_path: Path, gate: Gate) -> None:
-    """The same where the answer waits for a sync."""
+    """Requests whose answers wait for a sync wake no task either."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         clients = [running.connect() for _ in range(5)]
         for client in clients:
@@ -317,7 +317,7 @@ async def test_cut_off_in_the_middle(tmp_path: Path, gate: Gate, caplog: pytest.
 async def test_cut_off_and_a_fault_of_ours(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same when the answer cannot even be written."""
+    """A server that is cut off ends too when an answer cannot even be written."""
     faults: list[object] = []
 
     def broken(self: object, message: object) -> bytes:

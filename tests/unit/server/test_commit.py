@@ -217,7 +217,7 @@ async def test_a_failed_commit_refuses_what_it_covered(
 
 
 async def test_a_failed_commit_of_a_batch_in_the_thread(tmp_path: Path, disk: FaultyDisk) -> None:
-    """The same for several connections; and the next batch is served."""
+    """When the commit of several connections' batch fails, each request is refused, and the next batch is served."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         clients = [running.connect() for _ in range(5)]
         for client in clients:

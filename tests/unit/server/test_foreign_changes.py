@@ -70,7 +70,7 @@ async def test_a_file_is_seen_between_batches(engine: JournalEngine, tmp_path: P
 
 
 async def test_a_file_is_seen_while_batches_follow_each_other(engine: JournalEngine, tmp_path: Path) -> None:
-    """The same where the thread is never idle: there is more to do at the end of each batch."""
+    """A file is seen also when the thread is never idle: there is more to do at the end of each batch."""
 
     until = trio.current_time() + 20
 

@@ -141,7 +141,7 @@ def test_what_happens_meanwhile(bench: Bench) -> None:
 
 
 def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
-    """Neither what comes in, nor what is given back, nor word of its queue's end."""
+    """A client that has gone is sent neither new messages, nor those given back, nor its queue's end."""
     bench.first.mail.clear()
     bench.subscriptions.drop(bench.first)
     bench.storage.queue("q").push([Draft(b"new")])
@@ -168,7 +168,8 @@ def test_the_engine_is_closed_meanwhile(bench: Bench) -> None:
 
 
 def test_leases_of_a_queue_end_together() -> None:
-    """All, or those up to an id; those of other queues stay, and those who held them are named once."""
+    """All leases of a queue end, or those up to an id; those of other queues stay, and each former holder is named
+    once."""
     leases = Leases()
     one, two = (Subscription(Subscriber(1, lambda: None), None, {"q", "r"}, 1, None) for _ in range(2))
     for mid in range(1000):

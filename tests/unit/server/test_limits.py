@@ -186,7 +186,7 @@ async def test_waiting_takes_no_document_time(running: Serving, autojump_clock: 
 
 
 async def test_too_many_connections(tmp_path: Path, autojump_clock: Clock) -> None:
-    """One more than is allowed is told 429 and closed; the others go on, and a place that is free can be had."""
+    """One client too many gets 429 and the end; the others go on, and a free place can be had."""
     limits = ServerLimits(connections=1)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
         first = running.connect()

@@ -107,8 +107,8 @@ async def test_a_refused_receive_leaves_the_message_to_the_next(
 async def test_a_receive_that_goes_on_when_the_file_is_read(
     running: Serving, autojump_clock: Clock, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receive has been woken, and was still allowed, when its right goes: it gets its message. Refused, it would take
-    the message from those who wait behind it."""
+    """A receive that was woken while still allowed gets its message when its right goes: refused, it would take the
+    message from those behind it."""
     client = await waiting(running, "first-token")
     resume = RequestBatch.resume
 

@@ -1,4 +1,4 @@
-"""subscribe: what is delivered to whom, by what, and how much of it at a time. Time is a parameter."""
+"""subscribe: which messages are delivered to which client, when, and how many at a time. Time is a parameter."""
 
 import os
 from pathlib import Path
@@ -182,7 +182,8 @@ async def test_a_window_that_was_made_shorter(running: Serving, autojump_clock: 
 
 
 async def test_a_window_that_ends_gives_room_for_other_queues(running: Serving, autojump_clock: Clock) -> None:
-    """When the message of one queue goes to somebody else, whoever held it has room for those of another queue."""
+    """When a message whose window ended goes to another subscriber, the former one has room for messages of another
+    queue."""
     holder = await subscriber(running, "q", "other", prefetch=1, visibility=10)
     producer = running.connect()
     await producer.ask(push("q", "x"))
@@ -329,7 +330,7 @@ async def test_get_message_of_an_own_delivery(running: Serving, autojump_clock: 
 
 
 async def test_get_message_of_what_was_a_delivery(running: Serving, autojump_clock: Clock) -> None:
-    """Once another program has taken the message, it is in that one's window: no payload."""
+    """A delivery that another program has taken is in that one's window: get-message answers without payload."""
     client, other = await subscriber(running, prefetch=1), running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
     await client.line()

@@ -1,4 +1,4 @@
-"""Several subscribers of one queue: who gets what, who is too slow, and who only waits in a receive."""
+"""Several subscribers of one queue: their turns, slow ones, and waiting receives beside them."""
 
 import errno
 import os
@@ -231,7 +231,8 @@ class Unreadable(Disk):
 async def test_a_queue_that_cannot_be_received_from(
     tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again once a second, not more; other queues are served; and in the end everything comes."""
+    """A queue that cannot be received from is tried again once a second; other queues are served, and in the end
+    everything comes."""
     disk = Unreadable()
     async with serving(tmp_path / "root", clock_of(autojump_clock), disk=disk, queues=("q", "other")) as running:
         client, producer = running.connect(), running.connect()

@@ -27,7 +27,7 @@ async def test_two_kinds_of_work_take_turns(autojump_clock: MockClock) -> None:
 
 
 async def test_work_that_fails_ends_its_turn(autojump_clock: MockClock) -> None:
-    """The next one does not wait for ever."""
+    """When work fails, its turn ends, and the next one does not wait for ever."""
     turns = Turns()
     try:
         async with turns.take():

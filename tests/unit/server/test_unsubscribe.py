@@ -143,7 +143,7 @@ async def test_a_half_closed_connection(running: Serving, autojump_clock: Clock)
 
 
 async def test_a_refused_connection(running: Serving, autojump_clock: Clock) -> None:
-    """A subscriber that sends what is no XML is told so and closed; what it held is visible again."""
+    """A subscriber that sends bytes that are no XML gets an error and the end; its messages are visible again."""
     client, producer = await subscriber(running), running.connect()
     await producer.ask(push("q", "x"))
     await client.line()
@@ -252,7 +252,7 @@ async def test_a_purge(running: Serving, autojump_clock: Clock) -> None:
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
 async def test_a_server_that_stops(tmp_path: Path, durability: Durability) -> None:
-    """A subscriber is told 503 and closed; what it held is ready when the server runs again, and counted."""
+    """A subscriber gets 503 and the end; its messages are ready when the server runs again, with their counts."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, other = await subscriber(running), running.connect()
         await other.ask(push("q", "x"))

@@ -1,4 +1,4 @@
-"""receive-message with wait: who waits, who is woken by what, and in which order. Time is a parameter."""
+"""receive-message with wait: which receives wait, what wakes them, and in which order. Time is a parameter."""
 
 import os
 import re
@@ -45,7 +45,7 @@ async def test_a_push_wakes_who_waits(running: Serving, autojump_clock: Clock) -
 
 
 async def test_a_release_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
-    """A message that is given back goes to who waits, with its count of receives."""
+    """A released message goes to the waiting receive, with its count of receives."""
     holder = running.connect()
     mid = mids(await holder.ask(push("q", "again")))[0]
     await holder.ask(receive("q"))
@@ -55,7 +55,7 @@ async def test_a_release_wakes_who_waits(running: Serving, autojump_clock: Clock
 
 
 async def test_a_lease_that_ends_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
-    """A message whose visibility window ends goes to who waits, at that time and not later."""
+    """A message whose visibility window ends goes to the waiting receive, at that time and not later."""
     holder = running.connect()
     await holder.ask(push("q", "lost"))
     await holder.ask(receive("q", visibility=12.5))
@@ -66,7 +66,7 @@ async def test_a_lease_that_ends_wakes_who_waits(running: Serving, autojump_cloc
 
 
 async def test_a_delay_that_ends_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
-    """A message pushed with a delay goes to who waits when it is over."""
+    """A message pushed with a delay goes to the waiting receive when the delay is over."""
     began = trio.current_time()
     consumer = await waiting(running)
     await running.connect().ask(push("q", "later", delay=7))
@@ -75,7 +75,7 @@ async def test_a_delay_that_ends_wakes_who_waits(running: Serving, autojump_cloc
 
 
 async def test_an_extended_lease_wakes_nobody_early(running: Serving, autojump_clock: Clock) -> None:
-    """Extending a window moves the time at which who waits gets the message."""
+    """Extending a window moves the time at which the waiting receive gets the message."""
     holder = running.connect()
     mid = mids(await holder.ask(push("q", "x")))[0]
     await holder.ask(receive("q", visibility=5))
@@ -87,7 +87,7 @@ async def test_an_extended_lease_wakes_nobody_early(running: Serving, autojump_c
 
 
 async def test_a_foreign_file_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
-    """A file that another program renames into the queue's directory goes to who waits."""
+    """A file that another program renames into the queue's directory goes to the waiting receive."""
     consumer = await waiting(running)
     directory = running.root / "q"
     (directory / f"{EPOCH}.new").write_text("by hand")
@@ -116,7 +116,7 @@ async def test_without_wait_the_answer_is_immediate(running: Serving, autojump_c
 
 
 async def test_first_come_first_served(running: Serving, autojump_clock: Clock) -> None:
-    """Messages go to those who wait in the order in which they began to wait, one each."""
+    """Messages go to waiting receives in the order in which these began to wait, one each."""
     consumers = [await waiting(running) for _ in range(5)]
     producer = running.connect()
     for number, consumer in enumerate(consumers):
@@ -125,7 +125,7 @@ async def test_first_come_first_served(running: Serving, autojump_clock: Clock) 
 
 
 async def test_a_list_goes_to_several_at_once(running: Serving, autojump_clock: Clock) -> None:
-    """A list of messages goes to as many as it has messages: those who have waited longest."""
+    """The messages of a list go to as many waiting receives, the oldest first."""
     consumers = [await waiting(running) for _ in range(4)]
     await running.connect().ask(push_list("q", "a", "b", "c"))
     answers = [payloads(await consumer.line()) for consumer in consumers[:3]]
@@ -134,7 +134,7 @@ async def test_a_list_goes_to_several_at_once(running: Serving, autojump_clock: 
 
 
 def test_who_finds_nothing_keeps_the_place() -> None:
-    """One who was woken, and found that another one had been faster, stands where it stood."""
+    """A receive that was woken and found another one faster keeps its place."""
     waiters = Waiters()
     first, second = (Job(), Pause(("q", "other"))), (Job(), Pause(("q",)))
     waiters.add(*first)
@@ -178,7 +178,7 @@ async def test_who_leaves_takes_nothing_along(running: Serving, autojump_clock: 
 
 
 async def test_who_leaves_as_the_push_comes_takes_nothing_along(running: Serving, autojump_clock: Clock) -> None:
-    """The same when the client leaves while its message is on the way: it was woken, and passes it on."""
+    """A client that was woken, and leaves while its message is on the way, passes it on."""
     first, second = await waiting(running), await waiting(running)
     producer = running.connect()
     async with trio.open_nursery() as nursery:

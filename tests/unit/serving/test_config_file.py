@@ -157,7 +157,7 @@ def test_errors_of_the_bus(file: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_file_that_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is named, with the reason."""
+    """The error names the missing file, with the reason."""
     with pytest.raises(SystemExit, match="2"):
         server_options(["--config", str(file)])
     assert capsys.readouterr().err == f"queue-server.py: cannot read {file}: No such file or directory\n"

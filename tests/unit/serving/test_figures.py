@@ -56,7 +56,7 @@ def test_requests_that_are_answered_together() -> None:
 
 
 def test_an_operation_that_only_fails() -> None:
-    """It has no figure for 200."""
+    """An operation that only fails has no figure for 200."""
     counts = RequestCounts()
     counts.answered([PushMessage("q", b"x")], [Error(404)], 0.02)
     assert [figure.labels for figure in counts.figures() if figure.name == "requests_total"] == [

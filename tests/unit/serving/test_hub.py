@@ -1,4 +1,4 @@
-"""The hub: what comes on many sockets is handed out in one pass, to whoever wants it; nobody is woken for nothing."""
+"""The hub hands out the bytes of many sockets in one pass, to the readers that want them, and wakes no one in vain."""
 
 import socket
 import struct
@@ -137,7 +137,7 @@ async def test_it_sleeps_while_nothing_comes(hub: CountingHub, pairs: list[Pair]
 
 @pytest.mark.parametrize("how", ["feed", "receive"])
 async def test_closed_while_it_waits(pair: Pair, nursery: trio.Nursery, how: str, hub: CountingHub) -> None:
-    """A reader whose stream is closed by another task is told so; a socket that gets its number is read as any."""
+    """A reader whose stream is closed by another task gets an error; a socket that gets its number is read as any."""
     nursery.start_soon(getattr(pair, how))
     await settled()
     await pair.transport.aclose()
@@ -194,7 +194,7 @@ async def test_cancelled_as_it_comes(pair: Pair) -> None:
 
 @pytest.mark.parametrize("how", ["feed", "receive"])
 async def test_a_reset(nursery: trio.Nursery, hub: CountingHub, how: str) -> None:
-    """A reader whose peer resets the connection is told that it is broken."""
+    """A reader whose peer resets the connection gets an error."""
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     client = socket.create_connection(listener.socket.getsockname())
     transport = SocketTransport.adopt(await listener.accept(), hub)
@@ -305,7 +305,7 @@ async def test_others_have_their_turn(pairs: list[Pair], hub: CountingHub, nurse
 async def test_a_turn_ends_when_something_is_to_be_done(
     pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery
 ) -> None:
-    """It is told after each sweep whether to go on; if not, there is one sweep in a turn."""
+    """After each pass, the hub asks whether to go on; if not, a turn has one pass."""
     hub.may_go_on = False
     for pair in pairs:
         nursery.start_soon(pair.feed)
@@ -344,7 +344,7 @@ async def test_who_comes_first(pairs: list[Pair], hub: CountingHub, nursery: tri
 
 
 async def test_one_task_reads(pair: Pair, nursery: trio.Nursery) -> None:
-    """A second task that wants to read what another one waits for is told so."""
+    """A second task that wants to read a socket on which another one waits gets an error."""
     nursery.start_soon(pair.feed)
     await settled()
     with pytest.raises(trio.BusyResourceError):
@@ -352,7 +352,7 @@ async def test_one_task_reads(pair: Pair, nursery: trio.Nursery) -> None:
 
 
 async def test_after_its_end() -> None:
-    """A hub that is closed watches nobody, and whoever wants to be watched is not refused."""
+    """A closed hub watches no one, and does not refuse new readers."""
     hub = Hub()
     reader = SocketTransport(socket.socket(), hub)
     hub.watch(reader)

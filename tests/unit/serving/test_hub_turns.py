@@ -75,7 +75,8 @@ def ready_at_first(hub: Hub, *clients: Client) -> None:
 
 
 async def test_a_client_that_asks_again_and_again() -> None:
-    """It is answered more than once in a turn, but soon the loop's tasks have theirs."""
+    """A client that asks again and again is answered more than once in a turn, but soon the loop's tasks have
+    theirs."""
     epoll = FakeEpoll(PAUSE)
     hub, client = hub_of(epoll), Client(epoll, 7)
     ready_at_first(hub, client)
@@ -99,7 +100,7 @@ async def test_several_that_ask_again_and_again(clients: int) -> None:
 
 
 async def test_work_that_takes_long_is_not_waited_after() -> None:
-    """Once the time of a turn is over, it does not wait for what comes next."""
+    """Once the time of a turn is over, the hub does not wait for further bytes."""
     epoll = FakeEpoll(PAUSE)
     hub, client = hub_of(epoll), Client(epoll, 7, work=1.0)
     ready_at_first(hub, client)

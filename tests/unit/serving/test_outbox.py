@@ -135,7 +135,7 @@ async def test_more_is_put_while_it_is_sent(pipe: Pipe, outbox: Outbox, told: li
 
 @pytest.mark.parametrize("waiting", [True, False])
 async def test_a_broken_stream(pipe: Pipe, outbox: Outbox, told: list[object], waiting: bool) -> None:
-    """Once the stream is broken, nothing is sent or told, what is put is dropped, and who waits is told so."""
+    """Once the stream is broken, nothing is sent or told, further bytes are dropped, and waiters are told so."""
     if waiting:
         outbox.put(b"one", 1)
         await settled()

@@ -36,7 +36,7 @@ def manager(notify: socket.socket, **environ: str) -> ServiceManager:
     ],
 )
 def test_the_interval(notify: socket.socket, environ: dict[str, str], interval: float | None) -> None:
-    """It is half of the watchdog's time, if there is one and it is for this process."""
+    """The interval is half of the watchdog's time, if there is one and it is for this process."""
     with notify:
         assert manager(notify, **environ).ping_interval == interval
     assert ServiceManager(environ, 77).ping_interval is None

@@ -102,7 +102,7 @@ class Process:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_first_signal(number: int) -> None:
-    """It stops the server, and the process ends with 0, though more signals come while Python ends."""
+    """The first signal stops the server, and the process ends with 0, though more signals come while Python ends."""
     process = Process("idle", LONG, LONG)
     process.signal(number)
     assert process.line() == "stop"
@@ -118,7 +118,7 @@ def test_what_is_left() -> None:
 
 
 def test_a_second_signal() -> None:
-    """It cuts clients off, and the process ends with 0 if that was all that kept it."""
+    """The second signal cuts clients off, and the process ends with 0 if nothing else kept it."""
     process = Process("clients", LONG, LONG)
     process.signal(signal.SIGTERM)
     assert process.line() == "stop"
@@ -140,7 +140,7 @@ def test_the_time_is_up(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["waits", "spins", "sleeps"])
 def test_the_time_is_up_after_a_second_signal(what: str) -> None:
-    """It is not waited for as long as `grace` then."""
+    """After a second signal, the stop is not given `grace`."""
     process = Process(what, LONG, 0.5)
     process.signal(signal.SIGTERM, signal.SIGINT)
     code, said = process.ended()
@@ -150,7 +150,7 @@ def test_the_time_is_up_after_a_second_signal(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["waits", "spins", "sleeps"])
 def test_a_third_signal(what: str) -> None:
-    """It ends the process at once."""
+    """The third signal ends the process at once."""
     process = Process(what, LONG, LONG)
     began = time.monotonic()
     process.signal(signal.SIGTERM, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The files of a server's TLS: what is made of them, and what is said of those that cannot be used."""
+"""The files of a server's TLS: their use, and the errors about unusable ones."""
 
 import logging
 import re

@@ -118,7 +118,7 @@ async def test_the_end_of_a_client_that_does_not_close(ends: Ends, nursery: trio
 
 @pytest.mark.parametrize("how", ["close", "eof"])
 async def test_how_it_ends(ends: Ends, how: str) -> None:
-    """The client is told the end as TLS tells it, so that it can tell it from a cut."""
+    """The client gets TLS's own end, so that it can tell it from a cut."""
     transport, other = ends
     transport.send_now(b"bye")
     await (transport.send_eof() if how == "eof" else transport.aclose())

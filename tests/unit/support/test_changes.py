@@ -20,7 +20,7 @@ def test_a_change_between_a_look_and_the_wait(tmp_path: Path) -> None:
 
 
 def test_nothing_changes(tmp_path: Path) -> None:
-    """It ends after its time, and says so; the condition is not looked at again meanwhile."""
+    """If nothing changes, the wait ends after its time, and says so; the condition is not evaluated again meanwhile."""
     looks: list[int] = []
     with pytest.raises(AssertionError, match=r"within 0\.05 s"):
         until(lambda: looks.append(1), tmp_path, within=0.05)

@@ -200,7 +200,7 @@ def test_names_of_a_directory_keep_their_order(scene: Scene) -> None:
 
 
 def test_a_rename_to_another_directory(scene: Scene) -> None:
-    """It is never gone from both, whichever of the two is synced."""
+    """A renamed file is never gone from both directories, whichever of the two is synced."""
     for name in ("d", "e"):
         scene.disk.mkdir(scene.at(name))
     scene.write("d/a", b"x", sync=True)
@@ -320,7 +320,7 @@ def test_trees_are_removed_step_by_step(scene: Scene) -> None:
 
 
 def test_points_are_what_changes() -> None:
-    """To open for reading, to close, and the begin of an operation are none."""
+    """Opening for reading, closing, and the beginning of an operation are no points."""
     log = [
         Entry("begin", (1,)),
         Entry("open", (1, "a", os.O_RDONLY)),

@@ -80,7 +80,7 @@ def test_bounded() -> None:
 
 
 def test_what_is_done() -> None:
-    """Done are messages that were deleted, moved to a dead-letter queue or too old."""
+    """Messages that were deleted, moved to a dead-letter queue or too old count as done."""
     info = QueueInfo("q", ready=1, in_flight=2, delayed=3, pushed=100, deleted=10, dead=20, retired=30)
     assert figures_of(info) == (100, 60, 6)
     assert figures_of(QueueInfo("null")) == (0, 0, 0)

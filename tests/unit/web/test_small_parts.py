@@ -50,7 +50,7 @@ def test_links() -> None:
     ("127.0.0.1", "", False), ("0.0.0.0", "", False), ("0.0.0.0", "[::1", False),
 ])  # fmt: skip
 def test_hosts(host: str, asked: str, *, allowed: bool) -> None:
-    """The page answers to what it listens on, and to what it is told to."""
+    """The page answers to the names on which it listens, and to those of --allow-host."""
     assert AllowedHosts(host, ["named.example", "port.example:1"]).allows(asked) == allowed
 
 

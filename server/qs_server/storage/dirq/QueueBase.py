@@ -4,15 +4,11 @@
 import copy
 import os
 import random
-from collections import defaultdict
 from typing import Self
 
 from ..disk import Disk
 from .element_names import is_directory, is_element
 from .folders import DurableDirectory, make_directory, names_in, touch
-
-_BEGINNING = 9
-"""Digits that the names of one sixteenth of a second have in common."""
 
 
 class QueueBase:
@@ -53,20 +49,13 @@ class QueueBase:
         if self._sync:
             self._durable.sync(self.path, directory, self._disk)
 
-    # -- the cursor -----------------------------------------------------------------------------------------------
-
     def _forget(self) -> None:
         self._iterating = False
         self._directories: list[str] = []
         """The directories to come, the next one last, where taking one is cheap."""
         self._directory = ""
-        self._groups: dict[str, list[str]] = {}
-        """The elements of _directory by the beginnings of their names, unsorted: one sort of all costs more an
-        element."""
-        self._beginnings: list[str] = []
-        """The keys of _groups, the next one last."""
         self._elements: list[str] = []
-        """The next one last."""
+        """Those of _directory, the next one last."""
 
     def _intermediate(self) -> list[str]:
         """Returns the intermediate directories, oldest first."""
@@ -79,19 +68,12 @@ class QueueBase:
     def _advance(self) -> str:
         """Returns the next name, "" at the end."""
         while not self._elements:
-            if self._beginnings:
-                self._elements = sorted(self._groups.pop(self._beginnings.pop()), reverse=True)
-            elif self._directories:
-                self._read(self._directories.pop())
-            else:
+            if not self._directories:
                 return ""
+            self._directory = self._directories.pop()
+            names = names_in(f"{self.path}/{self._directory}")
+            self._elements = sorted(filter(is_element, names), reverse=True)
         return f"{self._directory}/{self._elements.pop()}"
-
-    def _read(self, directory: str) -> None:
-        groups = defaultdict(list)
-        for name in filter(is_element, names_in(f"{self.path}/{directory}")):
-            groups[name[:_BEGINNING]].append(name)
-        self._directory, self._groups, self._beginnings = directory, groups, sorted(groups, reverse=True)
 
     def __iter__(self) -> Self:
         self._begin()
@@ -126,12 +108,8 @@ class QueueBase:
         """Returns another object for the queue, with its own cursor at the same place."""
         new = copy.copy(self)
         new._directories = self._directories.copy()
-        new._groups = self._groups.copy()
-        new._beginnings = self._beginnings.copy()
         new._elements = self._elements.copy()
         return new
-
-    # -- elements -------------------------------------------------------------------------------------------------
 
     def count(self) -> int:
         """Counts the elements, locked or not, without those being added or removed."""

@@ -15,8 +15,7 @@ class QueueSet:
     """Merges the elements of queues by name. It has copies of the queues, with their own cursors."""
 
     def __init__(self, *queues: QueueBase | Sequence[QueueBase]) -> None:
-        """queues: one by one, or in a list or tuple. QueueError for one that is there twice, TypeError for other
-        things."""
+        """queues: one by one, or in a list or tuple. QueueError for one that is there twice, TypeError."""
         self.qset: list[QueueBase] = []
         self._iterating = False
         self._next: dict[str, str] = {}

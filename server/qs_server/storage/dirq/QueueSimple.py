@@ -20,14 +20,11 @@ from .element_names import (
     element_name,
     is_element,
 )
-from .folders import alone, is_older, lock_file, masked, names_in, remove_if_empty
+from .folders import alone, is_older, lock_file, masked, names_in, read_file, remove_if_empty
 from .QueueBase import QueueBase
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-_TO_READ = os.O_RDONLY | os.O_CLOEXEC
 _EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_SOME, _MUCH = 1 << 14, 1 << 20
-"""Bytes to read at once: first, and then."""
 _NEW = 1
 """Seconds: a newer link may still get its time."""
 _STEP = 0.02
@@ -49,8 +46,7 @@ class QueueSimple(QueueBase):
     ) -> None:
         """path: of the directory, made when missing; umask: for what is made, None: the process's; granularity:
         seconds until a new intermediate directory; rndhex: the last digit of names, modulo 16, None: random; sync:
-        whether changes survive a power loss once a call has returned; disk: does the file operations. TypeError;
-        OSError."""
+        changes survive a power loss once a call has returned; disk: does the file operations. TypeError; OSError."""
         super().__init__(path, umask, rndhex, sync, disk)
         if not isinstance(granularity, int):
             raise TypeError(f"'granularity' should be an integer, not {granularity!r}")
@@ -59,8 +55,7 @@ class QueueSimple(QueueBase):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, data: bytes | str) -> str:
-        """Stores an element; a string is encoded as UTF-8. Returns its name, DIRECTORY/FILE. OSError: nothing was
-        stored; TypeError."""
+        """Stores an element; a string as UTF-8. Returns its name, DIRECTORY/FILE. TypeError; OSError."""
         payload = data.encode() if isinstance(data, str) else data
         if not isinstance(payload, bytes):
             if not isinstance(payload, bytearray | memoryview):
@@ -158,8 +153,7 @@ class QueueSimple(QueueBase):
     # -- locking --------------------------------------------------------------------------------------------------
 
     def lock(self, name: str, permissive: bool = True) -> bool:
-        """Locks an element. Returns False if it is locked or gone; not permissive: FileExistsError,
-        FileNotFoundError. OSError."""
+        """Locks an element. False if it is locked or gone; if not permissive FileExistsError, FileNotFoundError."""
         try:
             lock_file(f"{self.path}/{name}", self._disk)
         except (FileExistsError, FileNotFoundError):
@@ -182,19 +176,7 @@ class QueueSimple(QueueBase):
 
     def get(self, name: str) -> bytes:
         """Reads a locked element. FileNotFoundError if it is not locked."""
-        disk = self._disk
-        fd = disk.open(f"{self.path}/{name}{LOCKED_SUFFIX}", _TO_READ)
-        try:
-            data = disk.read(fd, _SOME)
-            if more := disk.read(fd, _MUCH):
-                parts = [data]
-                while more:
-                    parts.append(more)
-                    more = disk.read(fd, _MUCH)
-                data = b"".join(parts)
-        finally:
-            disk.close(fd)
-        return data
+        return read_file(self.get_path(name), self._disk)
 
     get_ref = get
 

@@ -13,6 +13,8 @@ from .element_names import ATTEMPTS, LOCKED_DIRECTORY, LOCKED_SUFFIX, OBSOLETE_D
 
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_SOME, _MUCH = 1 << 14, 1 << 20
+"""Bytes to read at once: first, and then."""
 _masks = threading.Lock()
 
 
@@ -48,6 +50,18 @@ def names_in(path: str) -> list[str]:
         return []
 
 
+def read_file(path: str, disk: Disk) -> bytes:
+    """Raises OSError."""
+    fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [disk.read(fd, _SOME)]
+        while parts[-1]:
+            parts.append(disk.read(fd, _MUCH))
+    finally:
+        disk.close(fd)
+    return b"".join(parts)
+
+
 def remove_if_empty(path: str, disk: Disk) -> bool:
     """Removes an empty directory. Returns whether it is gone."""
     try:
@@ -74,8 +88,7 @@ def count_elements(path: str, disk: Disk) -> int:
 
 
 def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
-    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue.
-    FileNotFoundError, OSError."""
+    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue."""
     path = f"{top}/{element}"
     for attempt in range(ATTEMPTS):
         obsolete = f"{top}/{OBSOLETE_DIRECTORY}/{element_name(rndhex, attempt)}"
@@ -193,8 +206,7 @@ class DurableDirectory:
             self._close(self._fd)
 
     def sync(self, top: str, directory: str, disk: Disk) -> None:
-        """Syncs the names in top/directory. OSError if they may be lost. Does nothing if the directory is gone: then
-        all in it was removed before."""
+        """Syncs the names in top/directory, unless it is gone. OSError if they may be lost."""
         try:
             fd = disk.open(f"{top}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

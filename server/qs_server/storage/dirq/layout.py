@@ -69,7 +69,7 @@ class Layout(ABC):
 
     @abstractmethod
     def listed(self, folder: str) -> Listed:
-        """FileNotFoundError if the directory is gone."""
+        """Raises FileNotFoundError if the directory is gone."""
 
     @abstractmethod
     def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
@@ -84,7 +84,7 @@ class Layout(ABC):
 
     @abstractmethod
     def lock(self, place: str) -> bool:
-        """False if the element is locked or gone."""
+        """Returns False if the element is locked or gone."""
 
     @abstractmethod
     def unlock(self, place: str) -> None:
@@ -158,7 +158,7 @@ class Layout(ABC):
         self._changes.on_new_folder(folder)
 
     def _remove_folder(self, folder: str) -> None:
-        """OSError ENOTEMPTY."""
+        """Raises OSError ENOTEMPTY."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.rmdir(f"{self.path}/{folder}")
 

@@ -65,8 +65,7 @@ def lease_store_for(directory: str, disk: Disk, *, sync: bool) -> LeaseStore:
 
 
 def stamp(path: str, until: int) -> None:
-    """Sets the time of an element's last change to the end of our lease. Only its owner can; without, `purge` may
-    remove our lock earlier."""
+    """Sets the time of an element's last change to the end of our lease, if we are its owner: see above."""
     seconds, micros = divmod(until, 1_000_000)
     if seconds > _LATEST_STAMP:
         seconds, micros = _LATEST_STAMP, 0

@@ -14,8 +14,7 @@ from .simple_layout import is_name
 
 _logger = logging.getLogger(__name__)
 _IDLE = 3600
-"""Seconds for which an empty intermediate directory stays: dirq's programs fail when one is gone that they have
-listed."""
+"""Seconds for which an empty intermediate directory stays: dirq's programs fail if a listed one is gone."""
 
 
 class _FolderWatcher:
@@ -60,8 +59,6 @@ class ElementListing:
 
     def vanished(self) -> None:
         self._shared.vanished(self._elements.qid)
-
-    # -- listing
 
     def rescan(self) -> None:
         self._layout.clear_left_behind("", [], self._is_old)
@@ -124,8 +121,6 @@ class ElementListing:
         self._elements.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
         ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
         self._elements.reset(ready, hidden)
-
-    # -- reports
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """Handles an intermediate directory that was made or removed."""

@@ -7,12 +7,12 @@ may share the directory, as a lock succeeds for one of them.
 from ..directory_queue import DirectoryQueue
 from ..engine import Options
 from ..shared import Shared
-from .body import body_of
 from .element_state import Elements
 from .layout import Layout
 from .listing import ElementListing
 from .places import Places
 from .queue_layout import QueueLayout
+from .schema import body_of
 from .simple_layout import SimpleLayout
 from .writer import ElementWriter
 

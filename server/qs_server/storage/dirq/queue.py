@@ -33,6 +33,7 @@ from .folders import (
     make_obsolete,
     masked,
     names_in,
+    read_file,
     remove_element,
     remove_if_empty,
 )
@@ -183,8 +184,7 @@ class Queue(QueueBase):
         return True
 
     def unlock(self, ename: str, permissive: bool = False) -> bool:
-        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError. QueueError for a
-        bad name."""
+        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError. QueueError."""
         _check_name(ename)
         try:
             self._disk.rmdir(f"{self.path}/{ename}/{LOCKED_DIRECTORY}")
@@ -211,23 +211,13 @@ class Queue(QueueBase):
         for name in types:
             path = f"{self.path}/{ename}/{name}"
             try:
-                content = self._read_file(path)
+                content = read_file(path, self._disk)
             except FileNotFoundError:
                 if name in self._schema.mandatory:
                     raise QueueError(f"missing data file: {path}") from None
                 continue
             data[name] = self._schema.decode(name, content, path)
         return data
-
-    def _read_file(self, path: str) -> bytes:
-        fd = self._disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        parts = []
-        try:
-            while part := self._disk.read(fd, 1 << 20):
-                parts.append(part)
-        finally:
-            self._disk.close(fd)
-        return b"".join(parts)
 
     def dequeue(self, ename: str, permissive: bool = True) -> dict[str, Any]:
         """Locks, gets and removes an element. QueueLockError if it cannot be locked (not permissive: see lock); else

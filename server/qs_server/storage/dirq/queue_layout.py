@@ -1,5 +1,4 @@
-"""The layout of dirq's Queue: an element is a directory with a file for each piece of data, its lock the directory
-`locked` in it."""
+"""The layout of dirq's Queue: an element is a directory of files, its lock the directory `locked` in it."""
 
 import contextlib
 import errno
@@ -10,7 +9,6 @@ import stat
 
 from .. import inotify
 from ..disk import Disk
-from .body import Body
 from .element_names import (
     ATTEMPTS,
     DELAYED_SUFFIX,
@@ -24,6 +22,7 @@ from .element_names import (
 )
 from .folders import count_elements, is_taken, lock_directory, make_obsolete, names_in, remove_element, remove_if_empty
 from .layout import Changes, IsOld, Layout, Listed, Staged
+from .schema import Body
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
@@ -113,8 +112,7 @@ class QueueLayout(Layout):
             self.bury()
 
     def bury(self) -> None:
-        """Removes renamed elements, once the directories that they were in are synced: or a power loss could bring
-        one back without its pieces."""
+        """Removes renamed elements, once their directories are synced: a power loss could bring back a part of one."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
             self._try_remove(path)
@@ -124,8 +122,6 @@ class QueueLayout(Layout):
             remove_element(path, self._disk)
         except OSError as error:
             _logger.warning("%s stays behind: %s", path, error)
-
-    # -- adding ---------------------------------------------------------------------------------------------------
 
     def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
         self.body.check(payload)

@@ -1,16 +1,20 @@
-"""Converts pieces of data of a Queue's elements to bytes and back."""
+"""Converts pieces of data of elements to bytes and back. A message of the server has one piece: its payload."""
 
 import errno
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from ..engine import Options, StorageError, UnsupportedError
 from .element_names import LOCKED_DIRECTORY
 from .Exceptions import QueueError
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
 """Matches the name of a piece of data, and so of its file."""
 _parse_type = re.compile(r"(binary|string|table)([?*]{0,2})").fullmatch
+DEFAULT_SCHEMA = "body=binary"
+DEFAULT_BODY = "body"
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _UNESCAPES = {escape: character for character, escape in _ESCAPES.items()}
 _to_escape = re.compile(r"[\\\t\n]")
@@ -21,7 +25,7 @@ class Schema:
     """types: binary, string or table, by piece; mandatory: pieces of every element. Both empty: no schema."""
 
     def __init__(self, schema: Mapping[str, str] | None) -> None:
-        """QueueError, see Queue."""
+        """Raises QueueError, see Queue."""
         self.types: dict[str, str] = {}
         self.mandatory: set[str] = set()
         if not schema:
@@ -48,7 +52,7 @@ class Schema:
             self.mandatory.add(name)
 
     def needed(self) -> dict[str, str]:
-        """QueueError without a schema."""
+        """Raises QueueError without a schema."""
         if not self.types:
             raise QueueError("unknown schema: to add and to get elements, give the queue a schema")
         return self.types
@@ -67,7 +71,7 @@ class Schema:
         return {name: _ENCODERS[types[name]](name, value) for name, value in data.items()}
 
     def decode(self, name: str, content: bytes, path: str) -> Any:
-        """OSError if it is not UTF-8, QueueError if it is no table."""
+        """Raises OSError if it is not UTF-8, QueueError if it is no table."""
         kind = self.types[name]
         if kind == "binary":
             return content
@@ -107,8 +111,7 @@ _ENCODERS: dict[str, Callable[[str, object], bytes]] = {
 
 
 def encode_table(table: Mapping[str, str]) -> str:
-    """Returns lines `key TAB value`, sorted, with escaped backslashes, tabs and newlines. QueueError for other
-    things than strings."""
+    """Returns lines `key TAB value`, sorted, with escapes. QueueError for other things than strings."""
     for key, value in table.items():
         for text in (key, value):
             if not isinstance(text, str):
@@ -134,3 +137,55 @@ def _escape(text: str) -> str:
 
 def _unescape(text: str) -> str:
     return _escaped.sub(lambda found: _UNESCAPES[found[0]], text)
+
+
+@dataclass(frozen=True)
+class Body:
+    """piece: its name, and so its file's; text: it has to be UTF-8."""
+
+    piece: str
+    text: bool
+
+    def check(self, payload: bytes) -> None:
+        """Raises UnsupportedError for a payload that cannot be in that piece."""
+        if self.text:
+            try:
+                payload.decode()
+            except UnicodeDecodeError as error:
+                raise UnsupportedError(
+                    f"the schema of this queue has {self.piece}=string, and the payload is not UTF-8 ({error.reason} "
+                    f"at byte {error.start}); {self.piece}=binary takes any bytes"
+                ) from None
+
+
+def parse_schema(text: str) -> dict[str, str]:
+    """Parses `body=string,header=table?` to types by name. StorageError."""
+    types: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, kind = (word.strip() for word in part.partition("="))
+        if not equals or not name or name in types:
+            raise StorageError(f"schema {text!r}: NAME=TYPE,... with each name once; this has {part.strip()!r}")
+        types[name] = kind
+    try:
+        Schema(types)
+    except QueueError as error:
+        raise StorageError(f"schema {text!r}: {error}") from None
+    return types
+
+
+def body_of(options: Options) -> Body:
+    """Returns the payload's piece. StorageError if elements of the schema cannot be messages."""
+    types = parse_schema(options.schema or DEFAULT_SCHEMA)
+    piece = options.body or (DEFAULT_BODY if DEFAULT_BODY in types or len(types) > 1 else next(iter(types)))
+    schema = Schema(types)
+    if piece not in types:
+        raise StorageError(f"body = {piece!r}: the schema has no such piece of data, it has {', '.join(types)}")
+    if schema.types[piece] == "table":
+        raise StorageError(f"body = {piece!r}: a payload is bytes, so its type is binary or string, not table")
+    others = sorted(schema.mandatory - {piece})
+    if others:
+        raise StorageError(
+            f"the schema wants {', '.join(others)} in every element, and a message has its payload only ({piece}): "
+            "make them optional, with a ? behind the type"
+        )
+    return Body(piece, schema.types[piece] == "string")

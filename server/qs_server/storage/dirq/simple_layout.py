@@ -75,8 +75,6 @@ class SimpleLayout(Layout):
     def bury(self) -> None:
         """Does nothing: an erased element is gone."""
 
-    # -- adding ---------------------------------------------------------------------------------------------------
-
     def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
         seconds = mid >> 24
         folder = f"{seconds - seconds % GRANULARITY:08x}"

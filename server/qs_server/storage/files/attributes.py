@@ -33,8 +33,7 @@ class Stored(NamedTuple):
 
 class _ExtendedAttributes:
     def __init__(self, disk: Disk, *, lists: bool) -> None:
-        """lists: whether to list names first: most messages have no attributes, and asking for a missing one takes
-        twice as long."""
+        """lists: whether to list names first: asking for a missing attribute, as most are, takes twice as long."""
         self._disk = disk
         self._lists = lists
 
@@ -93,14 +92,13 @@ class AttributeStore(MetadataStore[Attributes]):
         self._extended = None if isinstance(medium, SidecarFiles) else medium
 
     def receives(self, path: str, mid: int) -> int:
-        """OSError."""
+        """Raises OSError."""
         if self._extended is None or mid in self.unwritten:
             return self.read(path, mid).receives
         return self._extended.receives(path, mid)
 
     def bind(self, path: str, mid: int) -> bool:
-        """Binds the count of receives to this id, before the file gets another one. Returns whether the file
-        changed. OSError."""
+        """Binds the receives to this id before the file gets another one. Returns whether the file changed. OSError."""
         return self._extended is not None and self._extended.bind(path, mid)
 
 

@@ -38,7 +38,7 @@ class MessageDirectory:
         self.attributes = store_for(path, shared.disk, sync=shared.always)
         self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
         self.origins: dict[int, Origin] = {}
-        """Of the loaded dead letters."""
+        """Those of the loaded dead letters, by id."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
         """The number of reports about the directory."""

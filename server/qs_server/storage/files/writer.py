@@ -29,7 +29,7 @@ _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 _STALE = 600
 """Seconds without a write after which a crash has left a file."""
 _STALE_COPY = 1
-"""The same for the copy of a message."""
+"""Seconds for the copy of a message."""
 
 
 @dataclass(slots=True)
@@ -113,8 +113,7 @@ class FileWriter:
         return f"{self._directory.path}/{mid}.new"
 
     def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
-        """file: one with that payload, for the kernel to copy if it still exists. FileExistsError for an id that
-        another publisher is writing; OSError."""
+        """file: one with that payload, for the kernel to copy if it exists. FileExistsError for a used id; OSError."""
         fd = self._disk.open(self._new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
         staged = Staged(mid, expiry, len(payload), fd)
         try:

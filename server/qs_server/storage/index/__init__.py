@@ -1,1 +1,1 @@
-"""The messages of a queue in memory, in a few machine words each: which are ready, which are hidden until when."""
+"""The messages of a queue in memory, in a few machine words each: the visible ones in order, the others with times."""

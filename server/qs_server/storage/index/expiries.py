@@ -1,7 +1,7 @@
-"""When the hidden messages of a queue are due: a heap of times and ids.
+"""The times at which the hidden messages of a queue are due: a heap of times and ids.
 
-A window that is moved or ends early leaves its entry behind. Such entries are dropped when they come to the top, and
-swept out a few with each new entry when they are the greater part: no call has to go over all of them.
+A window that is moved or ends early leaves a stale entry, which is dropped at the top. When most entries are stale,
+each new entry also sweeps a few, so that no call has to go over all.
 """
 
 import heapq
@@ -11,41 +11,39 @@ from typing import Protocol
 _MID = (1 << 64) - 1
 _FEW = 64
 _SWEPT = 4
-"""Entries that are looked at with each new one, while there is a sweep."""
+"""Entries that each new one sweeps."""
 
 
 class Hidden(Protocol):
-    """Knows until when each hidden message is hidden."""
+    """Maps each hidden message to the time until which it is hidden."""
 
     def get(self, mid: int, /) -> int | None: ...
     def __len__(self) -> int: ...
 
 
 class Expiries:
-    """The times of one queue. The same time of a message may be pushed again."""
+    """The times of one queue. The same time of a message may be pushed twice."""
 
     __slots__ = ("_entries", "_hidden", "_stale_at", "_unswept")
 
     def __init__(self, hidden: Hidden, times: Iterable[tuple[int, int]] = ()) -> None:
-        """hidden: has the truth, and changes; times: (time, id) of those that are due at a time."""
+        """hidden: the current times, by which stale entries are recognized; times: the first entries, (time, id)."""
         self._hidden = hidden
         self._entries = [expiry << 64 | mid for expiry, mid in times]
         heapq.heapify(self._entries)
-        self._unswept: list[int] = []  # a heap too, of older entries; its last one can be taken off at any time
+        self._unswept: list[int] = []  # a heap of older entries; popping its last one leaves a heap
         self._stale_at = 2 * len(self._entries) + _FEW
 
     def __len__(self) -> int:
-        """Returns the number of entries, stale ones included."""
+        """Returns the number of entries, including stale ones."""
         return len(self._entries) + len(self._unswept)
 
     def push(self, expiry: int, mid: int) -> None:
-        """Adds the time of a message."""
         heapq.heappush(self._entries, expiry << 64 | mid)
         if self._unswept or len(self._entries) > self._stale_at:
             self._sweep(_SWEPT)
 
     def push_all(self, expiry: int, mids: Iterable[int]) -> None:
-        """Adds one time of many messages."""
         for mid in mids:
             self.push(expiry, mid)
 
@@ -64,12 +62,13 @@ class Expiries:
         return self._hidden.get(entry & _MID) == entry >> 64
 
     def _top(self) -> list[int]:
-        """Returns the heap with the first entry; empty if there is none."""
+        """Returns the heap with the first entry; it is empty if there is none."""
         entries, unswept = self._entries, self._unswept
         return unswept if unswept and (not entries or unswept[0] < entries[0]) else entries
 
     def first(self) -> int | None:
-        """Returns when the next hidden message is due, or an earlier time if there are very many stale entries."""
+        """Returns when the next hidden message is due, or an earlier time if there are many stale entries; None if
+        there is none."""
         for _ in range(_FEW):
             heap = self._top() if self._unswept else self._entries
             if not heap:
@@ -82,12 +81,11 @@ class Expiries:
         return heap[0] >> 64 if heap else None
 
     def may_be_due(self, now: int) -> bool:
-        """Tells quickly whether something may be due."""
+        """Tells, fast, whether a message may be due."""
         heap = self._top() if self._unswept else self._entries
         return bool(heap) and heap[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
-        """Returns a message whose time has come."""
         while self.may_be_due(now):
             heap = self._top()
             if self._is_true(heap[0]):
@@ -96,8 +94,8 @@ class Expiries:
         return None
 
     def pop_due(self, now: int, count: int) -> list[int]:
-        """Returns hidden messages whose time has come, by their times, and forgets when they are due: the caller has
-        each of them shown, hidden again or removed. Takes at most count entries, stale ones among them."""
+        """Removes and returns messages that are due, by their times; the caller changes the state of each. count: the
+        most entries to take, including stale ones."""
         found: list[int] = []
         before = -1
         for _ in range(count):

@@ -1,7 +1,7 @@
-"""The index of a queue in memory: the ready messages in order, and until when the others are hidden.
+"""The index of a queue in memory: the ready messages in order, and the times until which the others are hidden.
 
-It starts with what file names tell. Size, whether a message was ever retrieved, and why it is hidden are read from the
-file when they are first needed, so that a deep queue is ready as soon as its directory has been listed.
+For queues of files, it starts with the ids and times in file names, so that a deep queue is ready once its directory is
+listed. Sizes, and whether a message was ever retrieved or is delayed, are loaded when needed.
 """
 
 from array import array
@@ -29,13 +29,14 @@ class Index:
         self.reset(ready, hidden)
 
     def reset(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
-        """Replaces all messages. ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
+        """Replaces all messages. ready: strictly increasing ids; hidden: the time until which each other id is
+        hidden."""
         own = ready if isinstance(ready, array) else array("Q", ready)
         every = array("Q", sorted([*own, *hidden])) if hidden else own
         self.messages = MidMap(every)
         self.ready = MidSet(own)
         self.hidden = MidMap(sorted(hidden))
-        # Candidates: what has not been loaded yet may turn out to have been retrieved.
+        # Candidates: a message that is not loaded may turn out to have been retrieved.
         self.new = MidSet(every)
         for mid, expiry in hidden.items():
             self.hidden.set(mid, expiry)
@@ -49,8 +50,8 @@ class Index:
 
     @classmethod
     def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
-        """Makes an index of loaded messages with increasing ids. hidden: until when each hidden one is, and whether by
-        a delay. All that are not withheld are new."""
+        """Makes an index of loaded messages. mids: strictly increasing; hidden: (time, True if delayed) of each hidden
+        one. All that are not withheld are new."""
         made = cls()
         made.messages = MidMap.of(mids, array("Q", [size << SIZE_SHIFT | _LOADED for size in sizes]))
         made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])
@@ -71,15 +72,14 @@ class Index:
         return len(self.messages)
 
     def expiry(self, mid: int) -> int | None:
-        """Returns 0 when a message is ready, the end of its window when it is hidden, None when it is not there."""
+        """Returns the time until which a message is hidden, 0 if it is ready, None if there is none."""
         expiry = self.hidden.get(mid)
         return expiry if expiry is not None or mid not in self.ready else 0
 
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
-        """Adds a message that was not there. size: of one that was just written, and so is loaded; delayed if
-        hidden."""
+        """Adds a message. size: bytes if it was just written: it is loaded then and, if hidden, delayed."""
         if expiry != WITHHELD:
             self.new.add(mid)
         if expiry:
@@ -96,14 +96,14 @@ class Index:
             self._set_delayed(mid)
 
     def add_run(self, mids: Sequence[int], sizes: Sequence[int]) -> None:
-        """Adds ready messages, one for each size, with ids greater than any that is there."""
+        """Adds loaded, ready messages. mids: increasing, greater than all ids so far; sizes: their bytes."""
         self.new.extend(mids)
         self.ready.extend(mids)
         self.messages.set_run(mids, map(_LOADED.__add__, map((1 << SIZE_SHIFT).__mul__, sizes)))
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
-        """Puts a message back that was removed. facts: what `remove` returned, then or later."""
+        """Adds a removed message again. facts: from `remove`."""
         self.messages.set(mid, facts & ~_DELAYED)
         if facts & _LOADED:
             self.bytes += facts >> SIZE_SHIFT
@@ -119,7 +119,7 @@ class Index:
             self._set_delayed(mid)
 
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
-        """Removes a message that is there. retrieved: it is known to have been. Returns the facts for `restore`."""
+        """Removes a message. retrieved: True if it is known to be. Returns facts for `restore`."""
         if self.hidden.pop(mid) is None:
             self.ready.discard(mid)
         if not retrieved:
@@ -134,7 +134,7 @@ class Index:
         return facts
 
     def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
-        """Hides a ready, loaded message because it is received. retrieved: not for the first time."""
+        """Hides a ready, loaded message that is received. retrieved: True if it was received before."""
         self.ready.discard(mid)
         self.hidden.set(mid, expiry)
         self.expiries.push(expiry, mid)
@@ -142,14 +142,14 @@ class Index:
             self.new.discard(mid)
 
     def take_all(self, mids: Sequence[int], expiry: int) -> None:
-        """Takes many messages, in increasing order."""
+        """Takes many messages. mids: increasing."""
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, expiry)
         self.expiries.push_all(expiry, mids)
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
-        """Hides a loaded message, or changes until when. Not delayed: it was retrieved."""
+        """Hides a loaded message, or changes the time until which it is hidden. delayed: False if it was received."""
         self._show(mid)
         self.ready.discard(mid)
         self._hide(mid, expiry)
@@ -159,20 +159,20 @@ class Index:
             self.new.discard(mid)
 
     def withhold(self, mid: int) -> None:
-        """Hides a message, and no time ends that."""
+        """Hides a message without a time limit."""
         self._show(mid)
         self.ready.discard(mid)
         self.hidden.set(mid, WITHHELD)
         self.new.discard(mid)
 
     def withhold_all(self, mids: Sequence[int]) -> None:
-        """Withholds many ready messages, in increasing order."""
+        """Withholds many ready messages. mids: increasing."""
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, WITHHELD)
 
     def show_all(self, mids: Sequence[int]) -> None:
-        """Makes many hidden messages ready, in increasing order."""
+        """Makes many hidden messages ready. mids: increasing."""
         for mid in self.delayed.among(mids):
             self.delayed.discard(mid)
             self.messages.set(mid, (self.messages.get(mid) or 0) & ~_DELAYED)
@@ -180,7 +180,7 @@ class Index:
         self.ready.add_all(mids)
 
     def remove_all(self, mids: Sequence[int]) -> list[int]:
-        """Removes many messages, in increasing order. Returns the facts of each, for `restore`."""
+        """Removes many messages. mids: increasing. Returns the facts of each for `restore`."""
         self.ready.discard_all(mids)
         self.hidden.discard_all(mids)
         self.delayed.discard_all(mids)
@@ -192,12 +192,11 @@ class Index:
         return facts
 
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
-        """Returns the bytes of messages, in increasing order; None of one that is not loaded, or gone."""
+        """Returns the bytes of many messages, None for one that is not loaded or gone. mids: increasing."""
         facts = self.messages.values_of(mids)
         return [None if fact is None or not fact & _LOADED else fact >> SIZE_SHIFT for fact in facts]
 
     def show(self, mid: int) -> None:
-        """Makes a message ready."""
         self._show(mid)
         self.ready.add(mid)
 
@@ -219,15 +218,13 @@ class Index:
         self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
         self.delayed.add(mid)
 
-    # -- what the name does not say
+    # -- loading
 
     def loaded(self, mid: int) -> bool:
-        """Tells whether the file of a message was looked at."""
         return bool((self.messages.get(mid) or 0) & _LOADED)
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
-        """Notes what the file says of a message that was not loaded. delayed: it is hidden, and not by being in
-        flight."""
+        """Loads a message. retrieved: True if it was ever received; delayed: True if it is hidden by a delay."""
         self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.unloaded -= 1
         self.bytes += size
@@ -237,7 +234,7 @@ class Index:
             self._set_delayed(mid)
 
     def known_size(self, mid: int) -> int | None:
-        """Returns the bytes of a message; None when it is not loaded, or gone."""
+        """Returns the bytes of a message, None if it is not loaded or gone."""
         facts = self.messages.get(mid)
         return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
@@ -247,26 +244,24 @@ class Index:
 
     @staticmethod
     def size_in(facts: int) -> int:
-        """Returns the bytes of a message from what `remove` returned."""
+        """Returns the bytes of a message. facts: from `remove`."""
         return facts >> SIZE_SHIFT
 
     @staticmethod
     def delayed_in(facts: int) -> bool:
-        """Tells whether a message was hidden by a delay, from what `remove` returned."""
+        """Tells whether a message was hidden by a delay. facts: from `remove`."""
         return bool(facts & _DELAYED)
 
     def is_delayed(self, mid: int) -> bool:
-        """Tells whether a loaded message is hidden by a delay."""
         return bool((self.messages.get(mid) or 0) & _DELAYED)
 
     # -- time
 
     def due(self, now: int) -> int | None:
-        """Returns a hidden message whose time has come."""
         return self.expiries.due(now)
 
     def remember(self, mids: Iterable[int]) -> None:
-        """Takes back `Expiries.pop_due` for those that are still hidden."""
+        """Takes back `Expiries.pop_due` for messages that are still hidden."""
         for mid in mids:
             expiry = self.hidden.get(mid)
             if expiry is not None and expiry != WITHHELD:
@@ -275,12 +270,12 @@ class Index:
     # -- age
 
     def oldest(self) -> int | None:
-        """Returns the smallest id of a message that is ready or delayed."""
+        """Returns the smallest id of a ready or delayed message, None if there is none."""
         ready, delayed = self.ready.first(), self.delayed.first()
         return delayed if ready is None or (delayed is not None and delayed < ready) else ready
 
     def old(self, upto: int, count: int) -> list[int]:
-        """Returns ids up to upto of messages that are ready or delayed, oldest first, at most count."""
+        """Returns the ids of ready and delayed messages, oldest first, at most count. upto: the greatest id."""
         found = self.ready.after(-1, count)
         if len(self.delayed):
             found = sorted(found + self.delayed.after(-1, count))[:count]

@@ -1,4 +1,4 @@
-"""An ordered map from message ids to small whole numbers, in 16 bytes an entry: a set of ids, and a value for each."""
+"""An ordered map from message ids to whole numbers, with 16 bytes an entry: a `MidSet` with a value for each id."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -14,19 +14,19 @@ class MidMap(MidSet):
     __slots__ = ("_values",)
 
     def __init__(self, keys: Iterable[int] = (), value: int = 0) -> None:
-        """keys: in increasing order, none twice; each gets the value."""
+        """keys: strictly increasing; each gets the value."""
         super().__init__(keys)
         self._values = [array("Q", [value]) * len(chunk) for chunk in self._keys]
 
     @classmethod
     def of(cls, keys: "array[int]", values: "array[int]") -> Self:
-        """Makes a map from keys, in increasing order, none twice, to values."""
+        """Makes a map from keys, which are strictly increasing, to values."""
         made = cls(keys)
         made._values = [values[at : at + CHUNK] for at in range(0, len(values), CHUNK)]
         return made
 
     def pages(self, after: int) -> "Iterator[tuple[array[int], array[int]]]":
-        """Gives keys greater than after with their values, in order, a chunk at a time. Nothing may be changed
+        """Yields (keys, values) for the keys greater than after, in order, a chunk at a time. The map must not change
         meanwhile."""
         for chunk in range(bisect_right(self._lasts, after), len(self._keys)):
             keys, values = self._keys[chunk], self._values[chunk]
@@ -34,7 +34,6 @@ class MidMap(MidSet):
             yield (keys[at:], values[at:]) if at else (keys, values)
 
     def get(self, key: int) -> int | None:
-        """Returns the value of a key, None when it is not there."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return None
@@ -47,7 +46,6 @@ class MidMap(MidSet):
         return self._values[chunk][at] if keys[at] == key else None
 
     def set(self, key: int, value: int = 0) -> None:
-        """Adds a key, or changes its value."""
         lasts = self._lasts
         if lasts and key <= lasts[-1]:
             self._set_within(key, value)
@@ -78,7 +76,7 @@ class MidMap(MidSet):
             self._lasts.insert(chunk, keys[CHUNK - 1])
 
     def set_run(self, keys: Sequence[int], values: Iterable[int]) -> None:
-        """Adds keys that are all greater than the last one, with a value for each."""
+        """Adds keys with their values. keys: increasing, greater than the last one in the map."""
         added, beside = array("Q", keys), array("Q", values)
         if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
             self._keys[-1] += added
@@ -92,13 +90,13 @@ class MidMap(MidSet):
         self.count += len(added)
 
     def pop(self, key: int) -> int | None:
-        """Removes a key; its value, or None when it was not there."""
+        """Removes a key. Returns its value, None if it was not in the map."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return None
         chunk = at = 0
         keys = self._keys[0]
-        if keys[0] != key:  # else it is the oldest, as nearly always
+        if keys[0] != key:  # nearly always it is the first
             chunk = bisect_left(lasts, key) if key > lasts[0] else 0
             keys = self._keys[chunk]
             at = bisect_left(keys, key)
@@ -114,7 +112,7 @@ class MidMap(MidSet):
         return value
 
     def values_of(self, keys: Sequence[int]) -> list[int | None]:
-        """Returns the values of many keys in increasing order."""
+        """Returns the values of many keys, None for one that is not in the map. keys: increasing."""
         found: list[int | None] = []
         for chunk, part, start in self.runs_of(keys):
             values = self._values[chunk]
@@ -122,10 +120,10 @@ class MidMap(MidSet):
                 found += values[start : start + len(part)]
             else:
                 found += map(dict(zip(self._keys[chunk], values, strict=True)).get, part)
-        return found + [None] * (len(keys) - len(found))  # those after the last one there is
+        return found + [None] * (len(keys) - len(found))  # for keys after the last one in the map
 
     def set_all(self, keys: Sequence[int], value: int) -> None:
-        """Gives many keys, in increasing order, one value."""
+        """Gives many keys the same value. keys: increasing."""
         if not keys or (self._lasts and keys[0] <= self._lasts[-1]):
             for key in keys:
                 self.set(key, value)

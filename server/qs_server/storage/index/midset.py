@@ -1,8 +1,7 @@
-"""An ordered set of message ids, in 8 bytes an id.
+"""An ordered set of message ids, with 8 bytes an id: a set of Python integers would take ten times as much.
 
-A queue holds hundreds of thousands of ids; as Python objects in a set they would take ten times that. They lie in
-sorted chunks of machine words. Appending at the end and taking from the front, what a queue does, touch one chunk;
-anything else is two binary searches and a short move.
+The ids are in sorted chunks of machine words. Appending at the end and taking from the front touch one chunk; any other
+change takes two binary searches and a short move.
 """
 
 from array import array
@@ -14,8 +13,8 @@ CHUNK = 1024
 
 
 class Run(NamedTuple):
-    """Keys that belong into a chunk. start: their position there, if they lie side by side, as they nearly always do;
-    else None, and some of them may be missing."""
+    """Keys in the range of a chunk. start: the position of the first, if all are there side by side (nearly always);
+    else None, and some may not be in the set."""
 
     chunk: int
     keys: "array[int]"
@@ -28,7 +27,7 @@ class MidSet:
     __slots__ = ("_keys", "_lasts", "count")
 
     def __init__(self, keys: Iterable[int] = ()) -> None:
-        """keys: in increasing order, none twice."""
+        """keys: strictly increasing."""
         whole = keys if isinstance(keys, array) else array("Q", keys)
         self.count = len(whole)
         self._keys = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)]
@@ -48,15 +47,13 @@ class MidSet:
         return keys[bisect_left(keys, key)] == key
 
     def first(self) -> int | None:
-        """Returns the smallest key."""
         return self._keys[0][0] if self._keys else None
 
     def last(self) -> int | None:
-        """Returns the greatest key."""
         return self._lasts[-1] if self._lasts else None
 
     def after(self, key: int, count: int) -> list[int]:
-        """Returns at most count keys greater than key (-1: from the smallest), in order."""
+        """Returns the keys greater than key (-1 for all) in order, at most count."""
         found: list[int] = []
         chunk = bisect_right(self._lasts, key)
         at = bisect_right(self._keys[chunk], key) if chunk < len(self._keys) else 0
@@ -66,7 +63,6 @@ class MidSet:
         return found
 
     def add(self, key: int) -> None:
-        """Adds a key, if it is not there."""
         lasts = self._lasts
         if lasts and key <= lasts[-1]:
             self._add_within(key)
@@ -92,7 +88,7 @@ class MidSet:
             self._lasts.insert(chunk, keys[CHUNK - 1])
 
     def extend(self, keys: Sequence[int]) -> None:
-        """Adds keys that are all greater than the last one."""
+        """Adds keys. keys: increasing, greater than the last one in the set."""
         added = array("Q", keys)
         if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
             self._keys[-1] += added
@@ -104,7 +100,7 @@ class MidSet:
         self.count += len(added)
 
     def among(self, keys: Sequence[int]) -> list[int]:
-        """Returns those of many keys, in increasing order, that are there."""
+        """Returns the keys that are in the set. keys: increasing."""
         if not self._lasts:
             return []
         found: list[int] = []
@@ -113,12 +109,12 @@ class MidSet:
         return found
 
     def add_all(self, keys: Sequence[int]) -> None:
-        """Adds many keys, in increasing order, none of which is there."""
+        """Adds many keys. keys: increasing, none in the set."""
         added = array("Q", keys)
         end = bisect_right(added, self._lasts[-1]) if self._lasts else 0
         if end < len(added):
             self.extend(added[end:])
-        while end:  # from the greatest on, as a merge may split its chunk
+        while end:  # from the end, as a merge may split its chunk
             chunk = bisect_left(self._lasts, added[end - 1])
             start = bisect_right(added, self._lasts[chunk - 1], 0, end) if chunk else 0
             self._merge(chunk, added[start:end])
@@ -132,7 +128,7 @@ class MidSet:
         self.count += len(keys)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
-        """Gives the chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
+        """Returns the chunks in which these keys may be, each with its keys. keys: increasing."""
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
         at = 0
@@ -147,7 +143,7 @@ class MidSet:
         return runs
 
     def discard_all(self, keys: Sequence[int]) -> None:
-        """Removes many keys, in increasing order, as far as they are there, in a few steps for each chunk."""
+        """Removes many keys, in a few steps for each chunk. keys: increasing; some may not be in the set."""
         for chunk, part, start in reversed(self.runs_of(keys)):
             old = self._keys[chunk]
             if start is not None:
@@ -163,13 +159,12 @@ class MidSet:
             del self._keys[chunk], self._lasts[chunk]
 
     def discard(self, key: int) -> None:
-        """Removes a key, if it is there."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return
         chunk = at = 0
         keys = self._keys[0]
-        if keys[0] != key:  # else it is the oldest, as nearly always
+        if keys[0] != key:  # nearly always it is the first
             chunk = bisect_left(lasts, key) if key > lasts[0] else 0
             keys = self._keys[chunk]
             at = bisect_left(keys, key)

@@ -1,4 +1,4 @@
-"""Lists and counts the messages of a queue by its index."""
+"""Lists and counts the messages of a queue from its index."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,18 +8,19 @@ from .message_index import Index
 
 
 class IndexQueries:
-    """Answers from one index. Call `expire` of the queue before, so that what is due is visible."""
+    """Answers from one index. Call the queue's `expire` first, so that due messages are visible."""
 
     def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
-        """load: has the index know what only the disk says of a message, returns False when that is gone; at_once: how
-        many messages are loaded in some 30 ms."""
+        """load: loads a message from the disk, returns False if it is gone; at_once: how many that can load in some 30
+        ms."""
         self._index = index
         self._load = load
         self._at_once = at_once
         self._loaded_upto = -1
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """Returns ids greater than after (-1: all), oldest first, at most count. OSError."""
+        """Returns the ids of messages in a state, oldest first, at most count. after: only greater ids, -1 for all.
+        OSError."""
         index = self._index
         if state is State.READY:
             return index.ready.after(after, count)
@@ -38,7 +39,7 @@ class IndexQueries:
         return self._index.is_delayed(mid) is (state is State.DELAYED)
 
     def prepare(self) -> bool:
-        """Loads a slice of what has not been loaded; False when nothing is left. OSError."""
+        """Loads a slice of the messages that are not loaded. Returns False when all are loaded. OSError."""
         if not self._index.unloaded:
             return False
         mids = self._index.messages.after(self._loaded_upto, self._at_once)
@@ -48,8 +49,8 @@ class IndexQueries:
         return self._index.unloaded > 0
 
     def stats(self, counts: Stats, age_of: Callable[[int], int]) -> Stats:
-        """Counts the messages. counts: what has happened since the start, and the storage; age_of: microseconds since a
-        message was pushed. OSError."""
+        """Adds the numbers of messages to counts. age_of: returns the microseconds since a message was pushed.
+        OSError."""
         while self.prepare():
             pass
         index = self._index

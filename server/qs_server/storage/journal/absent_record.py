@@ -1,4 +1,4 @@
-"""The record of segments that are gone although older ones are needed: it lets a start tell them from lost ones."""
+"""The record of segments that were removed although older ones are needed. A start tells lost segments from them."""
 
 import struct
 from collections.abc import Container, Iterable, Sequence
@@ -7,12 +7,11 @@ from typing import NamedTuple, Self
 _RUN = struct.Struct("<QQQ")
 _KIND = 20
 LIMIT = 100
-"""Runs that one record may have: it has to fit into the room that a full disk leaves to it."""
+"""The most runs in one record, which has to fit into the room that is kept for it on a full disk."""
 
 
 class Run(NamedTuple):
-    """Adjacent segments that are gone. first, last: their numbers; frame: the number of the first frame that was in
-    them."""
+    """Adjacent segments that were removed. first, last: their numbers; frame: the number of their first frame."""
 
     first: int
     last: int
@@ -20,7 +19,8 @@ class Run(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """All such segments, in increasing order. The last record counts, and of it what no CHECKPOINT makes obsolete."""
+    """All such segments, in increasing order. Only the last record counts, without runs before the oldest needed
+    segment."""
 
     runs: tuple[Run, ...]
 
@@ -46,21 +46,20 @@ def with_segment(runs: Iterable[Run], number: int, frame: int) -> tuple[Run, ...
 
 
 def needed_from(runs: Iterable[Run], oldest: int) -> tuple[Run, ...]:
-    """Leaves out the runs before the oldest segment that is needed."""
+    """Leaves out the runs before the oldest needed segment."""
     return tuple(run for run in runs if run.first > oldest)
 
 
 def missing_from(present: Container[int], last: int, oldest: int, runs: Sequence[Run]) -> int | None:
-    """Returns the number of a segment that is needed and not there, None: none is. last, oldest: of those needed."""
+    """Returns the number of a needed segment that is missing, else None. oldest, last: the range of needed numbers."""
     numbers = (number for number in range(last, oldest - 1, -1) if number not in present)
     return next((number for number in numbers if not is_absent(runs, number)), None)
 
 
 def frame_at(runs: Iterable[Run], number: int) -> int | None:
-    """Returns the number of the first frame of the run that begins with a segment, None: none does."""
+    """Returns the number of the first frame of the run that begins with a segment, if there is one."""
     return next((run.frame for run in runs if run.first == number), None)
 
 
 def is_absent(runs: Sequence[Run], number: int) -> bool:
-    """Tells whether a segment is in one of the runs."""
     return any(run.first <= number <= run.last for run in runs)

@@ -1,6 +1,6 @@
 """Batches of a queue's producers: staged part by part, published as a whole, and never twice.
 
-Staged payloads are in the log and stay where they are: publishing appends one record that makes them messages.
+Staged payloads stay in place in the log: publishing appends one record.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ class Publishing(Protocol):
 
 
 class Publication:
-    """A published batch. Maps its staged records to the messages that they have become."""
+    """A published batch. Maps its staged records to their messages' ids."""
 
     __slots__ = ("_firsts", "place", "record")
 
     def __init__(self, place: int, record: Published) -> None:
-        """place: the record's."""
+        """place: of the record."""
         self.place = place
         self.record = record
         self._firsts: dict[tuple[int, int], int] = {}
@@ -50,16 +50,16 @@ class Publication:
             first += count
 
     def id_of(self, staged: Staged) -> int | None:
-        """Returns the id of the message that a staged record has become; None if its part was not published."""
+        """Returns the id of a staged record's message, None if its part was not published."""
         first = self._firsts.get((staged.part, staged.attempt))
         return None if first is None else first + staged.position
 
 
 @dataclass(slots=True)
 class Producer:
-    """The state of a producer. last: the last published batch, -1: none; place: of the record that published it;
-    staged: for each attempt, (place, size) of its messages by position; publications: by batch, those whose staged
-    records may still be in the log."""
+    """The state of a producer. last: its last published batch, -1: none; place: of that PUBLISHED record; staged:
+    (place, size) of each attempt's messages by position; publications: by batch, those whose staged records may still
+    be in the log."""
 
     last: int = -1
     place: int = 0
@@ -109,9 +109,9 @@ class LogBatches:
         self._store.undo.append((self._store.usage.drop, place, record_size(size)))
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
-        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers. Drops what else is
-        staged for this batch or an earlier one. Does nothing if this batch or a later one is published.
-        NoSuchPartError, QueueFullError."""
+        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all
+        others staged up to this batch. Does nothing if this batch or a later one is published. NoSuchPartError,
+        QueueFullError."""
         check_name("producer", producer)
         state = self.producers.setdefault(producer, Producer())
         if batch <= state.last:
@@ -136,7 +136,7 @@ class LogBatches:
         self._add_messages(state, record, place)
 
     def _add_messages(self, producer: Producer, record: Published, place: int) -> None:
-        """Adds the published messages to the queue, and drops what else is staged."""
+        """Adds the published messages to the queue, and drops the other staged ones."""
         mid = record.first
         mids: list[int] = []
         published: list[tuple[int, int]] = []
@@ -152,12 +152,12 @@ class LogBatches:
             self._table.saw(mids[-1])
 
     def _stage_again(self, published: Sequence[tuple[int, int]]) -> None:
-        """Counts messages again whose publication is taken back: (place, size)."""
+        """Counts the live bytes of messages, (place, size), whose publication is taken back."""
         for where, size in published:
             self._store.usage.add(where, record_size(size))
 
     def _set_last(self, producer: Producer, record: Published, place: int) -> None:
-        """Makes a batch the producer's last published one, and drops what is still staged for it or an earlier one."""
+        """Makes a batch the producer's last one, and drops messages staged for it or earlier ones."""
         for name in [name for name in producer.staged if name[0] <= record.batch]:
             for where, size in producer.staged.pop(name).values():
                 self._store.usage.drop(where, record_size(size))
@@ -171,7 +171,7 @@ class LogBatches:
         producer.publications = {batch: each for batch, each in producer.publications.items() if batch <= producer.last}
 
     def clear(self) -> None:
-        """Drops all producers and what they have staged, as the queue is removed."""
+        """Drops all staged messages, as the queue is removed."""
         for state in self.producers.values():
             for part in state.staged.values():
                 for where, size in part.values():
@@ -181,7 +181,7 @@ class LogBatches:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: Staged) -> None:
-        """Replays the record of a staged message."""
+        """Replays a STAGED record."""
         state = self.producers.setdefault(record.producer, Producer())
         if record.batch <= state.last:
             return
@@ -194,8 +194,8 @@ class LogBatches:
         self._store.usage.add(place, record_size(len(record.payload)))
 
     def restore_publication(self, place: int, record: Published) -> None:
-        """Replays the record of a published batch. Restores the messages that are still where they were staged; the
-        others have been copied and have records of their own."""
+        """Replays a PUBLISHED record. Restores the messages that are where they were staged; others were copied and
+        have their own records."""
         state = self.producers.setdefault(record.producer, Producer())
         if record.batch < state.last or (record.batch == state.last and record.parts):
             return
@@ -209,8 +209,8 @@ class LogBatches:
         self._set_last(state, record, place)
 
     def move(self, place: int, record: Staged) -> bool:
-        """Copies a staged record to the end of the log. Returns False if the message is no longer staged there. OSError
-        if there is no room."""
+        """Copies a staged record to the end of the log. Returns False if no staged message is at that place.
+        OSError."""
         state = self.producers.get(record.producer)
         part = None if state is None else state.staged.get((record.batch, record.part, record.attempt))
         if part is None or part.get(record.position, (None, 0))[0] != place:
@@ -224,13 +224,13 @@ class LogBatches:
         return True
 
     def id_of(self, record: Staged) -> int | None:
-        """Returns the id of the message that a staged record has become; None if it was not published."""
+        """Returns the id of a staged record's message, None if it was not published."""
         state = self.producers.get(record.producer)
         publication = None if state is None else state.publications.get(record.batch)
         return None if publication is None else publication.id_of(record)
 
     def carry(self, segment: int) -> None:
-        """Appends again the records that would be lost with the segments up to this one. OSError."""
+        """Copies the needed records in the segments up to this one to the end of the log. OSError."""
         for producer, state in self.producers.items():
             if state.last >= 0 and segment_of(state.place) <= segment:
                 body = Published(self._table.number, state.last, 0, producer, ()).body()
@@ -241,7 +241,7 @@ class LogBatches:
                 self._append(Staged(self._table.number, *name, EMPTY, producer, b""))
 
     def forget_publications(self, segment: int) -> None:
-        """Forgets the publications up to a removed segment: their staged records are removed too."""
+        """Forgets publications in segments up to this one: their staged records are gone too."""
         for state in self.producers.values():
             state.publications = {
                 batch: each for batch, each in state.publications.items() if segment_of(each.place) > segment

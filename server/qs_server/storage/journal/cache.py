@@ -1,7 +1,7 @@
-"""Keeps the payloads that were written last in memory, up to a limit.
+"""Keeps the most recently written payloads in memory, up to a limit.
 
-Payloads are grouped by slices of the log. Over the limit, the oldest slice is dropped as a whole, which costs nothing
-for each message. A deleted payload is dropped at once.
+Payloads are grouped by slices of the log; over the limit, the oldest slice is dropped as a whole, at no cost per
+message.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ CACHE = 64 << 20
 _SLICE = 23
 """Bits of a place within its slice: a slice is 8 MiB of log."""
 _OVERHEAD = 200
-"""Estimated bytes of memory that a payload takes beside its own."""
+"""Estimated bytes of memory that a payload takes beyond its own."""
 
 
 class _Slice:
@@ -35,12 +35,11 @@ class PayloadCache:
         self._slices: dict[int, _Slice] = {}
 
     def get(self, place: int) -> bytes | None:
-        """Returns the payload at a place, None if it is not in memory."""
         slice_ = self._slices.get(place >> _SLICE)
         return None if slice_ is None else slice_.payloads.get(place)
 
     def put(self, places: Sequence[int], payloads: Sequence[bytes], size: int) -> None:
-        """Keeps payloads that were just written one after the other. size: bytes of all of them."""
+        """Keeps payloads that were just appended one after the other. size: bytes of all of them."""
         key = places[0] >> _SLICE
         slice_ = self._slices.get(key)
         if slice_ is None:
@@ -55,7 +54,7 @@ class PayloadCache:
                 self._put(place, payload)
 
     def trim(self) -> None:
-        """Drops the oldest slices until the size is within the limit. Call it when all payloads are in the log."""
+        """Drops the oldest slices until the size is within the limit. Call it once all payloads are in the log."""
         while self.size > self.limit:
             self.size -= self._slices.pop(next(iter(self._slices))).size
 
@@ -66,7 +65,6 @@ class PayloadCache:
         self.size += len(payload) + _OVERHEAD
 
     def drop(self, place: int) -> None:
-        """Drops the payload at a place, if it is in memory."""
         slice_ = self._slices.get(place >> _SLICE)
         if slice_ is not None and (payload := slice_.payloads.pop(place, None)) is not None:
             size = len(payload) + _OVERHEAD
@@ -76,6 +74,6 @@ class PayloadCache:
                 del self._slices[place >> _SLICE]
 
     def forget(self, segment: int) -> None:
-        """Drops the payloads of a removed segment: copied ones are only asked for at their new places."""
+        """Drops the payloads of a removed segment; copied ones have new places."""
         for key in [key for key in self._slices if segment_of(key << _SLICE) == segment]:
             self.size -= self._slices.pop(key).size

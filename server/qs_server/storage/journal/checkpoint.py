@@ -1,12 +1,11 @@
 """Writes and reads a checkpoint: the index of a log in one file, so that a start need not read all segments.
 
-A checkpoint is a cache. A start logs and ignores one that is torn, damaged, or of another log: the segments hold the
-same.
+A start logs and ignores a checkpoint that is torn, damaged, or of another log, and reads the segments.
 
-A checkpoint is written while the queues change, so parts of it are newer than its position, from which a start applies
-records again. For messages it says which records it already covers; other records are idempotent.
+The queues change while a checkpoint is written, so parts of it are newer than its position, where a start begins to
+apply records. For messages it tells which records it contains; applying other records twice does no harm.
 
-The file: 16 bytes of magic, columns of 64-bit numbers, a JSON text that locates the columns, the length of the text in
+The file: 16 bytes of magic, columns of 64-bit numbers, a JSON text with the columns' offsets, the length of the text in
 8 bytes, and the CRC-32 of everything before the length in 4 bytes.
 """
 
@@ -25,7 +24,7 @@ NAME = "checkpoint"
 _MAGIC = b"qs-checkpoint 5\n"
 _END = struct.Struct("<QI")
 _AHEAD = 1 << 20
-"""Bytes after which the kernel is told to write them: commits of requests would wait behind all of them in the end."""
+"""Bytes after which the kernel is told to write: if all were written at the end, commits of requests would wait."""
 
 
 class BadCheckpointError(Exception):
@@ -33,7 +32,7 @@ class BadCheckpointError(Exception):
 
 
 class CheckpointWriter:
-    """Writes a checkpoint piece by piece. It gets its name when it is whole and durable."""
+    """Writes a checkpoint piece by piece. The file gets its name when it is complete and durable."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """Begins a temporary file in the log's directory. OSError."""
@@ -59,20 +58,20 @@ class CheckpointWriter:
             self._begun = self._at
 
     def column(self, numbers: "array[int]") -> list[int]:
-        """Writes numbers. Returns [byte in the file, count], which `CheckpointReader.column` takes. OSError."""
+        """Writes numbers. Returns [byte in the file, count] for `CheckpointReader.column`. OSError."""
         at = self._at
         self._write(numbers.tobytes())
         return [at, len(numbers)]
 
     def end(self, content: dict[str, Any]) -> None:
-        """Writes the text that locates the columns. OSError."""
+        """Writes the JSON text. OSError."""
         text = json.dumps(content, separators=(",", ":")).encode()
         self._write(text)
         self._disk.write(self._fd, _END.pack(len(text), self._checksum))
 
     def publish(self) -> None:
-        """Gives the file its name, durably. Takes long; may run in any thread. The log must be durable up to everything
-        in the file. OSError."""
+        """Gives the file its name, durably. Takes long; may run in any thread. All changes in the file must be durable
+        in the log. OSError."""
         self._disk.fsync(self._fd)
         self._close()
         self._disk.rename(self._path, f"{self._directory}/{NAME}")
@@ -93,13 +92,13 @@ class CheckpointWriter:
 
 
 class CheckpointReader:
-    """Reads a whole checkpoint."""
+    """Reads a checkpoint."""
 
     def __init__(self, directory: str) -> None:
         """Checks the checkpoint in the log's directory. BadCheckpointError; FileNotFoundError if there is none."""
         self._data = data = map_file(f"{directory}/{NAME}")
         if len(data) < len(_MAGIC) + _END.size or data[: len(_MAGIC)] != _MAGIC:
-            raise BadCheckpointError("it does not begin like one")
+            raise BadCheckpointError("it does not begin like a checkpoint of this version")
         length, checksum = _END.unpack_from(data, len(data) - _END.size)
         if crc32(data[: -_END.size]) != checksum:
             raise BadCheckpointError("its checksum is wrong")
@@ -112,7 +111,6 @@ class CheckpointReader:
             raise BadCheckpointError(f"it cannot be read: {error}") from None
 
     def column(self, where: list[int]) -> "array[int]":
-        """Returns a column. where: as `CheckpointWriter.column` returned it."""
         at, count = where
         numbers = array("Q")
         numbers.frombytes(self._data[at : at + 8 * count])

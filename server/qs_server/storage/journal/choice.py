@@ -1,8 +1,8 @@
-"""Says which segment compaction is to remove next.
+"""Chooses the segment that compaction removes next.
 
-The oldest can always go. A later one can, but not before those of which it says something: see `links.py`. So when what
-is new has gone while what is old is still needed, little of the old has to be copied to get at the room behind it. What
-goes in that way is in the last checkpoint, which the next start can use therefore.
+The oldest can always be removed. A later one without live payloads can be removed first, which saves copying old
+messages again and again, if its records are about no older segment (see `links.py`) and the last checkpoint covers
+it.
 """
 
 from .absent_record import LIMIT
@@ -10,7 +10,7 @@ from .store import Store
 
 
 class Choice:
-    """Remembers what was chosen until something changes on which that depends: it is asked for with every commit."""
+    """Caches the chosen segment while nothing relevant changes, as every commit asks for it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class Choice:
         self._chosen: int | None = None
 
     def segment(self, *, oldest_only: bool) -> int | None:
-        """Returns the segment that should go next: see `choose`."""
+        """Returns the segment to remove next: see `choose`."""
         store = self._store
         log, usage = store.log, store.usage
         seen = (log.segments.changes, usage.emptied, store.checkpointed, store.rollbacks, log.tight, oldest_only)
@@ -36,8 +36,8 @@ class Choice:
 
 
 def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
-    """Returns the number of the segment that should go next, None: none is worth it. is_below: less is live than what
-    `Usage.least` says; oldest_only: none but the oldest."""
+    """Returns the segment to remove next, None if none is worth it. is_below: True if fewer bytes are live than
+    `Usage.least`; oldest_only: True to consider no other."""
     log, live = store.log, store.usage.live
     sizes, oldest = log.segments.sizes, log.segments.oldest
     if oldest is None or len(sizes) <= 1:
@@ -57,8 +57,8 @@ def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
 
 
 def _in_the_way(store: Store, oldest: int, dead: int) -> int | None:
-    """Returns the oldest of the segments that have to go before a dead one, if these cost less than the oldest of
-    all."""
+    """Returns the oldest of the segments that must be removed before a dead one, if that costs less than removing the
+    oldest of all."""
     sizes, live = store.log.segments.sizes, store.usage.live
     ahead = store.log.segments.links.before(dead)
     if not ahead:
@@ -69,7 +69,7 @@ def _in_the_way(store: Store, oldest: int, dead: int) -> int | None:
 
 
 def _dead(store: Store) -> list[int]:
-    """Returns the segments before the end of the last checkpoint of which no payload is needed, oldest first."""
+    """Returns the segments without live payloads before the last checkpoint, oldest first."""
     if store.checkpointed is None:
         return []
     live, end = store.usage.live, store.checkpointed.segment

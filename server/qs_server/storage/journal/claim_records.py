@@ -1,4 +1,7 @@
-"""The records of claims and of staged batches, which name a consumer or a producer. `records.py` has all others."""
+"""The records of claims and of staged batches; `records.py` lists all records.
+
+`body` packs a record, without the payload. `read` parses it: struct.error, ValueError.
+"""
 
 import struct
 from array import array
@@ -10,13 +13,13 @@ _ACKED = struct.Struct("<BIQH")
 _STAGED = struct.Struct("<BIQQQIH")
 _PUBLISHED = struct.Struct("<BIQQHI")
 EMPTY = 0xFFFFFFFF
-"""The position of a `Staged` record that announces a part and holds no message."""
+"""The position in a `Staged` record that announces a part and has no message."""
 _PART = struct.Struct("<QQI")
 
 
 class Claim(NamedTuple):
-    """Records a claim. number: the queue's; seq: the claim's number; since: when the claim was made, microseconds since
-    the Epoch; size: bytes of payload; gone: ids of its messages that have been removed since."""
+    """Records a claim. number: the queue's; seq: the claim's; since: microseconds since the Epoch; size: bytes of
+    payload; gone: ids of its messages that were removed since."""
 
     number: int
     seq: int
@@ -27,14 +30,12 @@ class Claim(NamedTuple):
     gone: Sequence[int] = ()
 
     def body(self) -> bytes:
-        """Returns the body of the record."""
         name = self.consumer.encode()
         head = _CLAIM.pack(11, self.number, self.seq, self.since, self.size, len(name), len(self.mids))
         return head + name + array("Q", self.mids).tobytes() + array("Q", self.gone).tobytes()
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """Parses a body. struct.error, ValueError."""
         _, number, seq, since, size, length, count = _CLAIM.unpack_from(body)
         mids = array("Q")
         mids.frombytes(body[_CLAIM.size + length :])
@@ -43,8 +44,8 @@ class Claim(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """Records that a consumer acknowledged its claims up to seq. mids: the messages that this deletes; listed, as
-    compaction may remove the claims' own records and keep copies of the messages."""
+    """Records that a consumer acknowledged its claims up to seq. mids: the messages deleted by that; compaction may
+    remove a claim's record and keep its messages."""
 
     number: int
     seq: int
@@ -52,12 +53,10 @@ class Acked(NamedTuple):
     mids: Sequence[int] = ()
 
     def body(self) -> bytes:
-        """Returns the body of the record."""
         return _pack_claim_end(12, *self)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """Parses a body. struct.error, ValueError."""
         return cls(*_read_claim_end(body))
 
 
@@ -70,17 +69,16 @@ class Unclaimed(NamedTuple):
     mids: Sequence[int] = ()
 
     def body(self) -> bytes:
-        """Returns the body of the record."""
         return _pack_claim_end(13, *self)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """Parses a body. struct.error, ValueError."""
         return cls(*_read_claim_end(body))
 
 
 class Staged(NamedTuple):
-    """Records a staged message. position: the message's in its part, from 0; EMPTY: the part has no message yet."""
+    """Records a staged message. position: the message's in its part, from 0; EMPTY: the part exists, without a
+    message."""
 
     number: int
     batch: int
@@ -91,13 +89,11 @@ class Staged(NamedTuple):
     payload: bytes
 
     def body(self) -> bytes:
-        """Returns the body of the record without the payload, which follows."""
         name = self.producer.encode()
         return _STAGED.pack(14, self.number, self.batch, self.part, self.attempt, self.position, len(name)) + name
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """Parses a body. struct.error, ValueError."""
         _, number, batch, part, attempt, position, length = _STAGED.unpack_from(body)
         producer = _name(body, _STAGED.size, length)
         return cls(number, batch, part, attempt, position, producer, bytes(cls.payload_in(body)))
@@ -109,8 +105,8 @@ class Staged(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Records that a batch was published. first: id of its first message; parts: (number, attempt, count of messages)
-    in the order of the ids."""
+    """Records a published batch. first: id of its first message; parts: (number, attempt, count of messages) in the
+    order of the ids."""
 
     number: int
     batch: int
@@ -119,14 +115,12 @@ class Published(NamedTuple):
     parts: Sequence[tuple[int, int, int]]
 
     def body(self) -> bytes:
-        """Returns the body of the record."""
         name = self.producer.encode()
         head = _PUBLISHED.pack(15, self.number, self.batch, self.first, len(name), len(self.parts))
         return head + name + b"".join(_PART.pack(*part) for part in self.parts)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """Parses a body. struct.error, ValueError."""
         _, number, batch, first, length, count = _PUBLISHED.unpack_from(body)
         at = _PUBLISHED.size + length
         parts = [_PART.unpack_from(body, at + index * _PART.size) for index in range(count)]

@@ -1,6 +1,6 @@
-"""Claims on the messages of one queue: a claim keeps its messages until its consumer acknowledges or releases it.
+"""Claims on the messages of one queue: a claim hides its messages until its consumer acknowledges or releases it.
 
-A claim is one record in the log, and its end is another. Its messages are hidden without a time limit.
+A claim is one record in the log, and its end is another.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from .places import segment_of
 from .store import Store
 
 _PAGE = 1000
-"""Messages that are read from the index at a time."""
+"""Messages read from the index at a time."""
 
 
 class Claimed(Protocol):
@@ -49,7 +49,7 @@ class Claimed(Protocol):
 
 @dataclass(slots=True)
 class OpenClaim:
-    """An open claim. place: the record's; gone: ids of its messages that have been removed since."""
+    """An open claim. place: the record's; gone: ids of its messages that were removed since."""
 
     record: claim_records.Claim
     place: int
@@ -62,8 +62,8 @@ class OpenClaim:
 
 @dataclass(slots=True)
 class Consumer:
-    """The state of a consumer. acked: the last acknowledged claim, 0: none; place: of the record that acknowledged it;
-    claims: the open ones, by number."""
+    """The state of a consumer. acked: its last acknowledged claim, 0: none; place: of that ACKED record; claims: the
+    open ones."""
 
     acked: int = 0
     place: int = 0
@@ -75,7 +75,7 @@ class LogClaims:
     name."""
 
     most = 100_000
-    """The most messages that one claim can have."""
+    """The most messages in one claim."""
 
     def __init__(self, table: Claimed, store: Store, clock: Clock) -> None:
         self._table = table
@@ -84,10 +84,10 @@ class LogClaims:
         self.consumers: dict[str, Consumer] = {}
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Claims the oldest visible messages as claim seq of the consumer: at most count, with ids up to upto, and no
-        more than fit in max_bytes, but at least one. Returns the claim if it exists already. Does not keep a claim
-        without messages. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an earlier one is missing,
-        NoSuchClaimError if it was released."""
+        """Claims the oldest visible messages as claim seq of the consumer, or returns that claim if it exists. count,
+        max_bytes, upto: the most messages, bytes of payload (except for the first message), and the greatest id. A
+        claim without messages is not kept. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an
+        earlier one is missing, NoSuchClaimError if it was released."""
         check_name("consumer", consumer)
         existing = self._existing(consumer, seq)
         if existing is not None:
@@ -154,7 +154,6 @@ class LogClaims:
             self._table.note("received", mid, more=1)
 
     def _append(self, body: bytes) -> int:
-        """Appends a record to the log. Returns its place. OSError if there is no room."""
         self._store.log.reserve(records.HEAD.size + len(body))
         return self._store.log.append(body)
 
@@ -168,9 +167,8 @@ class LogClaims:
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
     ) -> list[Message] | None:
-        """Returns the messages of a slice of a claim that still exist. part_of: (number of the slice, number of
-        slices). None if the slice has more than count messages, or more than one and over max_bytes of payload.
-        NoSuchClaimError."""
+        """Returns the messages of a slice of a claim that still exist. part_of: (slice, from 0; number of slices). None
+        if the slice has more than count messages, or several with more than max_bytes of payload. NoSuchClaimError."""
         part, parts = part_of
         claim = self._open_claim(consumer, seq)
         mids = claim.record.mids
@@ -229,8 +227,7 @@ class LogClaims:
         consumer.claims.update(done)
 
     def release(self, consumer: str, seq: int) -> int:
-        """Ends a claim and makes its messages visible again. Returns the claim's number of messages.
-        NoSuchClaimError."""
+        """Ends a claim and makes its messages visible again. Returns how many messages it had. NoSuchClaimError."""
         claim = self._open_claim(consumer, seq)
         mids = claim.remaining()
         self._append(claim_records.Unclaimed(self._table.number, seq, consumer, mids).body())
@@ -243,8 +240,8 @@ class LogClaims:
         return len(claim.record.mids)
 
     def _make_visible(self, mids: Sequence[int]) -> None:
-        """Counts that messages were received, and ends that. Hides those that were received too often until `expire`,
-        which moves them to the dead-letter queue."""
+        """Counts the claim as a receive of each message, and makes them visible; those received too often stay hidden
+        until `expire` moves them to the dead-letter queue."""
         table = self._table
         for mid in mids:
             table.receives[mid] = table.receives.get(mid, 0) + 1
@@ -257,7 +254,7 @@ class LogClaims:
             self._table.index.withhold(mid)
 
     def removed(self, mid: int) -> None:
-        """Records that a message has been removed, in the claim that has it."""
+        """Notes, in the claim that has it, that a message was removed."""
         for consumer in self.consumers.values():
             for claim in consumer.claims.values():
                 at = bisect_left(claim.record.mids, mid)
@@ -276,7 +273,7 @@ class LogClaims:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: claim_records.Claim) -> None:
-        """Replays the record of a claim. Messages that are not restored yet have been copied; their records follow."""
+        """Replays a CLAIM record. Messages that are not in the table yet were copied: their records follow."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
             return
@@ -287,8 +284,7 @@ class LogClaims:
                 self._table.index.withhold(mid)
 
     def settle(self) -> None:
-        """Call it after a replay. Counts the missing messages of a claim as removed, and makes messages visible whose
-        claim's record a repair has not found."""
+        """Ends a replay: counts missing messages of claims as removed, and makes messages of lost claims visible."""
         claimed: set[int] = set()
         for consumer in self.consumers.values():
             for claim in consumer.claims.values():
@@ -304,7 +300,7 @@ class LogClaims:
             self._table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
-        """Replays the record of an acknowledgement or a release."""
+        """Replays an ACKED or UNCLAIMED record."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_news(mid, place)]
         if isinstance(record, claim_records.Unclaimed):
@@ -321,7 +317,7 @@ class LogClaims:
         return self._table.index.expiry(mid) == WITHHELD
 
     def carry(self, segment: int) -> None:
-        """Appends again the records that would be lost with the segments up to this one. OSError."""
+        """Copies the needed records in the segments up to this one to the end of the log. OSError."""
         for consumer, state in self.consumers.items():
             if state.acked and segment_of(state.place) <= segment:
                 place = self._append(claim_records.Acked(self._table.number, state.acked, consumer).body())

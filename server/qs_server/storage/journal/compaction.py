@@ -1,7 +1,6 @@
-"""Compaction: copies what is still needed of a segment to the end of the log, and removes the segment.
+"""Compaction: copies the needed records of a segment to the end of the log, and removes it.
 
-`choice.py` says which one. The work is done in slices, each committed with a batch of requests, so that no request
-waits long.
+The work is done in slices, each committed with a batch of requests, so that no request waits long.
 """
 
 import logging
@@ -20,7 +19,7 @@ from .store import SLICE, Store
 
 _logger = logging.getLogger(__name__)
 _BYTES = 512 << 10
-"""Bytes that a slice may append before its last record: they are written with the batch's commit."""
+"""Bytes after which a slice ends: they are written with the batch's commit."""
 
 
 class Copier(Protocol):
@@ -58,7 +57,7 @@ class Compaction:
         return self._next() is not None
 
     def _next(self) -> int | None:
-        """Returns the segment to compact: the one that was begun, while compaction is wanted."""
+        """Returns the segment to compact, None if none is worth it. Prefers the one that was begun."""
         chosen = self._chosen()
         return self._segment if self._work is not None and chosen is not None else chosen
 
@@ -106,18 +105,17 @@ class Compaction:
             raise
 
     def run(self) -> bool:
-        """Compacts a segment at once, if that frees anything. Returns True if the segment is gone. OSError."""
+        """Compacts a segment at once, if that frees room. Returns True if it is removed. OSError."""
         if self._stepping:
-            return False  # called by a slice that has no room: a second one would have none either
+            return False  # called by a slice without room: another slice would have none either
         log = self._store.log
         segment = self._chosen() or self._oldest_that_gains()
         while segment in log.segments.sizes and segment != self._damaged:
-            self._step(segment, inf)  # each slice is a frame, which takes whole blocks: as few as can be
+            self._step(segment, inf)  # no time limit, as each slice is a frame, which takes whole blocks
             self._store.commit_early()
         return segment is not None and segment not in log.segments.sizes
 
     def _oldest_that_gains(self) -> int | None:
-        """Returns the oldest segment if copying what is live of it frees anything."""
         log = self._store.log
         if log.failed or log.segments.oldest == self._damaged or not self._store.usage.gains(log.segments.sizes):
             return None
@@ -131,7 +129,6 @@ class Compaction:
             queue.batches.forget_publications((log.segments.oldest or 0) - 1)
 
     def _copy(self, segment: int) -> Iterator[None]:
-        """Copies what is needed of a segment. Yields where a slice may end."""
         is_oldest = segment == self._store.log.segments.oldest
         for queue in list(self._queues()):
             yield from queue.carry_keys(segment, self._clock())

@@ -1,7 +1,6 @@
-"""Copies the payloads that a segment has and the log still needs to the end of the log, with the state of their
-messages.
+"""Copies the needed messages of a segment, with their states, to the end of the log.
 
-Of a record that is not needed only the head and the id are looked at. What is copied is checked.
+Copied records are checked; of others, only head and id are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,17 +19,17 @@ from .store import Holder, Store, record_size
 from .transfer_record import Transfer
 
 _FOUND = 32
-"""Records that are copied together, between two reads of the clock."""
+"""The most records that are copied between two reads of the clock."""
 _LOOKED_AT = 128
-"""Records that are looked at between two reads of the clock."""
+"""The most records that are looked at between two reads of the clock."""
 _BYTES = 128 << 10
-"""Bytes of records after which no other is copied together with them."""
+"""The most bytes that are looked at between two reads of the clock, except for the last record."""
 _PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED, Kind.TRANSFER))
 _ONE_BY_ONE = frozenset((Kind.STAGED, Kind.TRANSFER))
 
 Found = tuple[Holder | None, int, int]
-"""A record that may be needed: the only table that may have its message, None if that is not known; the id; the byte of
-the segment."""
+"""A record that may be needed: (the only table that may have its message, None if not known; id; byte of the
+segment)."""
 
 
 class Copying:
@@ -44,8 +43,8 @@ class Copying:
         """Bytes of payload copied since the start."""
 
     def segment(self, number: int) -> Iterator[None]:
-        """Copies what is needed of a segment. Yields where a slice may end. DamagedError, BadRecordError,
-        struct.error: it cannot be read. OSError: there is no room for the copies."""
+        """Copies the needed messages of a segment. Yields where a slice may end. DamagedError, BadRecordError,
+        struct.error: it is damaged. OSError: there is no room."""
         scan = open_segment(self._store.log.directory, number)
         for frame in scan.heads(BLOCK, scan.header.first, self._store.log.segments.frame_after(number)):
             for found in self._needed(scan, frame):
@@ -53,12 +52,10 @@ class Copying:
                     self._copy(scan, table, list(group))
                 yield
         if self._store.usage.live.get(number):
-            raise DamagedError(
-                f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
-            )
+            raise DamagedError(f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, but messages should follow")
 
     def _needed(self, scan: Scan, frame: Frame) -> Iterator[list[Found]]:
-        """Yields what may be needed of a frame, a little at a time: it is looked for when that is asked for."""
+        """Yields the records of a frame that may be needed, some at a time."""
         data, tables, families = scan.data, self._store.tables, self._store.families
         before, head = place_of(scan.header.number, 0), records.HEAD.size
         at = frame.start + FRAME_HEAD
@@ -91,7 +88,7 @@ class Copying:
             self._copy_record(place_of(scan.header.number, at), body)
 
     def _copy_record(self, place: int, body: memoryview) -> None:
-        """Copies a record that is staged, or whose payload several queues may share, if it is needed."""
+        """Copies a staged record, or one whose payload may be shared, if it is needed."""
         record = records.identify(body)
         mid = record.mid
         if mid is None:
@@ -110,7 +107,7 @@ class Copying:
     def _move_all(
         self, table: Holder, segment: int, mids: list[int], starts: list[int], bodies: list[memoryview]
     ) -> None:
-        """Appends messages of one queue, none of them shared, with their states."""
+        """Copies messages of one queue that share no payload, with their states."""
         store, log = self._store, self._store.log
         payloads = [bytes(records.payload_of(body) or b"") for body in bodies]
         sizes = [len(payload) for payload in payloads]
@@ -130,7 +127,7 @@ class Copying:
         self.total += size
 
     def _move(self, mid: int, place: int, payload: bytes, tables: list[Holder]) -> None:
-        """Appends a message with its state in each of the queues that share it. tables: the queues' message tables."""
+        """Copies a message, with its state in each of the tables that share it."""
         store, log = self._store, self._store.log
         size = len(payload)
         first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
@@ -149,7 +146,7 @@ class Copying:
         self.total += size
 
     def _move_back(self, tables: list[Holder], mids: list[int], before: list[int], moved: int, size: int) -> None:
-        """Takes back that messages have moved. before: their places; moved: the first new one; size: what counts."""
+        """Takes back a copy. before: the old places; moved: the first new one; size: live bytes."""
         for table in tables:
             for mid, place in zip(mids, before, strict=True):
                 table.places.set(mid, place)
@@ -157,8 +154,8 @@ class Copying:
         self._store.usage.drop(moved, size)
 
     def _reserve(self, segment: int, size: int) -> None:
-        """Reserves room for copies. On a full disk the reserve is used only if the rest of the segment fits into it
-        too, so that the segment can be removed and there is room again. OSError."""
+        """Reserves room for copies. On a full disk the reserve is used only if all copies of the segment fit, so that
+        it can be removed. OSError."""
         store = self._store
         try:
             store.log.reserve(size, push=True)

@@ -1,6 +1,6 @@
-"""Examines a journal for `queue-journal.py`: lists every segment file, what can be read of it, and what is missing.
+"""Examines a journal for `queue-journal.py`: lists each segment file, its readable records, and the missing parts.
 
-Changes nothing, and may run beside a server. `opening.py` decides whether a server would start with the journal.
+Changes nothing, and may run beside a server.
 """
 
 import os
@@ -24,10 +24,9 @@ from .transfer_record import Transfer
 
 
 class Part(NamedTuple):
-    """One segment file. number: from its header, or else from its name; first: number of its first frame, None if
-    unknown; life: shared by the segments of one server start, None if unknown; pieces: its frames in order, whole or
-    not; faults: descriptions of what is wrong with the file; foreign: it belongs to another journal; obsolete: nothing
-    in it is needed any more."""
+    """One segment file. number: from its header, or else its name; first: number of its first frame, if known; life:
+    see `Header`; pieces: its frames in order, valid or in part; faults: descriptions; foreign: True if it belongs to
+    another journal; obsolete: True if nothing in it is needed."""
 
     path: str
     number: int
@@ -43,7 +42,7 @@ class Part(NamedTuple):
 
     @property
     def next(self) -> int | None:
-        """The number of the frame that should begin the following segment, None if unknown."""
+        """The number of the frame with which the next segment should begin, None if unknown."""
         return self.pieces[-1].sequence + 1 if self.pieces else self.first
 
     @property
@@ -53,8 +52,8 @@ class Part(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A record and its queue. qid: None if the record with the queue's name is lost; number: identifies the queue in
-    the whole journal, where queue numbers may be used again; place: the record's place."""
+    """A record and its queue. qid: None if the queue's name is lost; number: identifies the queue in the whole journal;
+    place: of the record."""
 
     part: Part
     piece: Piece
@@ -65,7 +64,7 @@ class Placed(NamedTuple):
 
 
 class FoundCheckpoint(NamedTuple):
-    """A checkpoint file. position: where in the log it ends; fault: why a start ignores it, None if it is whole."""
+    """A checkpoint file. position: the end of the log in it; fault: why a start ignores it, None if it is valid."""
 
     path: str
     size: int
@@ -74,10 +73,9 @@ class FoundCheckpoint(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and of frames
-    missing between two; torn: the file whose end the next start cuts off; refusal: why a start is refused, None if it
-    is not; last: the greatest segment number in use; checkpoint: None if there is none; numbers: each queue's number in
-    the whole journal, by its life and its number in that life."""
+    """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and frames;
+    torn: the file whose end a start cuts off, or None; refusal: why a start is refused, or None; last: the greatest
+    segment number in use; numbers: each queue's number in the whole journal, by (life, number in that life)."""
 
     parts: list[Part]
     missing: list[str]
@@ -88,7 +86,7 @@ class Examined(NamedTuple):
     numbers: dict[tuple[bytes | None, int], int]
 
     def placed(self) -> Iterator[Placed]:
-        """Yields every readable record in the order in which they were written."""
+        """Yields all readable records in the order in which they were written."""
         names: dict[tuple[bytes | None, int], str] = {}
         for part, _, _, record in self._records():
             if isinstance(record, Queue):
@@ -99,7 +97,7 @@ class Examined(NamedTuple):
                 yield Placed(part, piece, record, names.get(meant), self.number_of(part, record.number), place)
 
     def number_of(self, part: Part, number: int) -> int:
-        """Returns the number that identifies a queue in the whole journal. number: the queue's in that part."""
+        """Returns the number that identifies a queue in the whole journal. number: its number in the part."""
         return self.numbers.setdefault((part.life, number), len(self.numbers) + 1)
 
     def _records(self) -> Iterator[tuple[Part, Piece, int, Record]]:
@@ -110,7 +108,7 @@ class Examined(NamedTuple):
                         yield part, piece, place_of(part.number, start), record
 
     def messages(self) -> dict[str, Counter[str]]:
-        """Counts the messages by path of the segment file and by queue. Counts a copied message once."""
+        """Counts the messages by the path of the segment file, and by queue. Counts each id once per file."""
         found: dict[str, Counter[str]] = {part.path: Counter() for part in self.parts}
         known: set[tuple[str, str, int]] = set()
         for placed in self.placed():
@@ -130,7 +128,7 @@ def messages_in(record: Record) -> Iterable[int]:
 
 
 def examine(directory: str, disk: Disk) -> Examined:
-    """Examines the journal in a directory. OSError; a FileNotFoundError may mean that a server removed a segment."""
+    """Examines the journal in a directory. OSError; FileNotFoundError may mean that a server removed a segment."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     parts = sorted((_read(directory, number) for number in numbers), key=lambda part: (part.number, part.path))
@@ -148,8 +146,8 @@ def examine(directory: str, disk: Disk) -> Examined:
 
 
 def verify(directory: str, disk: Disk) -> str | None:
-    """Checks that a server would start with the journal. Returns the path of the file whose end the start would cut
-    off, or None. JournalDamagedError if no server would start."""
+    """Checks that a server would start with the journal. Returns the file whose end it would cut off, or None.
+    JournalDamagedError."""
     try:
         opened = read_log(directory, disk, find_segments(directory, disk), Parser())
     except LeftoverError as error:
@@ -220,7 +218,7 @@ def _fill(part: Part, data: memoryview, header: Header) -> Part:
 
 
 def _with_lives(parts: list[Part]) -> list[Part]:
-    """Fills in unknown lives: that of both neighbours if they agree, or else one that no other segment has."""
+    """Fills in unknown lives: the one of both neighbours if they agree, else a unique one."""
     done = []
     for at, part in enumerate(parts):
         if part.life is None:
@@ -233,7 +231,7 @@ def _with_lives(parts: list[Part]) -> list[Part]:
 
 
 def _without_copies(parts: list[Part], absent: tuple[Run, ...]) -> list[Part]:
-    """Keeps each frame once, and drops frames behind the last whole one that an earlier start has cut off."""
+    """Keeps each frame once, and drops frames that an earlier start has cut off from the end of a segment."""
     done: list[Part] = []
     for part in parts:
         if done and done[-1].number == part.number:
@@ -254,8 +252,7 @@ def _without_copies(parts: list[Part], absent: tuple[Run, ...]) -> list[Part]:
 
 
 def _absent(parts: list[Part]) -> tuple[Run, ...]:
-    """Returns the segments that are gone although older ones are needed, according to the last record of them: each
-    segment begins with one as long as there are any."""
+    """Returns the removed segments according to the last ABSENT record; a segment begins with one if there are any."""
     for part in reversed(parts):
         if not part.foreign:
             pieces = reversed(part.pieces)
@@ -273,7 +270,7 @@ def _absent(parts: list[Part]) -> tuple[Run, ...]:
 def _missing(
     directory: str, parts: list[Part], oldest: int, begun: int | None, absent: tuple[Run, ...]
 ) -> Iterator[str]:
-    """Describes each missing segment and range of frames in a line."""
+    """Yields a line for each missing segment and range of frames."""
     present = {part.number for part in parts}
     last = max([*present, begun or 0])
     for number in range(max(oldest, 1) if oldest or not present else min(present), last + 1):

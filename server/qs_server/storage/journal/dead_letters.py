@@ -22,7 +22,7 @@ class DeadLetters:
         find: Callable[[], MessageTable],
         begin_move: Callable[[int, MessageTable, Origin], Moving],
     ) -> None:
-        """find: returns the messages of the dead-letter queue, which it makes if there is none; StorageError, OSError.
+        """find: returns the table of the dead-letter queue, which it makes if missing; StorageError, OSError.
         begin_move: see `Move`."""
         self._table = table
         self._store = store
@@ -32,8 +32,8 @@ class DeadLetters:
         self._moves = DeadLetterMoves(table.qid, table.options, lambda: store.rollbacks)
 
     def bury(self, mid: int, peer: str | None, receives: int) -> bool:
-        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how many count. Returns False if it
-        cannot be moved: the caller makes it visible. OSError: what was changed before in this batch has been taken
+        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often it was received. Returns
+        False if it cannot be moved and has to become visible. OSError: earlier changes of this batch were taken
         back."""
         return self._moves.attempt(partial(self._move, mid, peer, receives))
 

@@ -1,4 +1,4 @@
-"""Deletes messages of a queue of the log: each deletion is a record, the message's tombstone."""
+"""Deletes messages of a queue of the log. Each deletion appends a record, the message's tombstone."""
 
 from ..engine import Receipt
 from ..names import WITHHELD
@@ -19,12 +19,12 @@ class Deletion:
         self._log = store.log
 
     def delete(self, receipt: Receipt) -> None:
-        """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
+        """Removes a message in any state. NoSuchMessageError, StaleReceiptError."""
         self.remove(receipt.mid, self._table.held_until(receipt))
         self._table.counts.deleted += 1
 
     def remove(self, mid: int, expiry: int) -> bool:
-        """Removes a message that is hidden until expiry, 0: visible. Returns True."""
+        """Removes a message. expiry: the time until which it is hidden, 0: visible. Returns True."""
         self._log.reserve(records.SMALL)
         self._log.append(records.delete(self._table.number, mid))
         self._table.delete(mid, expiry)

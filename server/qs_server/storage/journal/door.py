@@ -1,7 +1,7 @@
-"""Turns files that other programs put into the directory of a log's queue into messages.
+"""Turns files that other programs put into a queue's directory into messages of the log.
 
-A door decides which files are read and when, and writes the records; `intake` does the work on files. It is background
-work, on one directory and a bounded number of files at a time. Files wait in the directory while the queue is full.
+A `Door` decides which files are read, and writes the records; `intake` works on the files, in the background and some
+at a time. While the queue is full, files wait in the directory.
 """
 
 import logging
@@ -19,9 +19,9 @@ _logger = logging.getLogger(__name__)
 _NAMES = 4096
 """The most reported names that are kept; if there are more, the directory is listed."""
 _NAMED = 20
-"""The most files that the log names as not being messages."""
+"""The most files that the server's log names as not being messages."""
 _TRY_AGAIN = 1 * SECOND
-"""Pause before work that failed is tried again."""
+"""Microseconds between tries after a failure."""
 
 
 class Doors:
@@ -38,8 +38,7 @@ class Doors:
         self.busy[door] = None
 
     def due(self) -> int | None:
-        """Returns the time at which the first door is due, 0 for now; None if none has work or all wait for room in
-        their queues."""
+        """Returns when the first door is due, 0 for now; None if none has work or room in its queue."""
         first: int | None = None
         for door in list(self.busy):
             if not door.has_work:
@@ -51,7 +50,7 @@ class Doors:
         return first
 
     def next(self, now: int) -> "Door | None":
-        """Returns a door that is due, and moves it to the end of the turns; None if none is due."""
+        """Returns a door that is due and makes it the last in turn; None if none is due."""
         for door in list(self.busy):
             if door.has_work and (due := door.due()) is not None and due <= now:
                 del self.busy[door]
@@ -61,7 +60,7 @@ class Doors:
 
 
 def _oldest_first(blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
-    """Yields the names, each few thousand of them sorted by their ids."""
+    """Yields the names, sorted by their ids within each few thousand."""
     for block in blocks:
         for at in range(0, len(block), _NAMES):
             yield from sorted(block[at : at + _NAMES], key=lambda name: name.partition(b".")[0].rjust(18))
@@ -78,7 +77,7 @@ class Owner(Protocol):
 
 
 class Door:
-    """Takes files in from the directory of one queue."""
+    """Takes in files from the directory of one queue."""
 
     def __init__(self, path: str, disk: Disk, doors: Doors, clock: Clock, owner: Owner) -> None:
         """path: the directory. OSError if it does not exist."""
@@ -93,7 +92,7 @@ class Door:
         self._listing: Iterator[bytes] | None = None
         self._listed_for: set[int] = set()  # tokens that the log had when the listing began
         self._running: Intake | None = None
-        self._read: Intake | None = None  # has read files that are not in the log yet
+        self._read: Intake | None = None  # its files are not in the log yet
         self._appended: Intake | None = None  # its files are in the log, and have to be removed
         self._not_before = 0
         self._logged_reason = ""  # why files wait, as last logged
@@ -117,7 +116,6 @@ class Door:
         self._doors.wake(self)
 
     def close(self) -> None:
-        """Stops taking files in."""
         self.is_closed = True
 
     @property
@@ -130,8 +128,7 @@ class Door:
         return bool(self._names) or self._listing is not None or self._list_again
 
     def due(self) -> int | None:
-        """Returns the time at which the door is due, 0 for now; None if it waits for room in the queue or for
-        `finish`."""
+        """Returns when the door is due, 0 for now; None if it waits for room in the queue or for `finish`."""
         if self._running is not None:
             return None
         if self._read is None and self._appended is None and self._owner.room() <= 0:
@@ -141,9 +138,8 @@ class Door:
     # -- doing the work -------------------------------------------------------------------------------------------
 
     def advance(self, store: Store) -> Intake | None:
-        """Appends the files that were read, which the caller commits, and returns None. If there are none, returns the
-        next work, which a thread runs; call it only if everything appended is committed. OSError: there is no room in
-        the log."""
+        """Does the next step: appends the files that were read, for the caller to commit, and returns None; or returns
+        the next run, for a thread. Call it when nothing appended is uncommitted. OSError: the log has no room."""
         if self._read is None:
             return self._begin(store.log.background_sync())
         read = self._read
@@ -217,7 +213,7 @@ class Door:
             _logger.warning("%s/%s is no message, and stays: %s", self.path, name, why)
 
     def clear(self) -> None:
-        """Removes files that are messages already, so that an empty queue can be removed. OSError."""
+        """Removes the files that are messages, so that an empty queue can be removed. OSError."""
         for name in self._disk.files_in(self.path):
             if token_of(os.fsencode(name)) in self._owner.taken:
                 self._disk.unlink(f"{self.path}/{name}")

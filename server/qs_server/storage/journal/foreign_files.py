@@ -1,4 +1,4 @@
-"""Makes messages of the files that other programs put into the directory of a queue of the log, for its `Door`."""
+"""Turns files that other programs put into the directory of a log's queue into messages, for its `Door`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -27,8 +27,8 @@ class ForeignFiles:
         store: Store,
         clock: Clock,
     ) -> None:
-        """taken: tokens of files that are messages and may still be there: places of their records; append_run: stores
-        messages of these ids and payloads."""
+        """taken: the places of TAKEN records, by token, whose files may still exist; append_run: stores messages of
+        these ids, payloads, and time."""
         self._table = table
         self.taken = taken
         self._append_run = append_run
@@ -38,7 +38,6 @@ class ForeignFiles:
         """True to ignore the queue's capacity."""
 
     def room(self) -> int:
-        """Returns how many more messages the queue may hold."""
         capacity = self._table.options.capacity
         return MAX_MID if capacity is None or self.unbounded else capacity - len(self._table)
 
@@ -71,9 +70,9 @@ class ForeignFiles:
                 self._table.restore_state(mid, file.state)
 
     def note_unlinked(self, tokens: Iterable[int]) -> None:
-        """Notes that the files of these tokens are gone. Losing the note does no harm: a start finds no such files."""
+        """Notes that the files of these tokens are removed. The note may be lost: a start finds no such file."""
         for token in tokens:
             del self.taken[token]
-            with suppress(OSError):  # of what was asked for before: that fails with its batch
+            with suppress(OSError):  # it concerns earlier changes: their batch will fail
                 self._store.make_room_for_notes()
             self._store.log.note(records.unlinked(self._table.number, token))

@@ -1,11 +1,8 @@
 """The layout of a segment: a header of one block, then frames, each the records of one commit.
 
-Everything is aligned to blocks of 4 KiB, as writing past the page cache (O_DIRECT) demands. A segment has its full size
-from the start, so that a sync has no metadata to write, and a file that is shorter has been cut. A fresh one is filled
-with zeros: what is not zero behind the last frame was a frame. A recycled one has the bytes of an older segment behind
-its last frame, which end at a block of zeros. Frames are numbered through all segments, without a gap.
-
-This says what the bytes of one segment are; what follows from that is decided in `opening.py`.
+Header and frames begin at blocks of 4 KiB, as O_DIRECT demands. A segment has its full size from the start: syncs write
+no metadata, and a cut file is noticed. After the last frame, a fresh segment has only zeros; a recycled one has a block
+of zeros, then bytes of an older segment. Frames are numbered through all segments, without a gap.
 """
 
 import secrets
@@ -28,13 +25,13 @@ _LIFE = 4
 
 
 class DamagedError(Exception):
-    """The bytes are not what was written. The text says what, and where."""
+    """The bytes are not those that were written. The text says where, and how that shows."""
 
 
 class Header(NamedTuple):
-    """The header of a segment. size: bytes of the file; first: the number of its first frame; oldest: the segment from
-    which on all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a
-    frame; recycled: 1 when the file was an older segment's, else 0."""
+    """The header of a segment. size: bytes of the file; first: number of its first frame; oldest: the oldest segment
+    needed when this one began; salt: part of every checksum, so that no payload passes for a frame; recycled: 1 if the
+    file was an older segment's, else 0."""
 
     number: int
     size: int
@@ -45,13 +42,13 @@ class Header(NamedTuple):
 
     @property
     def life(self) -> bytes:
-        """Identifies one start of a server: the same in all its segments. Within it, a number means one queue."""
+        """The part of the salt that all segments of one server process share; they also share queue numbers."""
         return self.salt[:_LIFE]
 
 
 class Frame(NamedTuple):
-    """sequence: its number; synced: the number up to which all were durable when it was written; start: where it
-    begins in the file; length: bytes of its records."""
+    """The head of a frame. sequence: its number; synced: the last durable frame when it was written; start: byte in the
+    file; length: bytes of its records."""
 
     sequence: int
     synced: int
@@ -60,13 +57,13 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next frame begins."""
+        """The byte at which the next frame begins."""
         return padded(self.start + FRAME_HEAD + self.length)
 
 
 class Gap(NamedTuple):
-    """Where the frames end. why: what is wrong with the bytes there; None when they are zeros to the end. later: of the
-    frames behind it whose heads are whole, the one that calls the most durable, if there is any."""
+    """The byte where the frames end. why: the fault there, None if nothing was written there; later: of the frames
+    after it with a valid head, the one with the greatest `synced`, if there is any."""
 
     start: int
     why: str | None
@@ -74,7 +71,7 @@ class Gap(NamedTuple):
 
 
 def new_salt(other: bytes) -> bytes:
-    """Returns a random salt. other: the salt of a segment of the same start, or nothing."""
+    """Returns a random salt. other: the salt of a segment of the same server process, or empty."""
     return other[:_LIFE] + secrets.token_bytes(8 - len(other[:_LIFE]))
 
 
@@ -84,7 +81,6 @@ def padded(length: int) -> int:
 
 
 def pack_header(header: Header) -> bytes:
-    """Packs the first block of a segment."""
     fields = _HEADER.pack(_MAGIC, *header, 0)[:-4]
     return (fields + struct.pack("<I", crc32(fields))).ljust(BLOCK, b"\0")
 
@@ -105,19 +101,19 @@ def read_header(data: memoryview, size: int | None) -> Header:
 
 
 def seed(salt: bytes) -> int:
-    """Returns the initial value of checksums in a segment. For a record, it is combined (XOR) with the record's
+    """Returns the initial value of a segment's checksums; for a record, it is combined (XOR) with the record's
     place."""
     return crc32(salt)
 
 
 def pack_frame_head(begin: int, sequence: int, synced: int, length: int, count: int) -> bytes:
-    """Packs what stands before the records. begin: what checksums in the segment begin with, see `seed`."""
+    """Packs the head of a frame. begin: the `seed` of the segment; length, count: bytes and number of its records."""
     fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, count, 0)[:-4]
     return fields + _CHECKSUM.pack(crc32(fields, begin))
 
 
 def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
-    """Reads the head of the frame at a byte, None if there is none. Does not look at the records."""
+    """Reads the head of the frame at a byte, None if there is none. Does not check the records."""
     if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
         return None
     _, length, sequence, synced, _, checksum = _FRAME.unpack_from(data, start)
@@ -127,20 +123,26 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
 
 
 def count_of(data: memoryview, frame: Frame) -> int:
-    """Reads the number of records from the frame's head."""
     return int(_FRAME.unpack_from(data, frame.start)[4])
 
 
 def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
-    """Checks the records of a frame. Returns what is wrong, None if nothing is."""
+    """Returns the fault in the records of a frame, None if there is none."""
     if frame.start + FRAME_HEAD + frame.length > len(data):
-        return f"frame {frame.sequence} is said to reach beyond the end"
-    count = count_of(data, frame)
+        return f"frame {frame.sequence} claims to reach beyond the end"
     try:
-        found = sum(1 for _ in bodies_of(data, frame, salt))
+        read_records(data, frame, salt)
     except BadRecordError as error:
         return f"frame {frame.sequence}: {error}"
-    return None if found == count else f"frame {frame.sequence} holds {found} records and should hold {count}"
+    return None
+
+
+def read_records(data: memoryview, frame: Frame, salt: bytes) -> list[memoryview]:
+    """Returns the bodies of all records of a frame, each checked. BadRecordError."""
+    bodies = list(bodies_of(data, frame, salt))
+    if len(bodies) != (count := count_of(data, frame)):
+        raise BadRecordError(f"it holds {len(bodies)} records and should hold {count}")
+    return bodies
 
 
 def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryview]:
@@ -157,7 +159,7 @@ def is_end(data: memoryview, start: int, header: Header) -> bool:
 
 
 def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int) -> Gap:
-    """Describes the gap at a byte where frame `expected` should be. why: what is wrong, unless only zeros follow."""
+    """Describes the gap at a byte where frame `expected` should be. why: the fault if a frame was written there."""
     if is_end(data, start, header):
         return Gap(start, None, None)
     behind = (frame_at(data, at, header.salt) for at in range(start, len(data), BLOCK))
@@ -166,6 +168,5 @@ def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int
 
 
 def is_zero(data: memoryview, start: int) -> bool:
-    """Tells whether only zeros follow from this byte on."""
     zeros = bytes(_CHUNK)
     return all(bytes(data[at : at + _CHUNK]) == zeros[: len(data) - at] for at in range(start, len(data), _CHUNK))

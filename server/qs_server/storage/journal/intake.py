@@ -1,13 +1,12 @@
-"""Reads the files of a queue's directory for the log: the work that a thread does, on files only.
+"""Reads files in a queue's directory, which become messages of the log; this part runs in a thread.
 
-A crash at any step leaves a file either a file or a message:
+A crash at any step leaves each file either a file or a message:
 
 1. The file gets a private name with a token that is used once, and the directory is synced.
 2. Its message and a TAKEN record with the token are committed in one frame.
 3. The file is unlinked, the directory synced, and an UNLINKED record appended.
 
-A start removes a file with a private name if the log has its token, and takes it in otherwise. The token tells files
-apart that had the same name.
+A start removes a file with a private name if the log has its token, and else takes it in.
 """
 
 import errno
@@ -27,7 +26,7 @@ _PRIVATE = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)
 _FILES = 200
 """The most files that are taken in together."""
 _BYTES = 256 << 10
-"""The most bytes of files that are taken in together, with one commit; a single file may be larger."""
+"""The most bytes of files that are taken in with one commit; a single file may be larger."""
 _OF_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EISDIR})
 """Errors that concern one file: others can still be taken in."""
 _LOOKED_AT = 20_000
@@ -35,7 +34,7 @@ _LOOKED_AT = 20_000
 
 
 class File(NamedTuple):
-    """A file that was read. name: the private one; state: (receives, hidden until, 0: visible, hidden by a delay)."""
+    """A file that was read. name: the private one; state: (receives, hidden until or 0, True if by a delay)."""
 
     name: bytes
     mid: int
@@ -64,7 +63,7 @@ OpenStates = Callable[[str, Disk], FileStates]
 
 
 class Intake:
-    """One piece of work on one directory. Only `run` may be called in another thread than the log's."""
+    """One run over the files of a directory. Only `run` may be called in another thread than the log's."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -75,7 +74,7 @@ class Intake:
         count: int,
         open_states: OpenStates,
     ) -> None:
-        """names, listing: files to look at, the names first; count: the most files that may be read."""
+        """names, listing: files to look at, the names first; count: the most files to read."""
         self.path = path
         self.token = secrets.randbits(64)
         """The token in the private names of the files that are read."""
@@ -86,11 +85,11 @@ class Intake:
         self.listing = listing
         """None once it is exhausted."""
         self.to_remove: list[bytes] = []
-        """Files to remove: they are messages, durably once `before` has returned."""
+        """Files to remove once `before` has returned: they are messages."""
         self.before: Callable[[], None] | None = None
         """Makes the log durable; None if it is."""
         self.committed_tokens: Collection[int] = ()
-        """The tokens that the log has: their files are messages."""
+        """The tokens in the log: their files are messages."""
         self.strays: list[tuple[str, str]] = []
         """(name, reason) of files that cannot be taken in."""
         self.error: OSError | None = None
@@ -158,7 +157,7 @@ class Intake:
                 raise
 
     def _take(self, name: bytes, room: int) -> File | None:
-        """Gives a file its private name and reads it. None if it is not taken in, or put into `postponed`."""
+        """Gives a file its private name and reads it. Returns None if it is not taken in now."""
         token = token_of(name)
         if token in self.committed_tokens:
             self._unlink(name)

@@ -1,4 +1,4 @@
-"""The log of a root directory and its queues: opened when there is one, committed, kept small, checkpointed."""
+"""Owns the log of a root directory: opens it for the first queue, replays, commits, checkpoints and closes it."""
 
 import logging
 import struct
@@ -64,13 +64,13 @@ class LogKeeper:
         self._doors = Doors(partial(store_for, sync=False))
         self._numbers = 0
         self.commit_is_cheap = False
-        """True if a commit is over soon enough to wait for it, judged by the last one."""
+        """True if commits are so fast that a thread for them is not worth it."""
         self._replayed = False
 
     # -- a start --------------------------------------------------------------------------------------------------
 
     def open(self) -> LogStore:
-        """Takes the log, though there may be no queue yet. InUseError, OSError."""
+        """Opens the log without reading it. Returns its store. InUseError, OSError."""
         if self._store is None:
             log = Log(self._directory, self._disk, self._durability, perf_counter)
             log.on_sync = self._on_sync
@@ -85,10 +85,10 @@ class LogKeeper:
         return self._store
 
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
-        """Opens the queue in a directory; before `replay` it is empty. InUseError with the first one."""
+        """Opens the queue in a directory; it is empty until `replay`. The first one opens the log: InUseError."""
         store = self.open()
         if self._replayed:
-            self._note_removals(store)  # before another queue of the name is announced
+            self._note_removals(store)  # before a new queue of the same name is announced
         queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
         self.queues[qid] = queue
         if self._replayed:
@@ -103,8 +103,8 @@ class LogKeeper:
         self.open().tables[queue.number] = queue.table
 
     def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
-        """Applies the log to the queues that were opened. kinds: returns the storage of a queue, None if there is none.
-        JournalDamagedError, StorageError."""
+        """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
+        exist. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
         self._replayed = True
         store = self._store
         if store is None:
@@ -125,8 +125,8 @@ class LogKeeper:
         store.undo.clear()
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
-        """Returns the queues as the log has them, whatever the root has: for commands, without a server.
-        JournalDamagedError, InUseError."""
+        """Returns the queues of the log by name, even without directories, for commands. JournalDamagedError,
+        InUseError."""
         store = self.open()
         self._replayed = True
         replay = self._read(store, shared)
@@ -137,7 +137,7 @@ class LogKeeper:
         return dict(self.queues)
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
-        """Drops a queue of the log that the root does not have as one. StorageError when it has another storage now."""
+        """Drops a queue that is only in the log. StorageError if it has messages, and another storage now."""
         if len(queue) and (kind := kinds(queue.qid)) is not None:
             raise StorageError(
                 f"the journal has messages of queue {queue.qid!r}, whose storage is {kind!r} now: say "
@@ -145,7 +145,7 @@ class LogKeeper:
             )
         if len(queue):
             _logger.warning(
-                "the journal has %d messages of queue %r, whose directory is gone; they go with it",
+                "the journal has %d messages of queue %r, whose directory is gone: they are removed",
                 len(queue),
                 queue.qid,
             )
@@ -153,8 +153,6 @@ class LogKeeper:
         self._removals.append(number)
 
     def _read(self, store: LogStore, shared: Shared) -> Replay[LogQueue]:
-        """Replays the log, from its checkpoint on if there is one."""
-
         def make(qid: str, number: int) -> LogQueue:
             queue = self.queues.get(qid)
             if queue is None:
@@ -183,7 +181,7 @@ class LogKeeper:
     def _read_segments(
         self, store: LogStore, make: Callable[[str, int], LogQueue], scans: list[Scan]
     ) -> tuple[Replay[LogQueue], Opened]:
-        """Replays the log without its checkpoint, and forgets what was read before."""
+        """Forgets what was read, and replays the segments without the checkpoint."""
         for queue in self.queues.values():
             queue.reset()
         store.reset()
@@ -196,14 +194,14 @@ class LogKeeper:
     def _read_checkpoint(
         self, replay: Replay[LogQueue], store: LogStore, headers: dict[int, Header]
     ) -> Position | None:
-        """Restores the queues of the checkpoint. Returns its position, None if there is none. BadCheckpointError."""
+        """Restores the queues from the checkpoint. Returns its position, None without one. BadCheckpointError."""
         try:
             reader = CheckpointReader(self._directory)
             salts = {int(number): salt for number, salt in reader.content["salts"].items()}
             if any(salts.get(number, header.salt.hex()) != header.salt.hex() for number, header in headers.items()):
-                raise BadCheckpointError("it is of another journal")
+                raise BadCheckpointError("it belongs to another journal")
             if reader.position.segment not in headers:
-                raise BadCheckpointError("the segment in which it ends is not there")
+                raise BadCheckpointError("the segment in which it ends is missing")
             replay.queues = read_snapshot(reader, replay.make, store, self._clock())
             replay.last_number = reader.content["numbers"]
             replay.oldest = reader.content["oldest"]
@@ -220,25 +218,21 @@ class LogKeeper:
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def has(self, qid: str) -> bool:
-        """Tells whether there is a queue of that name."""
-        return qid in self.queues
-
     def forget(self, queue: LogQueue) -> None:
-        """Forgets a queue whose directory has gone. The next commit records that."""
+        """Forgets a queue whose directory is gone. The next commit records that."""
         if self.queues.get(queue.qid) is not queue or self._store is None:
             return
         if self._store.undo:
             try:
                 self._store.commit_early()
             except OSError as error:
-                _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
+                _logger.warning("queue %r is removed, and the changes before that failed: %s", queue.qid, error)
         del self.queues[queue.qid]
         queue.clear()
         self._removals.append(queue.number)
 
     def commit_removals(self) -> None:
-        """Records durably that queues have gone, so that there may be others of the same names. OSError."""
+        """Records durably that queues are gone, so that new ones may have the same names. OSError."""
         if self._removals and self._store is not None:
             self._note_removals(self._store)
             self._store.commit_early()
@@ -247,7 +241,7 @@ class LogKeeper:
         if not self._removals:
             return
         if self._durability is not Durability.NONE:
-            self._disk.sync_directory(self._root)  # first: what the log calls removed must not come back
+            self._disk.sync_directory(self._root)  # first: a directory that the log calls removed must not come back
         store.log.reserve(records.SMALL * len(self._removals))
         for number in self._removals:
             store.log.append(records.remove(number))
@@ -257,7 +251,7 @@ class LogKeeper:
     # -- durability -----------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Makes durable all changes of the queues since the last commit. OSError: they have been taken back."""
+        """Makes all changes of the queues since the last commit durable. OSError: they are taken back."""
         store = self._store
         if store is None:
             return
@@ -278,7 +272,7 @@ class LogKeeper:
     def _note_removals_or_wait(self, store: LogStore) -> None:
         try:
             self._note_removals(store)
-        except FileNotFoundError:  # of the root itself: they wait, and requests that change nothing need not
+        except FileNotFoundError:  # the root is gone: removals wait, and requests that change nothing succeed
             if store.undo:
                 raise
 
@@ -323,8 +317,8 @@ class LogKeeper:
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:
-        """Writes a checkpoint at a clean stop, so that the next start need not read the log. Returns the error if the
-        log is gone or has failed, else None. OSError: the last notes could not be written."""
+        """Writes a checkpoint at a clean stop, for a fast start. Returns the error if the log is gone or failed.
+        OSError: the last notes could not be written."""
         store, maintenance = self._store, self.maintenance
         if store is None or maintenance is None:
             return None
@@ -338,13 +332,12 @@ class LogKeeper:
                 continue
             snapshot.publish()
         except FileNotFoundError as error:
-            return error  # the directory is gone, and with it what was in it
+            return error  # the directory is gone
         except OSError as error:
             _logger.warning("no checkpoint could be written (%s): the next start reads all of the journal", error)
         return None
 
     def close(self) -> None:
-        """Closes the files."""
         if self.maintenance is not None:
             self.maintenance.finish_running()
             self.maintenance = None
@@ -357,4 +350,4 @@ def _require_segments(store: LogStore, opened: Opened) -> None:
     """Raises BadCheckpointError if a message is in a segment that is missing."""
     missing = store.usage.segments() - {header.number for header in opened.headers}
     if missing:
-        raise BadCheckpointError(f"segment {min(missing)} has messages of it, and is not there")
+        raise BadCheckpointError(f"segment {min(missing)}, which has messages of it, is missing")

@@ -1,7 +1,6 @@
-"""The idempotency keys of pushes: maps each key to its message while a repeated push has to be recognized.
+"""The idempotency keys of pushes: maps each key to its message while a repeated push must be recognized.
 
-A remembered key counts as live bytes of its record's segment, like a message. Otherwise compaction would copy segments
-of nothing but keys again and again.
+A key counts as live bytes of its segment; else compaction would copy segments full of keys again and again.
 """
 
 from collections import Counter
@@ -22,13 +21,13 @@ _PAGE = 256
 
 
 def digest(key: str) -> bytes:
-    """Returns the digest that stands for a key: 16 bytes, which make a collision too unlikely to consider."""
+    """Returns the 16 bytes that stand for a key. Collisions are too unlikely to consider."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class KeyEntry(NamedTuple):
-    """A remembered key. key: its digest; mid: the message that was pushed with it; at: time of the push; segment: the
-    one that has the key's record."""
+    """A remembered key. key: its digest; mid: the message pushed with it; at: time of the push; segment: that of the
+    key's record."""
 
     key: bytes
     mid: int
@@ -86,21 +85,19 @@ class Keys:
         return bool(self.entries)
 
     def pages(self) -> Iterator[list[KeyEntry]]:
-        """Yields all keys a page at a time, as there may be a million. Keys may change between two pages: those noted
-        meanwhile may be left out."""
+        """Yields all keys a page at a time, as there may be a million. Keys noted meanwhile may be left out."""
         for page in list(self._pages):
             yield [entry for entry in page if self.entries.get(entry.key) is entry]
 
     def clear(self) -> None:
-        """Forgets all keys."""
         for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
             self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
         self.entries.clear()
         self._pages.clear()
 
     def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
-        """Appends again the keys whose records would be lost with a segment, and forgets expired ones. Yields between
-        pages. number: what the queue is called in the log. OSError."""
+        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields between pages. number:
+        the queue's. OSError."""
         store = self._store
         for page in self.pages():
             for entry in page:

@@ -1,7 +1,7 @@
-"""The file `lock` of a journal: the server holds a lock on it, and it contains the number of the last segment.
+"""The file `lock` of a journal: the server holds a lock on it, and it contains the number of the last segment, without
+which the loss of that segment would not be noticed.
 
-Without the number, a lost last segment could not be told from one that never existed. Two places in the file are
-written in turn, so that one stays valid whatever a power loss or a bad bit does to the other: at worst the number is
+Two places in the file are written in turn, so that a power loss or a bad bit spoils one at most: at worst the number is
 one too low.
 """
 
@@ -43,7 +43,7 @@ def take_lock(directory: str, disk: Disk) -> int:
 
 
 def is_in_use(directory: str) -> bool:
-    """Tells whether a server is using the journal now. Changes nothing."""
+    """Tells whether a server is using the journal now."""
     try:
         fd = os.open(f"{directory}/{_NAME}", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -58,10 +58,10 @@ def is_in_use(directory: str) -> bool:
 
 
 def write_last(fd: int, number: int, disk: Disk) -> None:
-    """Records durably that this segment exists under its name. fd: from `take_lock`. OSError."""
+    """Records durably that the segment `number` exists. fd: from `take_lock`. OSError."""
     fields = _PLACE.pack(_MAGIC, number)
     disk.pwrite(fd, fields + struct.pack("<I", crc32(fields)), number % 2 * _SECTOR)
-    disk.fdatasync(fd)  # whatever the durability: a start refuses a segment two ahead of the recorded number
+    disk.fdatasync(fd)  # with any durability: a start refuses a segment two ahead of the recorded number
 
 
 def forget_last(fd: int, number: int, disk: Disk) -> None:
@@ -70,7 +70,7 @@ def forget_last(fd: int, number: int, disk: Disk) -> None:
 
 
 def read_last(directory: str) -> int | None:
-    """Returns the number of the segment that was begun last, or of the one before it; None if none is recorded."""
+    """Returns the recorded number of the last segment, which may be one too low; None if none is recorded."""
     numbers: list[int] = []
     with suppress(FileNotFoundError), open(f"{directory}/{_NAME}", "rb") as file:
         data = file.read(2 * _SECTOR)

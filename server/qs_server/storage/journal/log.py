@@ -1,9 +1,8 @@
-"""The log: records are gathered, a commit writes them as one frame, full segments follow one another.
+"""The write-ahead log: collects records, writes one frame per commit, and begins a new segment when one is full.
 
-A record has its place as soon as it is appended, as one frame follows the other and nobody else writes. Room is
-reserved before anything is appended, so that a full disk is noticed before anything is changed, and by pushes first:
-the last part of a segment, and the spare one, are for what makes room again. After a sync that has failed nothing more
-is taken until a start has read what is there: the kernel may have dropped what it could not write.
+A record's place is known when it is appended. Callers reserve room first, so that a full disk is noticed before
+anything changes. Pushes leave the end of a segment and the spare segment to deletes and compaction, which free room.
+After a failed sync the log accepts nothing until a restart has read the disk: the kernel may have dropped data.
 """
 
 import logging
@@ -26,36 +25,35 @@ from .supply import Supply, enough_of
 
 _logger = logging.getLogger(__name__)
 _RESERVE = 1 << 20
-"""Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
+"""Bytes at the end of a segment that pushes do not use. In a small segment: a quarter of it."""
 _DROP = 2 * BLOCK
-"""Bytes at a segment's end that a full disk leaves to the record with which the oldest segment goes."""
+"""Bytes at the end of a segment that are kept, on a full disk, for the record that gives up the oldest segment."""
 FRAME = 32 << 20
-"""Bytes of records after which a frame is written though its batch goes on."""
+"""Bytes of records in a frame; a batch with more gets several frames."""
 QUICK = 0.003
-"""Seconds of a write and its sync below which handing a batch to a thread would cost more than it saves."""
+"""Seconds. A commit that is faster is not worth a thread."""
 _HEAD = records.HEAD.size
 _NOTES = 64 << 10
-"""Bytes of notes after which a commit writes them though nothing else is to be written."""
+"""Bytes of notes after which a commit writes them even if there is nothing else to write."""
 
 
 class LogFailedError(OSError):
-    """The log could not be synced, and takes nothing any more."""
+    """The log failed before, and accepts no more records."""
 
 
 class Log:
-    """Appends records to segments. Used by one process, in one thread at a time; a background sync may run in
-    another."""
+    """Appends records to segments, in one thread at a time; a background sync may run in another."""
 
     def __init__(self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float]) -> None:
-        """directory: made if missing. clock: seconds that only go forward, to time commits by. InUseError, OSError."""
+        """directory: made if missing; clock: monotonic seconds, to time commits. InUseError, OSError."""
         self.directory = directory
         self._disk = disk
         self._sync = durability is Durability.ALWAYS
         self._keep = durability is not Durability.NONE
         self._clock = clock
         disk.make_directories(directory, sync=False)
-        # Whatever the durability: files that are taken in are removed once they are in here. It may be there already
-        # and not be durable, if a server was killed.
+        # With any durability: files that became messages are removed. The directory may exist and not be durable, if a
+        # server was killed.
         disk.sync_directory(os.path.dirname(directory))
         self._lock = take_lock(directory, disk)
         self._life = new_salt(b"")
@@ -68,43 +66,43 @@ class Log:
         self.room = 0
         """Bytes of the last segment that are free."""
         self.pending: list[tuple[bytes, bytes | None]] = []
-        """The records that were appended and are not written: bodies, and payloads that follow them."""
+        """Appended records that are not written yet: (body, payload after it)."""
         self.unwritten: dict[int, bytes] = {}
-        """Payloads that were appended one by one and are in no segment yet, by their places."""
+        """Payloads of `append` that are in no segment yet, by their places."""
         self._length, self._wanted, self._kept, self._halfway = 0, False, 0, 0
-        self._start = 0  # the place at which the records of the frame that is being made begin
+        self._start = 0  # the place of the next frame's first record
         self.on_sync: Callable[[float], object] = lambda seconds: None
-        """Is told, in any thread, how long each sync has taken, with the write before it if that is what was synced."""
+        """Called after each sync, in any thread, with the seconds that it took; a commit's include the write."""
         self._names: list[bytes] = []
         self.supply = Supply(directory, disk, sync=self._keep)
         self.failed: OSError | None = None
-        """Why it takes nothing any more; None: it does."""
+        """The error after which the log accepts nothing, else None."""
         self.cost = 0.0
-        """Seconds that a write and its sync take, on average."""
+        """Average seconds of a write and its sync."""
         self.first_records: Callable[[], Iterable[bytes]] = tuple
         """Returns the records that a new segment has to begin with: a QUEUE for each queue."""
         self.tight = False
-        """True if the disk was full when it was last asked for another segment."""
+        """True if the disk was full at the last request for a segment."""
         self.is_shrinking: Callable[[], bool] = lambda: False
         """Tells whether compaction is at work."""
         self.settle_upkeep: Callable[[], bool] = lambda: False
-        """Waits for what is made or removed in another thread. Returns whether there was anything."""
+        """Waits for upkeep in another thread. Returns True if any was running."""
         self.make_room: Callable[[], bool] = lambda: False
-        """Frees room on a full disk; whether it has. OSError."""
+        """Frees room on a full disk. Returns True if it freed any. OSError."""
         self.commit_batch: Callable[[], None] = self.commit
-        """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
+        """Commits the batch so far; called before a new segment begins in the middle of a batch."""
 
     def resume(
         self, headers: Iterable[Header], obsolete: Iterable[str], number: int, sequence: int, absent: tuple[Run, ...]
     ) -> None:
-        """Goes on in a new segment behind what a start has found. number, sequence: of the last segment and the last
-        frame; others: see `SegmentList.restore`."""
+        """Continues an existing log after replay, with a new segment. number: of the last segment; sequence: of the
+        last frame; others: see `SegmentList.restore`."""
         self.number, self.sequence = number, sequence
         self.segments.restore(headers, obsolete, absent)
         self.supply.clear()
         if self.number:
-            # A server that was killed may have left frames that nothing has made durable. What follows relies on them:
-            # a start refuses a segment with frames missing before it, and files go that are messages.
+            # A killed server may have left frames that are not durable. New segments need them: a start refuses a
+            # segment if frames before it are missing.
             self._disk.sync_file(self.segments.path_of(self.number))
         if self.number and read_last(self.directory) != self.number:
             write_last(self._lock, self.number, self._disk)
@@ -112,10 +110,11 @@ class Log:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def reserve(self, size: int, *, push: bool = False, copy: bool = False, drop: bool = False) -> None:
-        """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
-        room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
-        of deletes, and less when the reserve is used up; drop: leaves nothing, as a segment goes with it. OSError:
-        there is no room, and nothing has changed, unless what was appended before could not be committed."""
+        """Makes sure that records of `size` bytes (heads included) fit into the next frame.
+
+        push: leaves room at the segment's end for deletes and compaction; copy (compaction): leaves half of that, and
+        less without a reserve; drop (giving up a segment): leaves none. OSError: there is no room, and nothing has
+        changed, except if an earlier part of the batch could not be committed."""
         if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self.failed is not None:
@@ -132,13 +131,13 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """True if the disk is full and the reserve is used up. Pushes then leave all of the last segment to compaction
-        and deletes, which make room for another reserve with it."""
+        """True if the disk is full and the reserve used up: then only compaction and deletes may use the last
+        segment."""
         return self.tight and self.wants_reserve is not None
 
     def _relieve(self, *, push: bool) -> None:
-        """Tries to make another reserve. Deletes also compact, each time they have used half of what is left, while the
-        copies may still have room there. OSError."""
+        """Tries to make a new reserve. For deletes also compacts, each time they have used half of the room left, while
+        copies may still fit. OSError."""
         if push:
             self.renew_reserve()
         else:
@@ -146,7 +145,7 @@ class Log:
             self._halfway = self.room // 2
 
     def renew_reserve(self) -> None:
-        """Makes another reserve if there is room for one by now. OSError, except for lack of room."""
+        """Makes a new reserve if it fits. OSError, except for lack of room."""
         try:
             self.supply.require_reserve(self.segments.largest)
         except OSError as error:
@@ -154,8 +153,7 @@ class Log:
                 raise
 
     def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
-        """Begins a new segment. On a full disk, deletes have room made, and take the reserve only if compaction did not
-        need it. OSError."""
+        """Begins a new segment. On a full disk, deletes first compact, then take the reserve. OSError."""
         self.segments.changes += 1
         try:
             self._begin_or_wait(needed, push=push, copy=copy)
@@ -172,8 +170,7 @@ class Log:
             self.tight = self.tight and not push
 
     def _begin_or_wait(self, needed: int, *, push: bool, copy: bool) -> None:
-        """Begins a new segment. When there is no room, a spare one that is being made may have taken it: tries again
-        after that. OSError."""
+        """Begins a new segment. If there is no room, tries again after upkeep that may be making a spare. OSError."""
         try:
             self._begin_segment(needed, push=push, exact=copy, lend=copy)
         except OSError as error:
@@ -182,7 +179,7 @@ class Log:
             self._begin_segment(needed, push=push, exact=copy, lend=copy)
 
     def _leave(self, *, push: bool, copy: bool, drop: bool) -> int:
-        """Returns how many bytes at the end of the last segment are left to what frees room again."""
+        """Returns the bytes at the end of the last segment that `reserve` leaves free."""
         if push:
             return self.room if self.is_short else self._kept
         if copy and not self.is_short:
@@ -206,8 +203,7 @@ class Log:
         self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
 
     def append(self, body: bytes, payload: bytes | None = None, *, durable: bool = True) -> int:
-        """Adds a record to the next frame. Returns its place. The room is reserved. durable: False for a note, which is
-        written with the next frame that has to be."""
+        """Adds a record to the next frame, in reserved room. Returns its place. durable: False for a note."""
         if durable:
             self._wanted = True
         place = self._start + self._length
@@ -224,13 +220,13 @@ class Log:
         return place
 
     def name(self, body: bytes) -> None:
-        """Appends a record that later ones need: if it is discarded, the next frame begins with it."""
+        """Appends a record that later ones need: it is written even after `discard`."""
         self._names.append(body)
         self.append(body)
 
     def note(self, body: bytes) -> None:
-        """Adds a record that need not be durable: it is written with the next frame that has to be. Does nothing when
-        there is no room for it."""
+        """Adds a record that need not be durable: it is written with the next durable one. Does nothing if there is no
+        room."""
         if len(body) + _HEAD <= self.left_to_pushes:
             self.append(body, durable=False)
 
@@ -246,8 +242,8 @@ class Log:
     def append_all(
         self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int], beside: int
     ) -> list[int]:
-        """Adds records with payloads of these sizes. beside: bytes that each record takes beside its payload. Returns
-        their places. The room is reserved."""
+        """Adds records to the next frame, in reserved room. Returns their places. sizes: bytes of the payloads; beside:
+        bytes of each record without its payload."""
         self._wanted = True
         first = self._start + self._length
         places = list(accumulate(map(beside.__add__, sizes), initial=first))
@@ -259,8 +255,8 @@ class Log:
         return places
 
     def commit(self, *, notes: bool = False) -> None:
-        """Writes what was appended as one frame; durable if the log is synced at each commit. notes: True to write
-        notes although nothing else is pending. OSError: none of it counts, and the caller takes its changes back."""
+        """Writes the appended records as one frame; durable if the log is synced at each commit. notes: True to write
+        notes even without other records. OSError: no record counts, and the caller takes its changes back."""
         if not self.pending or not (self._wanted or notes or self._length > _NOTES):
             return
         if self.failed is not None:
@@ -290,7 +286,7 @@ class Log:
         self._count_left()
 
     def discard(self) -> None:
-        """Forgets what was appended since the last commit."""
+        """Drops the records appended since the last commit."""
         self.pending, self._length, self._wanted = [], 0, False
         self.unwritten.clear()
         self._count_left()
@@ -303,13 +299,13 @@ class Log:
         self._count_left()
         _logger.critical(
             "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered "
-            "before is as durable as the disk is; see to it, and start the server again",
+            "before is as durable as the disk is; check the disk, and start the server again",
             self.directory,
             error,
         )
 
     def background_sync(self) -> Callable[[], None] | None:
-        """Returns what makes all commits so far durable, in any thread; None when they are."""
+        """Returns a function that makes all commits so far durable, to call in any thread; None if they are."""
         writer = self._writer
         if self._sync or writer is None or writer.synced >= self.sequence or self.failed is not None:
             return None
@@ -328,7 +324,7 @@ class Log:
     # -- segments -------------------------------------------------------------------------------------------------
 
     def _begin_segment(self, needed: int, *, push: bool, exact: bool, lend: bool = False) -> None:
-        """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
+        """Begins a new segment with room for `needed` bytes. OSError: the log continues in the old one."""
         number = self.number + 1
         first = [*self.segments.first_records(), *self.first_records()]
         begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
@@ -354,7 +350,7 @@ class Log:
         self.room, self._kept = size - writer.end, min(_RESERVE, size // 4)
 
     def _sync_last(self) -> None:
-        """Makes all before the last segment durable, whatever the durability. OSError."""
+        """Makes the last segment durable, with any durability. OSError."""
         if self._writer is not None and not self._sync:
             try:
                 self._writer.sync()
@@ -363,7 +359,8 @@ class Log:
                 raise
 
     def _place(self, path: str, number: int) -> None:
-        """Gives a new segment its name. OSError: for want of room, and the one before it may go on; or for good."""
+        """Gives a new segment its name. OSError: if for lack of room, the old segment can still be used; else the log
+        has failed."""
         name = self.segments.path_of(number)
         self._disk.rename(path, name)
         try:
@@ -376,7 +373,7 @@ class Log:
             raise
 
     def _take_back(self, name: str, number: int) -> bool:
-        """Removes a segment again: it must go before the one before it gets more frames, which would be missing."""
+        """Removes the new segment, as the old one will get more frames. Returns False if that failed."""
         try:
             if read_last(self.directory) == number:
                 forget_last(self._lock, number, self._disk)
@@ -387,7 +384,7 @@ class Log:
 
     @property
     def position(self) -> Position:
-        """Where the next frame goes. Valid once something was written since the start."""
+        """The position of the next frame. RuntimeError before the first write since the start."""
         if self._writer is None:
             raise RuntimeError("nothing was written")
         return Position(self.number, self._writer.end, self.sequence + 1)
@@ -399,13 +396,12 @@ class Log:
 
     @property
     def wants_spare(self) -> int | None:
-        """Bytes of the spare segment to make now, None if there is one or it is too early. It is made earlier if a
-        segment can be recycled."""
+        """Bytes of the spare segment to make now, None if there is one or it is too early."""
         return self.supply.wanted if self.room < self.spare_below else None
 
     @property
     def spare_below(self) -> int:
-        """Bytes of room in the last segment below which a spare one should be made; 0 while there is one."""
+        """Bytes of room in the last segment below which a spare should be made; 0 while there is one."""
         if self._writer is None or self.supply.wanted is None:
             return 0
         size = self._writer.header.size
@@ -417,7 +413,7 @@ class Log:
         return None if self._writer is None else self.supply.wanted_reserve(self.segments.largest)
 
     def drop(self, number: int) -> None:
-        """Gives up a segment but the last: nothing in it is needed, and a record says so, durably. OSError."""
+        """Gives up a segment that is not the last and has nothing needed: commits a record of that. OSError."""
         body = self.segments.record_without(number)
         self.reserve(records.HEAD.size + len(body), drop=True)
         self.append(body)
@@ -425,7 +421,7 @@ class Log:
         self.segments.remove(number)
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files, which releases the lock."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -433,8 +429,8 @@ class Log:
 
 
 def join(pending: list[tuple[bytes, bytes | None]], begin: int, start: int) -> list[bytes]:
-    """Returns the bytes of the records of a frame, each with its length and checksum before it. begin: what checksums
-    in the segment begin with; start: where the frame begins in its segment."""
+    """Returns the bytes of a frame's records, each with its head. begin: the segment's seed; start: byte of the frame
+    in the segment."""
     parts: list[bytes] = []
     pack, head = records.HEAD.pack, _HEAD
     place = start + FRAME_HEAD

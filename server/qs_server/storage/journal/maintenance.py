@@ -1,8 +1,8 @@
-"""Keeps the log of a store small and its start short, beside the requests: writes notes, forgets old keys, takes
-checkpoints, compacts, takes files in, and tries again later what had no room.
+"""Keeps a log small and the next start short, while requests are served: writes notes, forgets old keys, makes
+checkpoints, compacts, takes files in, and tries again after a failure.
 
-Work is done in slices of some milliseconds, in the log's thread, and as `Upkeep` for another one. A caller asks
-`next_due`, calls `begin`, commits, runs what it got, and passes that to `finish`.
+Work is done in slices of some milliseconds in the log's thread, and as `Upkeep` in another thread. The caller asks
+`next_due`, calls `begin`, commits, runs the `Upkeep` that it got, and passes that to `finish`.
 """
 
 import logging
@@ -20,19 +20,19 @@ from .upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
 _NOTES = 50_000
-"""Microseconds after which notes are written though nothing else is."""
+"""Microseconds after which notes are written even if there is nothing else to write."""
 _TRY_AGAIN = 1 * SECOND
-"""Microseconds after which what could not be done is tried again."""
+"""Microseconds between tries after a failure."""
 _FORGET = 60 * SECOND
 """Microseconds after which old keys are forgotten, while there are any keys."""
 _KEYS = 64
-"""Keys, in fours, that are forgotten between two looks at the time."""
+"""The `count` of `Keys.forget_old` between two looks at the time."""
 _CHECKPOINT = 256 << 20
-"""Bytes of log after which the next checkpoint is made."""
+"""Bytes of log between two checkpoints."""
 
 
 class LogStore(Store):
-    """A store that knows its log as it is, with segments and files."""
+    """A store whose log is the real one, with segments and files."""
 
     log: Log
 
@@ -68,23 +68,23 @@ class Maintenance:
         disk: Disk,
         clock: Clock,
     ) -> None:
-        """begin_checkpoint: commits, and returns a checkpoint to write."""
+        """begin_checkpoint: commits, and begins a checkpoint."""
         self._store = store
         self.compaction = compaction
         self._doors = doors
         self._begin_checkpoint = begin_checkpoint
         self._disk = disk
         self._clock = clock
-        self._door: Door | None = None  # that is worked on
+        self._door: Door | None = None  # the one whose directory is worked on
         self._notes_due: int | None = None
         self._keys_due: int | None = None
         self._not_before = 0
         self._running: Upkeep | None = None
         self._has_work = False
-        self._looked_at: tuple[int, int] | None = None  # changes of the log and of its usage when `_look` was called
+        self._looked_at: tuple[int, int] | None = None  # counters of changes when `_look` was called last
         self._least = self._most = 0  # live bytes, and bytes of room, below which it is called again
         self._snapshot: Checkpointing | None = None
-        self._written: Checkpointing | None = None  # and not durable yet
+        self._written: Checkpointing | None = None  # complete, but not durable yet
         self._complaint = ""
         self._making_room = False
         store.log.make_room = self.make_room
@@ -92,7 +92,7 @@ class Maintenance:
         store.log.is_shrinking = lambda: compaction.wanted
 
     def next_due(self) -> int | None:
-        """Returns when `begin` should be called next, 0 for now; None if there is nothing to do."""
+        """Returns the time at which `begin` should be called, 0 for now, None if there is nothing to do."""
         store = self._store
         if self._running is not None or store.log.failed is not None:
             return None
@@ -115,15 +115,14 @@ class Maintenance:
         return due
 
     def _earlier(self, due: int | None) -> int | None:
-        """Returns when upkeep is due that also has keys and directories to look at. due: without these."""
+        """Returns when work is due, including keys and directories. due: the time without these."""
         if self._store.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
         keys = None if self._keys_due is None else max(self._keys_due, self._not_before)
         return min((time for time in (due, self._doors.due(), keys) if time is not None), default=None)
 
     def _look(self) -> None:
-        """Finds out whether there is work, and notes what has to change before another look is worth more than a commit
-        costs."""
+        """Finds out whether there is work, and notes which changes make another look worthwhile."""
         log, usage = self._store.log, self._store.usage
         usage.write_to(log.number)
         self._has_work = (
@@ -143,7 +142,7 @@ class Maintenance:
             self._looked_at = None
 
     def begin(self) -> Upkeep | None:
-        """Does a slice of the work. Returns what can be done in a thread, None if there is nothing. The caller commits,
+        """Does a slice of the work. Returns the work for another thread, None if there is none. The caller commits,
         runs it, and passes it to `finish`."""
         store = self._store
         if self._running is not None or store.log.failed is not None:
@@ -170,34 +169,33 @@ class Maintenance:
         if self._keys_due is not None and self._clock() >= self._keys_due:
             self._forget_keys()
         elif self._snapshot is not None:
-            store.commit_early()  # nothing may be in a checkpoint that is taken back
-            snapshot, self._snapshot = self._snapshot, None  # one that fails is over
+            store.commit_early()  # a checkpoint must not contain changes that are taken back later
+            snapshot, self._snapshot = self._snapshot, None  # if it fails, it is given up
             if snapshot.step():
                 self._written = snapshot
             else:
                 self._snapshot = snapshot
         elif self._wants_checkpoint() and not (store.log.tight and compaction.wanted):
-            # Before compaction, which under a steady load always has something to do.
+            # Before compaction, which under a steady load is always wanted.
             self._snapshot = self._begin_checkpoint()
             store.checkpointed = store.log.position
         elif compaction.wanted:
             compaction.step()
             if store.log.is_short:
-                self.make_room()  # before deletes use up the room for the other copies
+                self.make_room()  # before deletes use the room that the other copies need
 
     def _forget_keys(self) -> None:
-        """Forgets old keys, in the queues to which nobody pushes any more too: they would hold segments."""
+        """Forgets old keys, even in queues without pushes: keys keep segments from being removed."""
         until, now = perf_counter() + SLICE, self._clock()
         for keys in list(self._store.keyed):
             while keys.forget_old(now, _KEYS):
                 if perf_counter() >= until:
-                    return  # goes on with the next slice
+                    return  # continues in the next slice
             if not keys:
                 self._store.keyed.discard(keys)
         self._keys_due = None
 
     def _take_in(self) -> Intake | None:
-        """Continues with files that other programs have put into the directory of a queue."""
         door = self._doors.next(self._clock())
         if door is None:
             return None
@@ -210,7 +208,7 @@ class Maintenance:
         return intake
 
     def finish(self, upkeep: Background) -> None:
-        """Takes over the results of what `begin` returned, once it has run."""
+        """Takes over the results of the work that `begin` returned, once it has run."""
         if upkeep is not self._running or not isinstance(upkeep, Upkeep):
             return
         self._running = self._looked_at = None
@@ -225,9 +223,8 @@ class Maintenance:
             _logger.warning("there is room for more of the journal again")
 
     def make_room(self) -> bool:
-        """Removes at once what is not needed any more, as the disk is full, until there is a reserve again. Commits
-        first, as what compaction has changed may have to be taken back. Returns whether there was anything. OSError for
-        any reason but that compaction has no room either."""
+        """Compacts on a full disk until there is a reserve again. Commits first, so that only a failed compaction is
+        taken back. Returns True if room was freed. OSError, except for lack of room."""
         if self._making_room:
             return False
         store, log, freed = self._store, self._store.log, False
@@ -242,13 +239,13 @@ class Maintenance:
         except OSError as error:
             if not has_no_room(error):
                 raise
-            store.roll_back()  # what asked for room may need less than a segment's live messages
+            store.roll_back()  # the caller may need less room than compaction did
         finally:
             self._making_room = False
         return freed
 
     def settle_running(self) -> bool:
-        """Waits for upkeep that is under way. Returns whether there was any."""
+        """Finishes upkeep that is under way, and takes over its results. Returns False if there was none."""
         if self._running is None or self._running.is_settled:
             return False
         self._running.run()
@@ -276,10 +273,10 @@ class Maintenance:
         self._complaint = complaint
 
     def _wants_checkpoint(self) -> bool:
-        """Tells whether reading what was written since the last checkpoint would take long."""
+        """Tells whether the log after the last checkpoint is so long that a start would be slow."""
         log = self._store.log
         if not log.used:
-            return False  # it says where the next frame goes
+            return False  # a checkpoint contains the position of the next frame, which is not known yet
         since = 0 if self._store.checkpointed is None else self._store.checkpointed.segment
         written = 0
         for number, size in reversed(log.segments.sizes.items()):
@@ -289,13 +286,13 @@ class Maintenance:
         return written >= _CHECKPOINT
 
     def finish_running(self) -> None:
-        """Waits for upkeep that is under way, whose results nobody will take over."""
+        """Finishes upkeep that is under way, and drops its results."""
         running, self._running = self._running, None
         if running is not None:
             running.run()
 
     def stop(self) -> None:
-        """Waits for upkeep that is under way, and drops checkpoints that are not durable."""
+        """Finishes upkeep that is under way, and gives up checkpoints that are not durable."""
         self.finish_running()
         for begun in (self._snapshot, self._written):
             if begun is not None:

@@ -1,4 +1,4 @@
-"""Reads a journal without a server. The queues are those of the log, whatever directories the root has."""
+"""Reads a journal without a server. Its queues are those of the log, even without a directory."""
 
 from collections.abc import Iterator
 from types import TracebackType
@@ -17,7 +17,7 @@ _PAGE = 1000
 
 
 class OfflineJournal:
-    """Opens the log of a root and keeps servers from using it. Use it in a with statement."""
+    """Opens and locks the log of a root directory. Use it in a with statement."""
 
     def __init__(self, root: str, disk: Disk, clock: Clock) -> None:
         """JournalDamagedError; InUseError if a server uses the log; OSError."""
@@ -40,13 +40,11 @@ class OfflineJournal:
         self.close()
 
     def close(self) -> None:
-        """Closes the log."""
         self._keeper.close()
         self._watch.close()
 
     def messages(self, queue: LogQueue) -> Iterator[Stored]:
-        """Yields all messages of a queue, oldest first; those in a claim count as visible. DamagedRecordError,
-        OSError."""
+        """Yields all messages of a queue, oldest first; those in a claim as visible. DamagedRecordError, OSError."""
         after = -1
         store = self._keeper.open()
         while mids := queue.table.index.messages.after(after, _PAGE):

@@ -1,8 +1,7 @@
-"""Opens a log: reads every segment once, checks it, and applies its whole frames.
+"""Opens a log: reads and checks every segment, and applies its valid frames.
 
-A power loss may tear the frames that were being written: those at the end of the last segment that no later frame calls
-durable. They are cut off, and the log says so. Anything else that is missing or wrong is damage: the start is refused
-and nothing changes on disk.
+A power loss may leave torn frames at the end of the last segment, which no later frame calls durable: they are cut off,
+and that is logged. Any other fault is damage: the start is refused and nothing changes on disk.
 """
 
 from typing import NamedTuple, Protocol
@@ -18,19 +17,19 @@ from .scanning import Scan, open_segment
 
 
 class Applier(Protocol):
-    """Applies records in their order."""
+    """Applies records, in the order of the log."""
 
     oldest: int
     """The oldest segment that is needed, according to the records applied so far."""
     absent: tuple[Run, ...]
-    """Segments that are gone although older ones are needed, according to the same."""
+    """The segments removed although older ones are needed, according to the same records."""
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
 
 
 class Parser:
-    """Parses every record, like a start without a checkpoint, and applies nothing."""
+    """Parses every record, and applies none."""
 
     oldest = 0
     absent: tuple[Run, ...] = ()
@@ -46,9 +45,9 @@ class Parser:
 
 
 class Opened(NamedTuple):
-    """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: the
-    last segment's; sequence: the last frame's; absent: segments that are gone although older ones are needed; torn: the
-    last segment if its end is torn, else None."""
+    """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: of the
+    last segment; sequence: of the last frame; absent: segments removed although older ones are needed; torn: the last
+    segment if its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
@@ -59,8 +58,8 @@ class Opened(NamedTuple):
 
 
 class LeftoverError(Exception):
-    """Segments were read that were about to be removed when the server stopped, and others like them are gone, so what
-    was applied is wrong. needed: the segments to apply instead, oldest first."""
+    """Obsolete segments were applied, of which some are gone, so the result is wrong. needed: the segments to apply
+    instead, oldest first."""
 
     def __init__(self, needed: list[Scan]) -> None:
         super().__init__()
@@ -68,8 +67,7 @@ class LeftoverError(Exception):
 
 
 def find_segments(directory: str, disk: Disk) -> list[Scan]:
-    """Returns the segments that may be needed, oldest first. Reads their headers, and of the last one the first frame.
-    JournalDamagedError, OSError."""
+    """Opens the segments that may be needed, oldest first. JournalDamagedError, OSError."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
@@ -78,8 +76,8 @@ def find_segments(directory: str, disk: Disk) -> list[Scan]:
 
 
 def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Applies the segments' records from a position on, or all of them, and sets a torn tail aside.
-    JournalDamagedError, LeftoverError, OSError."""
+    """Applies the records from a position on (None: all), and cuts off a torn end. JournalDamagedError, LeftoverError,
+    OSError."""
     opened = read_log(directory, disk, scans, applier, begin)
     if opened.torn is not None:
         set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
@@ -87,7 +85,7 @@ def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
 
 
 def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Does the same as `open_log`, but changes nothing on disk."""
+    """Applies the records like `open_log`, but changes nothing on disk."""
     scans = [scan for scan in scans if not is_absent(applier.absent, scan.header.number)]
     if not scans:
         return Opened([], [], 0, 0)
@@ -121,7 +119,7 @@ def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
 
 
 def _apply(scan: Scan, following: Scan | None, applier: Applier, begin: Position | None) -> None:
-    """Applies the records of a segment. following: the next one that is there. JournalDamagedError."""
+    """Applies the records of a segment. following: the next present one. JournalDamagedError."""
     number = scan.header.number
     adjacent = following is not None and following.header.number == number + 1
     limit = following.header.first if following is not None and adjacent else None
@@ -139,7 +137,7 @@ def _apply(scan: Scan, following: Scan | None, applier: Applier, begin: Position
 
 
 def _check_end(scan: Scan, limit: int) -> None:
-    """Raises JournalDamagedError unless a segment has been read up to a frame, without it."""
+    """Raises JournalDamagedError unless a segment was read up to the frame before `limit`."""
     if scan.next < limit:
         lost = f"frames {scan.next} to {limit - 1} are not whole"
         raise damage(scan.path, f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}; {lost}")
@@ -165,7 +163,7 @@ def _needed_at_begin(directory: str, numbers: list[int]) -> list[Scan]:
 
 
 def _absent_at_begin(scan: Scan) -> tuple[Run, ...]:
-    """Reads from the first frame of a segment which ones were gone although older ones were needed."""
+    """Reads the removed segments from the ABSENT record in the first frame of a segment."""
     for _, bodies in scan.frames(BLOCK, scan.header.first, scan.header.first + 1):
         for body in bodies:
             if body[0] == Kind.ABSENT:

@@ -10,28 +10,23 @@ _MASK = (1 << _SHIFT) - 1
 
 
 def place_of(segment: int, start: int) -> int:
-    """Returns the place of the record at a byte of a segment."""
     return segment << _SHIFT | start
 
 
 def segment_of(place: int) -> int:
-    """Returns the number of the segment."""
     return place >> _SHIFT
 
 
 def start_of(place: int) -> int:
-    """Returns the byte in the segment."""
     return place & _MASK
 
 
 def segment_name(number: int) -> str:
-    """Returns the file name of a segment."""
     return f"{number:016d}.segment"
 
 
 class Position(NamedTuple):
-    """A position in the log. start: byte of the segment at which the next frame begins; sequence: the frame's
-    number."""
+    """A position in the log. start: byte of the segment where the next frame begins; sequence: that frame's number."""
 
     segment: int
     start: int

@@ -55,7 +55,6 @@ class Pushing:
         store.cache.put(places, payloads, size)
 
     def _push_each(self, drafts: Sequence[Draft], now: int) -> list[int]:
-        """Stores messages of which some have a delay or a key."""
         mids: list[int] = []
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
@@ -91,7 +90,7 @@ class Pushing:
             store.undo.append((self._keys.forget, key))
 
     def _add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Adds a message of which a record says so. visible: from when on, 0: at once."""
+        """Adds an appended message to the table. visible: when it becomes visible, 0: at once."""
         table = self._table
         self._store.undo.append((table.unpush, (mid,)))
         table.add(mid, place, size, visible)
@@ -105,9 +104,9 @@ class Pushing:
     # -- copying --------------------------------------------------------------------------------------------------
 
     def copy(self, mid: int, source: EngineQueue, shares: MessageTable | None) -> bool:
-        """Stores a message of another queue under its id, visible at once. shares: the other queue's table if it is in
-        the same log: then both queues share the payload. Returns False if the message is here already.
-        NoSuchMessageError, OtherMessageError, QueueFullError."""
+        """Stores a copy of another queue's message under the same id, visible at once. shares: the other queue's table
+        if both are in one log and share the payload. Returns False if this queue has the message. NoSuchMessageError,
+        OtherMessageError, QueueFullError."""
         table = self._table
         known = table.places.get(mid)
         if known is not None and shares is not None and shares.places.get(mid) == known:
@@ -126,7 +125,7 @@ class Pushing:
         return True
 
     def reserve_copies(self, count: int) -> None:
-        """Makes sure that so many copies of a message fit into one frame, so that a crash leaves all of them or none.
+        """Makes sure that so many shared copies fit into one frame, so that a crash leaves all of them or none.
         OSError."""
         if count:
             self._log.reserve(records.SMALL * count, push=True)

@@ -1,8 +1,8 @@
-"""A queue of the log. Every change of a queue is a record, and at once a change in memory; the store commits the
-record, or takes both back.
+"""A queue of the log. Each change appends a record and changes the memory at once; the store commits the record, or
+takes both back.
 
-Each operation has a module: `pushing`, `delivery`, `windows`, `deletion`, `claims`, `batches`. `table` holds the
-messages, `door` takes in what other programs put into the directory.
+Each group of operations has a module: `pushing`, `delivery`, `windows`, `deletion`, `claims`, `batches`. `table` holds
+the messages, `door` takes in files that other programs put into the directory.
 """
 
 from functools import partial
@@ -29,14 +29,14 @@ from .windows import Windows
 
 
 class LogQueue(QueueState):
-    """Puts the parts of a queue together. Not for several threads at once."""
+    """Puts the parts of a queue together. Use it in one thread at a time."""
 
     merges_pushes: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0917
         self, path: str, qid: str, options: Options, shared: Shared, store: Store, number: int, doors: Doors
     ) -> None:
-        """path: of its directory, empty: it has none; number: what it is called in the log."""
+        """path: of its directory, empty if it has none; number: the queue's in the log."""
         super().__init__(qid, number, options, shared, store)
         self.path = path
         self._shared = shared
@@ -51,8 +51,8 @@ class LogQueue(QueueState):
         table.bury = DeadLetters(table, store, clock, self._find_dead_letter_table, begin_move).bury
         retirement = Retirement(table, store, clock)
         table.remove_old = retirement.remove
-        # Callers reach each part without a method of this class in between, as these are called for every message.
-        self.push = pushing.push
+        # These are called for every message: no method of this class in between.
+        self.push, self.reserve_copies = pushing.push, pushing.reserve_copies
         self.take, self.take_first = delivery.take, delivery.take_first
         self.get, self.read, self.payload_of = delivery.get, delivery.read, delivery.payload_of
         self.release, self.extend = windows.release, windows.extend
@@ -65,23 +65,18 @@ class LogQueue(QueueState):
         self.is_closed = False
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """Stores the message of another queue; two queues of the log share the payload. Returns False if it is here
-        already. NoSuchMessageError, OtherMessageError, QueueFullError."""
+        """Stores a copy of another queue's message; queues of the log share its payload. Returns False if this queue
+        has the message. NoSuchMessageError, OtherMessageError, QueueFullError."""
         return self._pushing.copy(mid, source, source.table if isinstance(source, LogQueue) else None)
 
-    def reserve_copies(self, count: int) -> None:
-        """Makes sure that so many copies of a message fit into one frame: see `Pushing`. OSError."""
-        self._pushing.reserve_copies(count)
-
     def _find_dead_letter_table(self) -> MessageTable:
-        """Returns the messages of the dead-letter queue, which is made if there is none. StorageError, OSError."""
+        """Returns the table of the dead-letter queue, which is made if missing. StorageError, OSError."""
         return dead_letter_queue(self._shared.find_or_make, self.options, LogQueue).table
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> int:
-        """The number of visible messages."""
         return self.table.index.ready.count
 
     @property
@@ -106,36 +101,36 @@ class LogQueue(QueueState):
         return self.door is not None and self.door.in_place()
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Takes in a file that has been made or renamed in the directory (from Watch)."""
+        """Takes in a file that was made or renamed in the directory (called by Watch)."""
         if appeared and self.door is not None:
             self.door.appeared(name)
 
     def rescan(self) -> None:
-        """Takes in all files in the directory: reports were lost (from Watch)."""
+        """Takes in all files in the directory (called by Watch when reports were lost)."""
         if self.door is not None:
             self.door.list_again()
 
     def dismantle(self) -> None:
-        """Removes what is left of files that are messages already. OSError."""
+        """Removes files that are messages already. OSError."""
         if self.door is not None:
             self.door.clear()
 
     def vanished(self) -> None:
-        """Reports that the directory is gone (from Watch)."""
+        """Reports that the directory is gone (called by Watch)."""
         self._shared.vanished(self.qid)
 
     def commit(self) -> None:
         """Does nothing, as no message is in the directory."""
 
     def note_removed(self) -> None:
-        """Tells the lifecycle record that the queue has gone with all that it held."""
+        """Reports all messages as deleted to the lifecycle record, as the queue is removed."""
         lifecycle, index = self.table.lifecycle, self.table.index
         if lifecycle is not None:
             for mid in index.messages.after(-1, len(index)):
                 lifecycle.note("deleted", self.qid, mid, index.size(mid), None)
 
     def close(self) -> list[int]:
-        """Lets go of the directory. Returns an empty list, as no push is unfinished."""
+        """Stops watching the directory. Returns an empty list, as no push is unfinished."""
         self.is_closed = True
         if self.door is not None:
             self.door.close()

@@ -1,4 +1,4 @@
-"""Holds all that the log says of one queue: what a start restores, a checkpoint contains and compaction copies."""
+"""Holds the state of one queue that is in the log: a start restores it, and a checkpoint contains it."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,10 @@ from .table import MessageTable
 
 
 class QueueState:
-    """The messages, keys, claims and batches of one queue, and the files that were taken in."""
+    """The messages, keys, claims, batches and taken-in files of one queue."""
 
     def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
-        """number: what the queue is called in the log."""
+        """number: the queue's in the log."""
         self.qid = qid
         self.options = options
         self._store = store
@@ -27,7 +27,7 @@ class QueueState:
         self.claims = LogClaims(self.table, store, shared.clock)
         self.batches = LogBatches(self.table, store, shared.clock)
         self.taken: dict[int, int] = {}
-        """Tokens of files that are messages, and may be there still: where their records stand."""
+        """The places of TAKEN records, by token, whose files may still exist."""
 
     def __len__(self) -> int:
         return len(self.table.index)
@@ -39,27 +39,26 @@ class QueueState:
 
     @property
     def number(self) -> int:
-        """The number of the queue in the log."""
         return self.table.number
 
     def time(self, number: int) -> int:
-        """Returns when a message was pushed, from its id: microseconds since the Epoch."""
+        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch."""
         return self.table.time(number)
 
     def record(self) -> bytes:
-        """Returns the record that introduces the queue in a segment, before any other of the queue."""
+        """Returns the body of the QUEUE record, which comes before all other records of the queue in a segment."""
         return records.queue(self.number, self.last_mid, self.qid)
 
     def announce(self) -> None:
-        """Appends the record that introduces the queue. OSError."""
+        """Appends the QUEUE record. OSError."""
         body, log = self.record(), self._store.log
         last = log.number
         log.reserve(records.HEAD.size + len(body))
-        if log.number == last:  # else the new segment says so already
+        if log.number == last:  # else the new segment begins with it
             log.name(body)
 
     def reset(self) -> None:
-        """Forgets everything, to be read in another way."""
+        """Forgets everything, so that the log can be read again."""
         self.keys.clear()
         self.table.reset()
         self.taken.clear()
@@ -67,7 +66,7 @@ class QueueState:
         self.batches.producers.clear()
 
     def clear(self) -> None:
-        """Drops all messages and all else: the queue is gone."""
+        """Drops all state, as the queue is gone."""
         self.table.clear()
         self.batches.clear()
         self._store.leave(self.number)
@@ -85,26 +84,26 @@ class QueueState:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore_shared(self, record: records.Shared) -> None:
-        """Replays the record of a message that shares its payload with another queue's. A checkpoint may have the
-        message without knowing that it is shared: it is dropped while it counts on its own."""
+        """Replays a SHARED record. A checkpoint may contain the message as one that is not shared: it is dropped before
+        the queues are joined, so that its live bytes count once."""
         if record.mid in self.table.index.messages:
             self.table.drop(record.mid)
         self._store.join(record.source, self.number)
         self.table.restore(record.mid, record.place, record.size, (record.receives, record.visible, record.delayed))
 
     def restore_deletion(self, mid: int) -> None:
-        """Removes a message, if it is here."""
+        """Removes a message, if the queue has it."""
         if self.table.index.expiry(mid) == WITHHELD:
             self.claims.removed(mid)
         self.table.restore_deletion(mid)
 
     def carry_keys(self, segment: int, now: int) -> Iterator[None]:
-        """Appends again the keys that would be lost with a segment. Yields where a slice may end. OSError."""
+        """Copies the keys in a segment to the end of the log. Yields where a slice may end. OSError."""
         return self.keys.carry(self.number, segment, now)
 
     def carry(self, segment: int) -> Iterator[None]:
-        """Appends again what else but messages would be lost with the segments up to this one. These records may
-        concern every older segment, so only the oldest one can go with any. Yields where a slice may end. OSError."""
+        """Copies the records other than messages and keys in the segments up to this one, which must be the oldest, to
+        the end of the log: they may be about any older segment. Yields where a slice may end. OSError."""
         self.claims.carry(segment)
         self.batches.carry(segment)
         for token, place in list(self.taken.items()):

@@ -1,7 +1,6 @@
-"""Reads and checks payloads that are not in memory any more.
+"""Reads and checks payloads that are not in memory.
 
-A full segment is read in windows of 1 MiB, a few of which are kept, so that a consumer that takes a deep queue in order
-is served from large reads.
+Full segments are read in windows of 1 MiB, a few of which are cached: taking a deep queue in order costs few reads.
 """
 
 import errno
@@ -18,9 +17,9 @@ from .records import HEAD, payload_of
 
 WINDOW = 1 << 20
 _WINDOWS = 16
-"""The most windows that are kept: usually more than the queues that are read at a time."""
+"""The most cached windows: usually more than the queues that are read at a time."""
 _FILES = 64
-"""The most segments that are kept open."""
+"""The most open segments."""
 
 
 class DamagedRecordError(StorageError):
@@ -44,11 +43,11 @@ class Reader:
         except struct.error:
             payload = None
         if payload is None:
-            raise self._damaged(place, "it is no message")
+            raise self._damaged(place, "it is not a message")
         return bytes(payload)
 
     def body(self, place: int) -> memoryview:
-        """Returns the body of the record at a place, and checks it. DamagedRecordError, OSError."""
+        """Returns the body of the record at a place, checked. DamagedRecordError, OSError."""
         try:
             return self._body(place)
         except OSError as error:
@@ -73,12 +72,11 @@ class Reader:
         path = self._segments.path_of(segment_of(place))
         return DamagedRecordError(
             f"{path}: the record at byte {start_of(place)} is damaged: {why}. Stop the server; "
-            "'queue-journal.py check' says what else is damaged, 'queue-journal.py repair' keeps what can be read"
+            "'queue-journal.py check' lists all damage, 'queue-journal.py repair' keeps what can be read"
         )
 
     def _read(self, segment: int, start: int, length: int) -> memoryview:
-        """Reads at most that many bytes."""
-        # The last segment grows: a window would miss new records.
+        # The last segment grows: a cached window would miss new records.
         if segment == self._segments.newest or length > WINDOW:
             return memoryview(self._disk.pread(self._file(segment), length, start))
         try:
@@ -115,14 +113,12 @@ class Reader:
         return fd
 
     def forget(self, segment: int) -> None:
-        """Drops the file and the windows of a removed segment."""
         if (fd := self._files.pop(segment, None)) is not None:
             self._disk.close(fd)
         for key in [key for key in self._windows if segment_of(key) == segment]:
             del self._windows[key]
 
     def close(self) -> None:
-        """Closes the files."""
         for fd in self._files.values():
             self._disk.close(fd)
         self._files.clear()

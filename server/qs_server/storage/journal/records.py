@@ -1,31 +1,31 @@
-"""The records of a journal, as bytes and back. Pure: no files in here.
+"""Packs and parses the records of a journal. Reads and writes no files.
 
-A record is its body's length and checksum (both 32 bits, little endian) and the body, whose first byte is the kind. The
-checksum (CRC-32) begins with a number that the segment and the record's place in it give, so that a record never counts
-in a place where it was not written, and can be checked without reading anything else. Each record says what is true
-after it, not what was done: replaying one twice is the same as once.
+A record is the length and checksum of its body (both 32 bits, little endian), and the body, whose first byte is the
+kind. The checksum (CRC-32) starts from a number made of the segment's salt and the record's byte in the segment, so
+that a record is valid only where it was written. A record states the result of a change, so that replaying it twice
+does no harm.
 
 | kind | fields after it |
 |---|---|
-| QUEUE | queue number, last id given (-1: none), name in UTF-8: what the number means from here on |
+| QUEUE | queue number, last id given (-1: none), name in UTF-8: the queue that the number means from here on |
 | PUSH | queue number, id, visible from (0: at once), key (16 bytes; zeros: none), time of the push, payload |
 | STATE | queue number, id, receives, visible from, 1 if that is a delay |
 | DELETE | queue number, id |
 | REMOVE | queue number: the queue is gone, with everything before this |
 | KEY | queue number, id, key, time of the push: a key whose PUSH is in a segment that is removed |
-| CHECKPOINT | number of the oldest segment that is needed: nothing before it is |
+| CHECKPOINT | number of the oldest segment that is needed |
 | MOVED | queue number, id, receives, visible from, 1 if that is a delay, payload: a message from an older segment |
-| SHARED | as MOVED, but for the payload: place of the record that has it, its size, number of a queue that has it too |
-| CLAIM | queue number, claim, time, bytes of payload, consumer, ids: these messages are the claim's |
-| ACKED | queue number, claim, consumer, ids: all claims up to that one are over, and these messages of theirs gone |
-| UNCLAIMED | queue number, claim, consumer, ids: that claim is over, and these messages of it are visible |
-| STAGED | queue number, batch, part, attempt, position, producer, payload: a message that nobody sees yet |
-| PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
+| SHARED | as MOVED, but instead of the payload: place and size of another record's payload, number of its queue |
+| CLAIM | queue number, claim, time, bytes of payload, consumer, ids: the messages of the claim |
+| ACKED | queue number, claim, consumer, ids: all claims up to this one are over, and these messages of them deleted |
+| UNCLAIMED | queue number, claim, consumer, ids: the claim is over, and these messages of it are visible |
+| STAGED | queue number, batch, part, attempt, position, producer, payload: a message of a batch not yet published |
+| PUBLISHED | queue number, batch, first id, producer, (part, attempt, count)...: staged messages that are visible now |
 | TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
-| UNLINKED | queue number, token: there are no such files any more |
-| TRANSFER | queue number, id, queue number and id that are gone instead, state as in MOVED, origin, payload |
-| RETIRED | queue number, ids: these messages are gone, as they were too old |
-| ABSENT | (first, last, number of the first frame) each: segments that are gone although older ones are needed |
+| UNLINKED | queue number, token: these files are removed |
+| TRANSFER | queue number, id, source queue number and id (gone there), state as in MOVED, origin, payload |
+| RETIRED | queue number, ids: these messages were removed because of their age |
+| ABSENT | (first, last, number of the first frame)...: segments removed although older ones are needed |
 
 A place is a segment's number and a byte in it, 32 bits each.
 """
@@ -91,7 +91,7 @@ SMALL = HEAD.size + max(_STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, 
 
 
 class BadRecordError(Exception):
-    """These bytes are no record. The text says why."""
+    """The bytes are not a valid record. The text says why."""
 
 
 class Queue(NamedTuple):
@@ -101,7 +101,7 @@ class Queue(NamedTuple):
 
 
 class Push(NamedTuple):
-    """key: None when it has none; at: the time of the push."""
+    """key: None without one; at: the time of the push."""
 
     number: int
     mid: int
@@ -149,7 +149,7 @@ class Moved(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """place, size: of the record with the payload, and of that; source: number of a queue that has the message too."""
+    """place: of the record with the payload; size: of the payload; source: the number of a queue with the message."""
 
     number: int
     mid: int
@@ -162,7 +162,7 @@ class Shared(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """token: in the names of the files that were taken in; see `intake`."""
+    """token: in the names of the files that became messages; see `intake`."""
 
     number: int
     token: int
@@ -191,66 +191,58 @@ BROAD = frozenset(
         Kind.UNLINKED,
     )
 )
-"""The kinds that may concern any older segment: see `links`."""
+"""The kinds that may be about messages in any older segment: see `links`."""
+
+
+# Each packs the body of a record, without the payload.
 
 
 def queue(number: int, last_mid: int, qid: str) -> bytes:
-    """Packs the body of a QUEUE record."""
     return _QUEUE.pack(Kind.QUEUE, number, last_mid) + qid.encode()
 
 
 def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> bytes:
-    """Packs the body of a PUSH record, which its payload follows."""
     return _PUSH.pack(2, number, mid, visible, key or NO_KEY, at)
 
 
 def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
-    """Packs the bodies of PUSH records for messages that are visible at once and have no key."""
+    """Packs PUSH records of messages that are visible at once and have no key."""
     return list(map(_PUSH.pack, repeat(2), repeat(number), mids, repeat(0), repeat(NO_KEY), repeat(at)))
 
 
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    """Packs the body of a STATE record."""
     return _STATE.pack(4, number, mid, receives, visible, delayed)
 
 
 def delete(number: int, mid: int) -> bytes:
-    """Packs the body of a DELETE record."""
     return _DELETE.pack(5, number, mid)
 
 
 def remove(number: int) -> bytes:
-    """Packs the body of a REMOVE record."""
     return _REMOVE.pack(Kind.REMOVE, number)
 
 
 def key_of(number: int, mid: int, key: bytes, at: int) -> bytes:
-    """Packs the body of a KEY record."""
     return _KEY.pack(Kind.KEY, number, mid, key, at)
 
 
 def checkpoint(oldest: int) -> bytes:
-    """Packs the body of a CHECKPOINT record."""
     return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
 
 
 def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    """Packs the body of a MOVED record, which its payload follows."""
     return _MOVED.pack(Kind.MOVED, number, mid, receives, visible, delayed)
 
 
 def shared(record: Shared) -> bytes:
-    """Packs the body of a SHARED record."""
     return _SHARED.pack(Kind.SHARED, *record)
 
 
 def taken(number: int, token: int) -> bytes:
-    """Packs the body of a TAKEN record."""
     return _TOKEN.pack(Kind.TAKEN, number, token)
 
 
 def unlinked(number: int, token: int) -> bytes:
-    """Packs the body of an UNLINKED record."""
     return _TOKEN.pack(Kind.UNLINKED, number, token)
 
 
@@ -267,8 +259,8 @@ def payload_of(body: memoryview) -> memoryview | None:
 
 
 def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
-    """Yields the bodies of the records that fill these bytes, each checked. seed: of the segment; start: where in its
-    file the bytes stand. BadRecordError."""
+    """Yields the bodies of the records in these bytes, each checked. seed: of the segment; start: byte of the segment
+    at which `data` begins. BadRecordError."""
     at = 0
     while at < len(data):
         if len(data) - at < HEAD.size:
@@ -276,7 +268,7 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
         length, checksum = HEAD.unpack_from(data, at)
         body = data[at + HEAD.size : at + HEAD.size + length]
         if not length or len(body) != length:
-            raise BadRecordError(f"the record at byte {at} is said to have {length} bytes")
+            raise BadRecordError(f"the record at byte {at} claims to have {length} bytes")
         if crc32(body, seed ^ (start + at)) != checksum:
             raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
         yield body
@@ -284,7 +276,7 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
 
 
 whose = _DELETE.unpack_from
-"""Reads the kind, the number of the queue and, unless it is STAGED, the id of a record with a payload from its body.
+"""Reads (kind, queue number, id) from the body of a record with a payload; for STAGED the id means nothing.
 struct.error."""
 
 
@@ -298,7 +290,7 @@ def body_at(data: memoryview, seed: int, at: int) -> memoryview:
 
 
 class Identity(NamedTuple):
-    """Whose a record with a payload is. mid: None for a STAGED, which has no id yet."""
+    """The queue number and id of a message's record. mid: None for a STAGED, which has no id yet."""
 
     number: int
     mid: int | None
@@ -311,8 +303,8 @@ def identify(body: memoryview) -> Identity:
 
 
 def plain_push(body: memoryview) -> tuple[int, int, int] | None:
-    """Returns queue number, id and size of a message that was pushed without a delay or a key; None for any other
-    record. BadRecordError."""
+    """Returns (queue number, id, bytes of payload) of a PUSH without delay and key, None for any other record.
+    BadRecordError."""
     if body[0] != 2:
         return None
     try:
@@ -335,12 +327,11 @@ def parse_one(body: memoryview) -> Record:
 
 
 def parse(bodies: Iterable[memoryview]) -> Iterator[Record]:
-    """Parses the bodies of records. BadRecordError."""
     return map(parse_one, bodies)
 
 
 def pack(record: Record) -> bytes:
-    """Packs the body of a record and its payload."""
+    """Packs the body of a record, with its payload."""
     match record:
         case Push(number, mid, visible, payload, key, at):
             return push(number, mid, visible, key, at) + payload

@@ -1,6 +1,6 @@
-"""Lists the segments of a journal, and makes the checks with which `opening.py` refuses a damaged one.
+"""Lists the segments of a journal, and has the checks with which `opening.py` refuses a damaged one.
 
-`damage.py` finds what can be read of a damaged journal, and `repair.py` keeps it.
+`damage.py` finds the readable records of a damaged journal, and `repair.py` keeps them.
 """
 
 import logging
@@ -19,7 +19,7 @@ _SEGMENT = re.compile(r"([0-9]{16})\.segment")
 
 
 class JournalDamagedError(StorageError):
-    """The journal is not as it was written. The text says what is damaged and what to do; `what` only the former."""
+    """The journal is damaged. The text says where and what to do; `what` says only where."""
 
     def __init__(self, directory: str, what: str) -> None:
         root = shlex.quote(os.path.dirname(directory))
@@ -44,7 +44,8 @@ def map_file(path: str) -> memoryview:
 
 
 def check_last(directory: str, last: int, begun: int) -> None:
-    """Raises JournalDamagedError unless the last segment present is the one begun last. begun: see `read_last`."""
+    """Raises JournalDamagedError if the last segment is missing or foreign. last: the greatest number present; begun:
+    see `read_last`."""
     if last < begun:
         raise damage(f"{directory}/{segment_name(begun)}", "it is missing")
     if last > begun + 1:
@@ -53,8 +54,8 @@ def check_last(directory: str, last: int, begun: int) -> None:
 
 
 def check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
-    """Raises JournalDamagedError unless a power loss may have torn the last segment there. following: the number of
-    the frame after its last whole one."""
+    """Raises JournalDamagedError unless a power loss may have torn the last segment at the gap. following: the number
+    of the frame after its last valid one."""
     if following == header.first:  # the first frame was durable before the file got its name
         raise damage(path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
     if gap.later is not None and gap.later.synced >= following:
@@ -68,9 +69,8 @@ def damage(path: str, what: str) -> JournalDamagedError:
 
 
 def set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
-    """Copies the torn tail of a segment, without the zeros at its end, to a file for an operator to look at, and logs
-    it. Nothing in the tail counts as durable. On a full disk it logs that there is no copy. OSError: the copy could not
-    be made for another reason."""
+    """Copies the torn end of a segment to a file for the operator, and logs that. On a full disk, only logs.
+    OSError."""
     directory, name = os.path.split(path)
     rest = bytes(data[gap.start :]).rstrip(b"\0")
     kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"

@@ -1,4 +1,4 @@
-"""Moves the dead letters of one queue to other queues of the log: all that are asked for at once, or none."""
+"""Moves dead letters of one queue to other queues of the log."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from .table import MessageTable
 _logger = logging.getLogger(__name__)
 _AT_ONCE = 1000
 _BYTES = 8 << 20
-"""Bytes of records that are moved at once, but for the first message."""
+"""The most bytes of records that one call moves, except for a larger first message."""
 
 
 class Redrive:
@@ -36,16 +36,16 @@ class Redrive:
         self._begin_move = begin_move
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """Returns dead letters that are in no claim, oldest first, at most count, each with the queue from which it
-        came. mids: only these; empty: all."""
+        """Returns (id, queue it came from) of dead letters that are in no claim, oldest first, at most count. mids: the
+        ids to consider, empty for all."""
         table = self._table
         chosen = (mid for mid in (sorted(set(mids)) if mids else self._all()) if mid in table.origins)
         free = (mid for mid in chosen if table.index.expiry(mid) != WITHHELD)
         return [(mid, table.origins[mid].qid) for mid in islice(free, count)]
 
     def _all(self) -> Iterator[int]:
-        """Yields at least all dead letters, oldest first. A call that wants some of a million does not sort them all:
-        nearly all messages of such a queue are dead letters."""
+        """Yields the ids of all dead letters, oldest first, and perhaps of other messages. Does not sort a million to
+        find some."""
         origins, messages = self._table.origins, self._table.index.messages
         if len(origins) <= _AT_ONCE:
             yield from sorted(origins)
@@ -56,9 +56,9 @@ class Redrive:
             after = block[-1]
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
-        """Moves dead letters, each to the end of a queue, visible and never received. Returns (id, new id) of those
-        that were moved: the first ones, as many as fit into one write, without damaged ones. QueueFullError,
-        UnsupportedError for a queue of another storage."""
+        """Moves dead letters, each to the end of a queue, visible and never received: as many as fit into one write,
+        without damaged ones. Returns (id, new id) of each. QueueFullError; UnsupportedError for a queue of another
+        storage."""
         moves: list[tuple[int, MessageTable, Moving]] = []
         size = 0
         for mid, queue in letters:

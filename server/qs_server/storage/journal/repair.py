@@ -1,18 +1,18 @@
-"""Repairs a damaged journal so that a server starts with it: keeps what can be read, and sets the old files aside.
+"""Repairs a damaged journal so that a server starts with it: keeps all readable records, and sets the old files aside.
 
-Every record with a valid checksum is kept, also from a damaged frame, as each record is true by itself. A message whose
-DELETE is lost comes back, and only a part of a pushed list may remain: better twice or in part than not at all.
+Every record with a valid checksum is kept, even from a damaged frame, as each is true by itself. A message whose DELETE
+is lost comes back, and only a part of a pushed list may remain: better twice or in part than not at all.
 
 A crash between any two steps loses nothing, and the command can be run again:
 
-1. A directory `damaged-TIME` gets a link to every segment, and the messages whose queue is unknown; it is synced, then
-   named.
-2. All kept records are written to one new segment, which declares all others obsolete. It is synced, then named: from
-   then on it is the journal, until then the old segments are.
-3. The names of the old segments and of the checkpoint are removed.
+1. A directory `damaged-TIME` gets a link to every segment, and the messages whose queue is unknown. It gets its name
+   once it is synced.
+2. All kept records are written to one new segment, which makes all others obsolete. It gets its name once it is synced:
+   from then on it is the journal, until then the old segments are.
+3. The old segments and the checkpoint are unlinked.
 
-The records' places change: a message that shares its payload gets the new place, or a payload of its own. The queues'
-directories are not touched: the next start replays the new segment like any other.
+The places of records change: a message that shares a payload gets the new place, or a payload of its own. The queues'
+directories are not touched.
 """
 
 import os
@@ -40,9 +40,9 @@ _UNFINISHED = ".tmp"
 
 
 class Repaired(NamedTuple):
-    """The result of a repair. found: the journal as it was; aside: path of the directory that has the old files;
-    segment: path of the new one; kept: number of its messages by queue; records: number of its records; unplaced:
-    number of messages whose queue's name is lost, which are files in `aside`."""
+    """The result of a repair. found: the journal before; aside: the directory with the old files; segment: the new
+    segment's path; kept: number of its messages by queue; records: number of its records; unplaced: number of messages
+    whose queue's name is lost, which are files in `aside`."""
 
     found: Examined
     aside: str
@@ -53,13 +53,13 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, disk: Disk) -> Repaired | None:
-    """Repairs the journal in a directory. Returns None if no segment needs repair; a damaged checkpoint is removed.
+    """Repairs the journal in a directory. Returns None if no segment needs repair; removes a damaged checkpoint.
     InUseError while a server uses the journal. OSError: no record is lost, and repair can be called again."""
     lock = take_lock(directory, disk)
     try:
         for name in disk.directories_in(directory):
             if name.startswith(_ASIDE) and name.endswith(_UNFINISHED):
-                shutil.rmtree(f"{directory}/{name}")  # links that an interrupted run has made
+                shutil.rmtree(f"{directory}/{name}")  # of an interrupted run
         found = examine(directory, disk)
         if found.refusal is not None:
             return _repair(directory, found, lock, disk)
@@ -75,7 +75,7 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
     aside = _set_aside(directory, unplaced, disk)
     for part in found.parts:
         if part.foreign:
-            disk.unlink(part.path)  # before naming the new segment, whose number has to be the greatest
+            disk.unlink(part.path)  # the new segment's number has to be the greatest
     number = found.last + 1
     new = f"{directory}/next"
     kept, count = _write_segment(new, number, found, disk)
@@ -98,18 +98,18 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
 
 
 def _unplaced(found: Examined) -> dict[tuple[int, int], bytes]:
-    """Returns the payloads of messages whose queue's name is lost, by the queue's number and the message id."""
+    """Returns the payloads of messages whose queue's name is lost, by (queue number, id)."""
     payloads: dict[tuple[int, int], bytes] = {}
     for placed in found.placed():
         record = placed.record
         if placed.qid is None and isinstance(record, (records.Push, records.Moved, Transfer)):
-            payloads.setdefault((placed.number, record.mid), record.payload)  # it may be there again, copied
+            payloads.setdefault((placed.number, record.mid), record.payload)  # compaction may have copied it
     return payloads
 
 
 def _set_aside(directory: str, unplaced: dict[tuple[int, int], bytes], disk: Disk) -> str:
-    """Links every segment file into a new directory and writes the unplaced messages there, durably. Returns the path
-    of the directory."""
+    """Links every segment file into a new directory and writes the unplaced messages there, durably. Returns its
+    path."""
     aside = f"{directory}/{_ASIDE}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     while os.path.lexists(aside):
         aside += "-"
@@ -138,8 +138,7 @@ def _link(path: str, new: str, disk: Disk) -> None:
 
 
 def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple[Counter[str], int]:
-    """Writes everything that can be read to one segment, durably. Returns the number of messages by queue, and the
-    number of records."""
+    """Writes all readable records to one segment, durably. Returns (number of messages by queue, number of records)."""
     first = max((piece.sequence for part in found.parts for piece in part.pieces), default=0) + 1
     salt = new_salt(b"")
     segment = _NewSegment(number)
@@ -172,7 +171,7 @@ def _frames(found: Examined) -> Iterator[list[Placed]]:
 
 
 class _NewSegment:
-    """Adapts records to the new segment, and remembers what the segment has so far."""
+    """Adapts records to the new segment, and keeps account of its contents."""
 
     def __init__(self, segment: int) -> None:
         self.messages: set[tuple[str, int]] = set()
@@ -182,7 +181,7 @@ class _NewSegment:
         self._unplaced: dict[int, bytes] = {}  # by place: payloads of queues whose names are lost
 
     def bodies(self, found: Examined, frame: list[Placed], start: int) -> list[bytes]:
-        """Returns the bodies for the new segment of a frame's records. start: byte of the first record."""
+        """Returns the bodies of a frame's records in the new segment. start: byte of the first record there."""
         bodies: list[bytes] = []
         for placed in frame:
             if placed.qid is None:
@@ -203,7 +202,7 @@ class _NewSegment:
         return bodies
 
     def _adapted(self, found: Examined, placed: Placed) -> records.OfQueue | None:
-        """Returns the record with the queue's number and places in the new segment; None if its payload is lost."""
+        """Returns the record with the numbers and places of the new segment; None if its payload is lost."""
         record = placed.record._replace(number=placed.number)
         if isinstance(record, Transfer) and record.source:
             return record._replace(source=found.number_of(placed.part, record.source))

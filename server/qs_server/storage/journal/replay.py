@@ -1,6 +1,6 @@
-"""Applies the records of a log to its queues, in the order in which they were written.
+"""Applies the records of a log to its queues, in the order of the log.
 
-Every record is idempotent, as a checkpoint may already cover some of the records that follow it.
+A record can be applied twice without harm, as a checkpoint may contain some of the records after it.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Replay(Generic[Q]):
     """Makes the queues that records name, and applies records to them."""
 
     def __init__(self, make: Callable[[str, int], Q], links: Links) -> None:
-        """make: makes a queue from its name and its number; links: gets what the segments say of older ones."""
+        """make: makes a queue from its name and its number; links: filled with the links between segments."""
         self.make = make
         self._links = links
         self.queues: dict[int, Q] = {}
@@ -36,7 +36,7 @@ class Replay(Generic[Q]):
         self.oldest = 0
         """The oldest segment that is needed, according to the records applied so far."""
         self.absent: tuple[Run, ...] = ()
-        """Segments that are gone although older ones are needed, according to the same."""
+        """The segments removed although older ones are needed, according to the same records."""
         self._run = _Run()
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
@@ -101,7 +101,7 @@ class Replay(Generic[Q]):
             _apply_to(queue, place, record)
 
     def _transfer(self, place: int, record: Transfer) -> None:
-        """Removes the one message and adds the other. A checkpoint may know of either alone."""
+        """Removes the source message and adds the new one. A checkpoint may contain only one of the two changes."""
         source, queue = self.queues.get(record.source), self.queues.get(record.number)
         if source is not None and source.table.is_news(record.replaced, place):
             source.restore_deletion(record.replaced)
@@ -172,7 +172,7 @@ def _apply_to(queue: QueueState, place: int, record: Record) -> None:
 
 
 def _retire(queue: QueueState, place: int, record: Retired) -> None:
-    """Removes messages, except for those of which a checkpoint knows better."""
+    """Removes messages, except those of which the checkpoint is newer."""
     for mid in record.mids:
         if queue.table.is_news(mid, place):
             queue.restore_deletion(mid)

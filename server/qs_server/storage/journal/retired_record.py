@@ -1,4 +1,4 @@
-"""The record of messages that were removed because of their age: `records.py` has all others."""
+"""The record of messages that were removed because of their age. `records.py` lists all records."""
 
 import struct
 from array import array
@@ -9,7 +9,7 @@ _RETIRED = struct.Struct("<BI")
 
 
 class Retired(NamedTuple):
-    """Records that these messages are gone. number: of their queue; mids: their ids, increasing."""
+    """Records that messages were removed because of their age. number: their queue's; mids: increasing."""
 
     number: int
     mids: Sequence[int]

@@ -1,4 +1,4 @@
-"""Removes messages that are older than the retention of their queue: many with one record of the log."""
+"""Removes messages that are older than the retention of their queue, many with one record."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ class Retirement:
         self._clock = clock
 
     def retire(self, count: int) -> int:
-        """Removes messages that are too old and visible or delayed, oldest first, at most count. Returns how many."""
+        """Removes visible and delayed messages that are too old, oldest first, at most count. Returns how many."""
         upto = self._table.too_old_upto(self._clock())
         mids = self._table.index.old(upto, count) if upto >= 0 else []
         if mids:
@@ -28,7 +28,7 @@ class Retirement:
         return len(mids)
 
     def remove(self, mids: Sequence[int], peer: str | None) -> None:
-        """Removes messages that are in no claim, whatever their age. mids: increasing; peer: see Lifecycle."""
+        """Removes messages that are in no claim. mids: increasing; peer: see Lifecycle."""
         table = self._table
         body = Retired(table.number, mids).body()
         self._store.log.reserve(records.HEAD.size + len(body))

@@ -1,7 +1,7 @@
-"""Reads a damaged segment: the whole frames around the damage, and the single records within it.
+"""Reads a damaged segment: the valid frames around the damage, and the single valid records within it.
 
-Each record's checksum is seeded with the segment's salt and the record's place, so a whole record is recognized
-whatever is lost around it. The salt can be computed from any frame's head, so a lost header costs no records.
+A record's checksum depends on the segment's salt and the record's place: a valid record is recognized without anything
+around it. Any frame's head gives the salt, so a lost header costs no records.
 """
 
 import re
@@ -32,10 +32,10 @@ from .retired_record import Retired
 from .transfer_record import Transfer
 
 _BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x%02x])" % max(Kind))
-"""Matches where a record may begin, judged by the last byte of its length and by its kind."""
+"""Matches where a record may begin, to judge by the last byte of its length and by its kind."""
 
 _NUMBER, _ID, _TIME = 4, 12, 20
-"""Offsets in a body of the last bytes of the queue number, the message id and the time after the id."""
+"""Offsets in a body: of the last byte of the queue number, of the message id, and of the time after the id."""
 _LEAST = {
     kind: len(records.pack(record))
     for kind, record in (
@@ -78,13 +78,12 @@ _OPEN = frozenset(
 )
 """The kinds whose bodies may be longer than the minimum."""
 _OF_SEGMENTS = frozenset((Kind.CHECKPOINT, Kind.ABSENT))
-"""The kinds that say nothing of a queue."""
+"""The kinds without a queue number."""
 
 
 class Piece(NamedTuple):
-    """The readable part of one frame. start: byte in the file; placed_bodies: (byte in the file, body) of each whole
-    record; lost: number of records that cannot be read, None if unknown; synced: the last frame that the head calls
-    durable, None if the head is lost."""
+    """The readable part of a frame. start: byte in the file; placed_bodies: (byte in the file, body) of each valid
+    record; lost: number of other records, None if unknown; synced: see `Frame`, None if the head is lost."""
 
     sequence: int
     start: int
@@ -94,31 +93,28 @@ class Piece(NamedTuple):
 
     @property
     def bodies(self) -> list[memoryview]:
-        """The bodies of the whole records."""
         return [body for _, body in self.placed_bodies]
 
     @property
     def whole(self) -> bool:
-        """True if no record is lost."""
         return self.lost == 0
 
     @property
     def size(self) -> int:
-        """Bytes of the whole records, with their heads."""
+        """Bytes of the valid records, with their heads."""
         return sum(HEAD.size + len(body) for body in self.bodies)
 
     def records(self) -> Iterator[Record]:
-        """Parses the whole records."""
         return parse(self.bodies)
 
     def placed(self) -> Iterator[tuple[int, Record]]:
-        """Parses the whole records, each with its byte in the file."""
+        """Yields (byte in the file, record) for the valid records."""
         return ((start, parse_one(body)) for start, body in self.placed_bodies)
 
 
 class Hole(NamedTuple):
-    """A range of bytes that holds no whole frame. first: number of the first frame expected there; next: number of the
-    first whole frame behind it, None if there is none; pieces: the frames that can be read in part."""
+    """A range of bytes without a valid frame. first: number of the first frame expected there; next: number of the
+    valid frame after it, if there is one; pieces: the frames that can be read in part."""
 
     start: int
     end: int
@@ -129,7 +125,7 @@ class Hole(NamedTuple):
 
 
 def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Piece | Hole]:
-    """Reads everything behind the header. first: number of the first frame, None: take it from the frame there."""
+    """Reads everything after the header. first: number of the first frame, None to take it from the frame's head."""
     at, expected = BLOCK, first
     while at + FRAME_HEAD <= len(data):
         frame = frame_at(data, at, salt)
@@ -187,8 +183,8 @@ def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame 
 
 
 def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: int | None) -> Iterator[Piece]:
-    """Finds single records in bytes that are not whole frames, up to the end of the data. sequence, limit: bounds of
-    the frame numbers, the limit excluded; None: there is no limit."""
+    """Finds single records in bytes without valid frames. sequence, limit: the range of frame numbers, without the
+    limit."""
     while at + FRAME_HEAD < len(data) and (limit is None or sequence < limit):
         frame = frame_at(data, at, salt)
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
@@ -213,7 +209,7 @@ def _next_head(data: memoryview, at: int, salt: bytes) -> int:
 
 
 def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Yields (byte of the record, body) for each whole record."""
+    """Yields (byte of the record, body) for each valid record."""
     begin = seed(salt)
     while at + HEAD.size < len(data):
         body = _body_at(data, at, begin)
@@ -240,7 +236,7 @@ def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
 
 
 def _is_plausible(body: memoryview) -> bool:
-    """Tells whether a body may be a record. Spares computing the checksum at most places."""
+    """Tells whether a body may be a record, which saves computing most checksums."""
     least = _LEAST.get(body[0]) if body else None  # type: ignore[call-overload] # a number is looked up as its kind
     if least is None or len(body) < least or (len(body) > least and body[0] not in _OPEN):
         return False
@@ -260,7 +256,7 @@ def find_salt(data: memoryview) -> bytes:
         fields, checksum = data[at : at + FRAME_HEAD - 4], struct.unpack_from("<I", data, at + FRAME_HEAD - 4)[0]
         salt = _bytes_with_crc(_crc_seed(fields, checksum))
         frame = frame_at(data, at, salt)
-        # The salt fits the head by construction. A record whose checksum it fits too proves it.
+        # By construction the salt fits the head. It is proven if it fits the checksum of a record too.
         if frame is not None and count_of(data, frame):
             bodies = _loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, salt)
             if next(bodies, None) is not None:

@@ -1,4 +1,4 @@
-"""Reads a segment frame by frame, and checks every byte of its header and its frames."""
+"""Reads a segment frame by frame, and checks its header and its frames."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,10 @@ from .frames import (
     Frame,
     Gap,
     Header,
-    bodies_of,
-    count_of,
     frame_at,
     gap_at,
     read_header,
+    read_records,
 )
 from .places import segment_name
 from .records import BadRecordError
@@ -21,7 +20,7 @@ from .recovery import map_file
 
 
 class Scan:
-    """Reads the whole frames of one segment, and then tells why there are no more."""
+    """Reads the valid frames of one segment, and then tells why the next one is not valid."""
 
     def __init__(self, path: str, data: memoryview) -> None:
         """Reads the header. path: the file that the data is from. DamagedError if the header is damaged."""
@@ -31,11 +30,11 @@ class Scan:
         self.next = self.header.first
         """The number of the frame after the last one read."""
         self.gap = Gap(BLOCK, None, None)
-        """Where the frames end and why, once `frames` is exhausted."""
+        """Tells where and why the frames end, once `frames` is exhausted."""
 
     def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
-        """Yields (byte of the first record, bodies) for each frame. start, first: byte and number of the first frame;
-        limit: number of the frame to stop at, None: read all."""
+        """Yields (byte of the first record, bodies of the records) for each frame. start, first: byte and number of the
+        first frame; limit: number of the frame to stop before, None for all."""
         for frame in self.heads(start, first, limit):
             bodies = self._read(frame)
             if isinstance(bodies, str):
@@ -44,7 +43,7 @@ class Scan:
             yield frame.start + FRAME_HEAD, bodies
 
     def heads(self, start: int, first: int, limit: int | None) -> Iterator[Frame]:
-        """Yields each frame without looking at its records. start, first, limit: see `frames`."""
+        """Yields each frame without checking its records. start, first, limit: see `frames`."""
         data, header, at = self.data, self.header, start
         self.next = first
         while at + BLOCK <= len(data) and self.next != limit:
@@ -59,26 +58,23 @@ class Scan:
         self.gap = Gap(at, None, None)
 
     def _misplaced(self, frame: Frame) -> str | None:
-        """Returns why a frame cannot stand where it does, None if it can."""
+        """Returns why a frame is not valid where it is, None if it is."""
         if frame.sequence != self.next:
             return f"frame {frame.sequence} stands where {self.next} should"
         if frame.start + FRAME_HEAD + frame.length > len(self.data):
-            return f"frame {frame.sequence} is said to reach beyond the end"
+            return f"frame {frame.sequence} claims to reach beyond the end"
         return None
 
     def _read(self, frame: Frame) -> list[memoryview] | str:
-        """Returns the bodies of the records of a frame, or a text that says what is wrong with the frame."""
+        """Returns the bodies of a frame's records, or the frame's fault as a text."""
         try:
-            bodies = list(bodies_of(self.data, frame, self.header.salt))
+            return read_records(self.data, frame, self.header.salt)
         except BadRecordError as error:
             return f"frame {frame.sequence}: {error}"
-        if len(bodies) != (count := count_of(self.data, frame)):
-            return f"frame {frame.sequence} holds {len(bodies)} records and should hold {count}"
-        return bodies
 
 
 def open_segment(directory: str, number: int) -> Scan:
-    """Opens the segment with this number. DamagedError if its header is damaged, OSError."""
+    """Opens the segment with this number. DamagedError if its header is damaged; OSError."""
     path = f"{directory}/{segment_name(number)}"
     scan = Scan(path, map_file(path))
     if scan.header.number != number:

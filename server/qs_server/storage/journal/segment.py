@@ -1,7 +1,7 @@
-"""One segment that is being written: made with its full size, then frame after frame, each durable by one write.
+"""Writes one segment, frame by frame, into a file of its full size.
 
-Where the file system allows it, writes go past the page cache and are durable when they return (O_DIRECT, O_DSYNC): one
-system call instead of two, and a third less time than fdatasync takes. Elsewhere: pwrite and fdatasync.
+Where possible, writes bypass the page cache and are durable when they return (O_DIRECT, O_DSYNC), a third faster than
+pwrite and fdatasync, which are used elsewhere.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _CHUNK = 1 << 20
 
 
 class SegmentWriter:
-    """Appends frames to a file of zeros. sync: each is durable when `write` returns; else when `sync` has."""
+    """Appends frames to a file of zeros. sync: True to make each durable in `write`; else only `sync` does."""
 
     def __init__(self, path: str, header: Header, disk: Disk, *, sync: bool) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class SegmentWriter:
         self._disk = disk
         self._sync = sync
         self.seed = seed(header.salt)
-        """The bytes that the checksums of the segment begin with."""
+        """The initial value of the segment's checksums."""
         self._buffer = mmap.mmap(-1, _CHUNK)
         self._dsync = False
         self._fd = self._open()
@@ -51,7 +51,7 @@ class SegmentWriter:
         return self._disk.open(self.path, _PLAIN)
 
     def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
-        """Writes the header and a first frame, in one piece, and makes them durable. parts: the records' bytes."""
+        """Writes the header and the first frame with one write, durably. parts: the records' bytes."""
         length = sum(map(len, parts))
         head = pack_frame_head(self.seed, sequence, self.synced, length, count)
         self._put([pack_header(self.header), head, *parts], 0)
@@ -61,8 +61,8 @@ class SegmentWriter:
             self._disk.fdatasync(self._fd)
 
     def write(self, sequence: int, parts: list[bytes], length: int, count: int) -> None:
-        """Appends a frame of that many bytes of records. OSError: it does not count. If `failed` is set then, what was
-        written before may be lost too, and nothing may be written any more."""
+        """Appends a frame. parts, length: the records' bytes, and how many. OSError: the frame does not count; if
+        `failed` is set, earlier frames may be lost too, and nothing more may be written."""
         if not self._disk.fstat(self._fd).st_nlink:
             self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
             raise self.failed
@@ -73,7 +73,7 @@ class SegmentWriter:
             if not has_no_room(error):
                 self.failed = error
             with contextlib.suppress(OSError):
-                self._put([bytes(BLOCK)], self.end)  # what may stand there shall not count after a crash
+                self._put([bytes(BLOCK)], self.end)  # a partly written frame must not count after a crash
             raise
         if self._sync and not self._dsync:
             self.sync()
@@ -82,8 +82,8 @@ class SegmentWriter:
         self.end = end
 
     def _put(self, parts: list[bytes], at: int) -> int:
-        """Writes bytes as whole blocks; in a recycled segment with a block of zeros behind them, unless they end where
-        it ends. Returns the end of their last block."""
+        """Writes whole blocks; in a recycled segment also a block of zeros after them, if it fits. Returns the end
+        without it."""
         data = b"".join(parts)
         length = -(-len(data) // BLOCK) * BLOCK
         end = at + length
@@ -97,22 +97,22 @@ class SegmentWriter:
             view[len(data) :] = bytes(length - len(data))
         self._disk.pwrite(self._fd, view, at)
         if length > _CHUNK:
-            self._buffer = mmap.mmap(-1, _CHUNK)  # for a large frame only
+            self._buffer = mmap.mmap(-1, _CHUNK)  # keep no large buffer
         return end
 
     def sync(self) -> None:
-        """Makes durable what was written. OSError: see `write`."""
+        """Makes all frames durable. OSError: sets `failed`, see `write`."""
         try:
             with self._in_use:
                 if self._fd >= 0:  # else it was synced before it was closed
                     self._disk.fdatasync(self._fd)
         except OSError as error:
-            # The kernel may have dropped what it could not write, and would say nothing the next time.
+            # The kernel may have dropped the data, and would report no error the next time.
             self.failed = error
             raise
 
     def close(self) -> None:
-        """Lets go of the file, once nobody is syncing it any more."""
+        """Closes the file, after any sync in another thread."""
         with self._in_use:
             fd, self._fd = self._fd, -1
             self._disk.close(fd)

@@ -1,4 +1,4 @@
-"""The segments of one log: which are there, which are gone though older ones are needed, and which files may go."""
+"""Lists the segments of a log: those needed, those removed although older ones are needed, and the obsolete files."""
 
 from collections.abc import Iterable
 
@@ -16,22 +16,22 @@ class SegmentList:
         """directory: of the log."""
         self._directory = directory
         self.sizes: dict[int, int] = {}
-        """Bytes of each segment that is there, oldest first."""
+        """Bytes of each segment, oldest first."""
         self.headers: dict[int, Header] = {}
         """Headers of the same segments."""
         self.size = self.largest = 0
         """Bytes of all segments, and of the largest one."""
         self.absent: tuple[Run, ...] = ()
-        """Segments that are gone although older ones are there."""
+        """Segments that were removed although older ones are needed."""
         self.links = Links()
-        """What the segments say of older ones."""
+        """The older segments that each segment's records are about."""
         self.changes = 0
-        """Grows with every change of the segments: when one is begun, given up or removed, or could not be begun."""
+        """Grows whenever a segment is begun, given up or removed, or could not be begun."""
         self._obsolete: list[str] = []
 
     def restore(self, headers: Iterable[Header], obsolete: Iterable[str], absent: tuple[Run, ...]) -> None:
-        """Takes over what a start has found. headers: of the segments that are needed, oldest first; obsolete: paths of
-        those that are not; absent: what is gone although older ones are needed."""
+        """Takes over the segments that a start has found. headers: of the needed ones, oldest first; obsolete: paths of
+        the others; absent: see `absent`."""
         for header in headers:
             self.add(header)
         self._obsolete, self.absent = list(obsolete), absent
@@ -45,42 +45,38 @@ class SegmentList:
         self.changes += 1
 
     def salt_of(self, number: int) -> bytes:
-        """Returns the salt of a segment."""
         return self.headers[number].salt
 
     def path_of(self, number: int) -> str:
-        """Returns the path of a segment."""
         return f"{self._directory}/{segment_name(number)}"
 
     def frame_after(self, number: int) -> int | None:
-        """Returns the number of the first frame behind a segment, None: it is the last one. What a start has cut off
-        from the end of the segment has this number or a greater one."""
+        """Returns the number of the first frame after a segment, None for the last one. A start has cut off frames in
+        the segment with this number or a greater one."""
         following = self.headers.get(number + 1)
         return frame_at(self.absent, number + 1) if following is None else following.first
 
     @property
     def oldest(self) -> int | None:
-        """The number of the oldest segment."""
         return next(iter(self.sizes), None)
 
     @property
     def newest(self) -> int | None:
-        """The number of the newest segment."""
         return next(reversed(self.sizes), None)
 
     def first_records(self) -> list[bytes]:
-        """Returns the records with which a new segment says what is gone."""
+        """Returns the record of removed segments with which a new segment begins, if there are any."""
         return [Absent(self.absent).body()] if self.absent else []
 
     def absent_without(self, number: int) -> tuple[Run, ...]:
-        """Returns what is gone although older ones are there, once a segment but the last has gone too."""
+        """Returns `absent` as it will be once a segment (not the last) is removed."""
         oldest = self._oldest_without(number)
         if number < oldest:
             return needed_from(self.absent, oldest)
         return with_segment(self.absent, number, self.headers[number].first)
 
     def record_without(self, number: int) -> bytes:
-        """Returns the body of the record which says that a segment but the last is gone."""
+        """Returns the body of the record that gives up a segment (not the last)."""
         oldest = self._oldest_without(number)
         return records.checkpoint(oldest) if number < oldest else Absent(self.absent_without(number)).body()
 
@@ -88,7 +84,7 @@ class SegmentList:
         return next(each for each in self.sizes if each != number)
 
     def remove(self, number: int) -> None:
-        """Makes the file of a segment obsolete, of which `record_without` has said so."""
+        """Makes the file of a segment obsolete, once `record_without` is committed."""
         self.absent = self.absent_without(number)
         size = self.sizes.pop(number)
         self.size -= size
@@ -103,17 +99,17 @@ class SegmentList:
 
     @property
     def can_recycle(self) -> bool:
-        """True if there is an obsolete segment."""
+        """True if there is an obsolete file."""
         return bool(self._obsolete)
 
     @property
     def has_garbage(self) -> bool:
-        """True if `take_garbage` has anything to return."""
+        """True if there is an obsolete file beside the one kept to recycle."""
         return len(self._obsolete) > 1
 
     def take_garbage(self, *, all_of_it: bool) -> list[str]:
-        """Returns paths of obsolete segments, the newest last, which the caller removes in any thread. Keeps one to
-        recycle, unless all are asked for."""
+        """Returns paths of obsolete files, newest last, for the caller to remove in any thread. all_of_it: False to
+        keep one to recycle."""
         kept = [] if all_of_it else self._obsolete[-1:]
         garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept
         return garbage

@@ -1,4 +1,4 @@
-"""Writes the queues of a log to a checkpoint, and makes them from it again."""
+"""Writes the queues of a log to a checkpoint, and restores them from it."""
 
 import struct
 from array import array
@@ -27,9 +27,9 @@ Q = TypeVar("Q", bound=QueueState)
 _KEY = struct.Struct("<QQ")
 
 _PAGES = 1
-"""Index chunks, of some 1,000 messages each, that are written at a time."""
+"""Index chunks, of some 1,000 messages each, written at a time."""
 _AT_A_TIME = 1024
-"""Entries of any other kind that are written at a time."""
+"""Entries of any other kind written at a time."""
 
 
 class Snapshot:
@@ -42,8 +42,7 @@ class Snapshot:
         self._sync: Callable[[], None] | None = None
 
     def step(self) -> bool:
-        """Writes for as long as a slice may take. Returns True once all is written. OSError: the previous checkpoint
-        stays."""
+        """Writes a slice. Returns True once all is written. OSError: the previous checkpoint stays."""
         until = perf_counter() + SLICE
         try:
             for _ in self._work:
@@ -73,9 +72,9 @@ class Snapshot:
 def write_snapshot(
     writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: Store, numbers: int
 ) -> Iterator[None]:
-    """Writes the queues piece by piece, while they change. Claims and batches of a queue come before its messages. Each
-    piece of messages has the place up to which it covers the log: a start applies to them only later records. numbers:
-    the greatest queue number so far. OSError."""
+    """Writes the queues piece by piece, while they change; yields between pieces. Claims and batches of a queue come
+    before its messages. A start applies to a piece of messages only records after the end that the log has when it is
+    written. numbers: the greatest queue number so far. OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
@@ -100,7 +99,7 @@ def write_snapshot(
         entry["last"] = queue.last_mid
         yield
     content["families"] = _families(store)
-    # After the messages, as the records before these are not applied again.
+    # After the messages: records that these already contain are not applied again.
     content["links"] = yield from _write_parts(writer, log.segments.links.pairs())
     content["broad"] = sorted(log.segments.links.broad)
     content["absent"] = log.segments.absent
@@ -108,7 +107,7 @@ def write_snapshot(
 
 
 def _families(store: Store) -> list[list[int]]:
-    """Returns the families, each with those of its queues that are gone."""
+    """Returns the queue numbers of each family, including removed queues."""
     families: dict[int, list[int]] = {}
     for number, family in store.families.items():
         families.setdefault(id(family), []).append(number)
@@ -118,9 +117,9 @@ def _families(store: Store) -> list[list[int]]:
 def _write_messages(
     writer: CheckpointWriter, queue: QueueState, log: RecordLog
 ) -> Generator[None, None, list[list[Any]]]:
-    """Returns entries: the last id of the entry, the place of the next record when the entry was made, and columns:
-    ids, sizes, places, (id, end of the window) of hidden messages, ids of delayed ones, and (id, receives) of received
-    ones. The last entry, without columns, covers all greater ids, which have no messages."""
+    """Returns entries: [last id, place of the next record at that time, columns]. The columns: ids, sizes, places, (id,
+    end of the window) of hidden messages, ids of delayed ones, (id, receives) of received ones. The last entry has no
+    columns, as there are no messages with greater ids."""
     table = queue.table
     entries: list[list[Any]] = []
     after = -1
@@ -145,7 +144,6 @@ def _write_messages(
 
 
 def _states(table: MessageTable, mids: "array[int]", facts: "array[int]") -> "Iterator[array[int]]":
-    """Yields the columns for the hidden, the delayed and the received ones of these messages."""
     hidden, held, receives = table.index.hidden, table.held, table.receives
     ends = zip(mids, hidden.values_of(mids), strict=True) if len(hidden) else ()
     yield array("Q", [each for mid, end in ends if end is not None and mid not in held for each in (mid, end)])
@@ -165,7 +163,7 @@ def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Gen
 
 
 def _origins(table: MessageTable, sources: dict[tuple[str, str], int]) -> Iterator[tuple[int, ...]]:
-    """Yields a row for each dead letter, while they change. sources: gets each queue and reason, with its number in the
+    """Yields a row for each dead letter, while they change. sources: filled with (queue, reason) and its number in the
     rows."""
     for mid in list(table.origins):
         origin = table.origins.get(mid)
@@ -187,7 +185,7 @@ def _write_consumers(writer: CheckpointWriter, queue: QueueState) -> Generator[N
 
 
 def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[None, None, dict[str, Any]]:
-    """Writes the producers. If a batch is published meanwhile, its record comes after the checkpoint's position."""
+    """Writes the producers. A batch published meanwhile has its record after the checkpoint's position."""
     written: dict[str, Any] = {}
     for name, producer in list(queue.batches.producers.items()):
         publications = [
@@ -205,7 +203,7 @@ def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[N
 
 
 def read_links(reader: CheckpointReader, links: Links) -> None:
-    """Restores what the segments say of older ones."""
+    """Restores the links between segments."""
     flat = _joined(reader, reader.content["links"])
     for segment, older in zip(flat[::2], flat[1::2], strict=True):
         links.older.setdefault(segment, set()).add(older)
@@ -216,8 +214,8 @@ def read_links(reader: CheckpointReader, links: Links) -> None:
 
 
 def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], Q], store: Store, now: int) -> dict[int, Q]:
-    """Makes the queues of a checkpoint. make: from name and number; now: microseconds since the Epoch. Returns the
-    queues by their numbers."""
+    """Restores the queues of a checkpoint, by their numbers. make: makes a queue from name and number; now:
+    microseconds since the Epoch."""
     queues: dict[int, Q] = {}
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
@@ -271,7 +269,7 @@ def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[in
 
 
 def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
-    """Adds messages to the usage of their segments, 1024 at a time if all are in one segment."""
+    """Counts messages as live bytes, 1024 at a time if these are in one segment."""
     for at in range(0, len(places), 1024):
         page, page_sizes = places[at : at + 1024], sizes[at : at + 1024]
         if segment_of(min(page)) == segment_of(max(page)):
@@ -282,7 +280,7 @@ def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
 
 
 def _discount_shared(queues: Mapping[int, QueueState], store: Store) -> None:
-    """Makes a payload that several queues share count once in the usage of its segment."""
+    """Makes a payload that several queues share count once as live bytes."""
     for family in {id(family): family for family in store.families.values()}.values():
         seen: set[int] = set()
         for table in [queues[number].table for number in family if number in queues]:

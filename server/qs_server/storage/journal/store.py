@@ -1,7 +1,6 @@
-"""The state that the queues of one log share: the log itself, payloads, space, and how to take back what failed.
+"""The state that the queues of one log share: the log, payloads, live bytes, and the undo list.
 
-A batch of changes is either in the log as a whole or, when its commit fails, taken back as a whole: what was answered
-is true, and nothing else is.
+A batch of changes is either committed or taken back as a whole. Answers are sent after the commit, so they are true.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,21 +15,21 @@ from .places import Position
 from .usage import Usage
 
 SLICE = 0.002
-"""Seconds that a slice of compaction or of a checkpoint takes, about."""
+"""Approximate seconds of a slice of compaction or of a checkpoint."""
 
 
 def record_size(size: int) -> int:
-    """Bytes of a message's record, about. size: of its payload."""
+    """Returns the approximate bytes of a message's record. size: bytes of its payload."""
     return size + records.PUSH_SIZE
 
 
 State = tuple[int, int, bool]
-"""The state of a message: receives, hidden until (0: visible), and whether that is a delay."""
+"""The state of a message: receives, time until which it is hidden (0: visible), True if that is a delay."""
 READY: State = (0, 0, False)
 
 
 class Holder(Protocol):
-    """A queue, as far as a store knows it."""
+    """The part of a queue's message table that a store uses."""
 
     number: int
     places: MidMap
@@ -40,23 +39,20 @@ class Holder(Protocol):
 
 
 class PayloadReader(Protocol):
-    """Reads payloads that are not in memory any more."""
+    """Reads payloads that are not in memory: see `Reader`."""
 
-    def payload(self, place: int, /) -> bytes:
-        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
+    def payload(self, place: int, /) -> bytes: ...
 
-    def forget(self, segment: int, /) -> None:
-        """Closes the file of a segment that is removed."""
+    def forget(self, segment: int, /) -> None: ...
 
-    def close(self) -> None:
-        """Closes all files."""
+    def close(self) -> None: ...
 
 
 class Store:
     """One log and its queues."""
 
     def __init__(self, log: RecordLog, reader: PayloadReader, cache: int) -> None:
-        """cache: bytes of payloads in memory."""
+        """cache: the most bytes of payloads in memory."""
         self.log = log
         self._links = log.segments.links
         self.log.commit_batch = self.commit_early
@@ -66,25 +62,25 @@ class Store:
         self.checkpointed: Position | None = None
         """The position of the last checkpoint that was begun or read."""
         self.undo: list[tuple[Any, ...]] = []
-        """The calls that take back the changes of this batch: functions and arguments, in the order of the changes."""
+        """The calls that take back this batch, (function, *arguments), in the order of the changes."""
         self.tables: dict[int, Holder] = {}
-        """The queues, by their numbers."""
+        """The message tables of the queues, by the queues' numbers."""
         self.committed_early: Callable[[], None] = lambda: None
         """Called after a commit in the middle of a batch."""
         self.rollbacks = 0
-        """The number of times that changes were taken back."""
+        """How often changes were taken back."""
         self.families: dict[int, set[int]] = {}
-        """The queues that may have payloads of each queue's records, which may be gone itself: see `leave`."""
-        self._gone: dict[int, int] = {}  # numbers of queues that are gone: the last segment that may have their records
+        """For each queue number, the queues that may share payloads with it. A removed queue keeps its entry while its
+        records exist: see `leave`."""
+        self._gone: dict[int, int] = {}  # for removed queues: the last segment that may have their records
         self.keyed: set[Any] = set()
-        """The keys of the queues that know any, perhaps old ones."""
+        """The `Keys` of each queue that has any."""
         self._failure: OSError | None = None
 
     # -- commits --------------------------------------------------------------------------------------------------
 
     def commit(self, *, notes: bool = False) -> None:
-        """Makes durable what was changed since the last commit. notes: see Log.commit. OSError: all of it has been
-        taken back."""
+        """Makes the changes since the last commit durable. notes: see Log.commit. OSError: all are taken back."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self.roll_back()
@@ -99,7 +95,7 @@ class Store:
             self.cache.trim()
 
     def commit_early(self) -> None:
-        """Commits in the middle of a batch. When that fails, the batch's own commit fails too. OSError."""
+        """Commits in the middle of a batch. OSError: then the batch's own commit fails too."""
         changed = bool(self.undo) or self._failure is not None
         try:
             self.commit(notes=True)
@@ -109,7 +105,6 @@ class Store:
         self.committed_early()
 
     def roll_back(self) -> None:
-        """Takes back the changes since the last commit."""
         self._failure = None
         self.rollbacks += 1
         self.log.discard()
@@ -119,8 +114,8 @@ class Store:
         self.undo.clear()
 
     def make_room_for_notes(self, count: int = 1) -> None:
-        """Has room for the records of so many receives, if there is any: on a full disk the notes are not written.
-        OSError: what was changed before could not be committed and is taken back; who has looked must look again."""
+        """Reserves room for `count` notes; without it, they are not written. OSError: earlier changes of the batch
+        could not be committed and are taken back, so the caller must read the state again."""
         size = count * records.SMALL
         if self.log.left_to_pushes < size:
             try:
@@ -132,36 +127,35 @@ class Store:
     # -- payloads -------------------------------------------------------------------------------------------------
 
     def payload(self, place: int) -> bytes:
-        """The payload of the record at a place. DamagedRecordError, OSError."""
+        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
         payload = self.cache.get(place)
         if payload is None:
             payload = self.log.unwritten.get(place)
         return self.reader.payload(place) if payload is None else payload
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
-        """A queue does not need a payload any more. size: its bytes."""
+        """Releases the payload of a message that a queue removes. size: bytes of the payload."""
         self.refer(queue, place)
         if not self.families or not self._is_shared(queue, mid, place):
             self.usage.drop(place, size + records.PUSH_SIZE)
             self.cache.drop(place)
 
     def refer(self, queue: Holder, place: int) -> None:
-        """Notes that a record has just been appended, or read, about a message. place: of its payload. If the message
-        is a copy, other records say that it is there."""
+        """Notes a record, just appended or read, about the message with its payload at a place: see `Links`."""
         if self.families and queue.number in self.families:
-            self._links.widen()
+            self._links.widen()  # a copy of a message is in another segment than its payload
         elif place >> 32 != self._links.segment:
             self._links.note(place)
 
     def refer_all(self, queue: Holder, places: Iterable[int | None]) -> None:
-        """Notes the same of several messages."""
+        """Notes a record about several messages: see `refer`."""
         if self.families and queue.number in self.families:
             self._links.widen()
         else:
             self._links.note_all(places)
 
     def keep(self, queue: Holder, mid: int, place: int, size: int) -> None:
-        """Takes back `drop`."""
+        """Counts the payload of a message that a queue has (again)."""
         if not self._is_shared(queue, mid, place):
             self.usage.add(place, record_size(size))
 
@@ -171,14 +165,14 @@ class Store:
         return any(sharer.number != queue.number for sharer in self.sharers(queue.number, mid, place))
 
     def sharers(self, number: int, mid: int, place: int) -> Iterable[Holder]:
-        """The queues that have a message with the payload at a place, of those that share payloads with a queue."""
+        """Yields the tables that have a message with its payload at a place. number: of one of the queues."""
         for each in self.families.get(number, (number,)):
             queue = self.tables.get(each)
             if queue is not None and queue.places.get(mid) == place:
                 yield queue
 
     def join(self, one: int, other: int) -> None:
-        """Two queues may share payloads from now on: a copy keeps its id."""
+        """Notes that two queues share payloads from now on; a shared message has the same id in both."""
         own = self.families.get(one, {one})
         if other in own:
             return
@@ -191,7 +185,7 @@ class Store:
             self.families[number] = family
 
     def leave(self, number: int) -> None:
-        """A queue is gone. Copies of its messages may still need the payloads of its records."""
+        """Forgets a removed queue, except its family: copies of its messages may need its payloads."""
         self.tables.pop(number, None)
         family = self.families.get(number)
         if family is not None:
@@ -200,7 +194,7 @@ class Store:
                 del self.families[number]
 
     def forget(self, segment: int) -> None:
-        """Forgets what only a segment had, as it is removed, and queues that are gone with all their records."""
+        """Forgets a removed segment, and the removed queues that have no records left."""
         self.usage.forget(segment)
         self.reader.forget(segment)
         self.cache.forget(segment)
@@ -209,7 +203,7 @@ class Store:
                 del self.families[number], self._gone[number]
 
     def reset(self) -> None:
-        """Forgets what was read of a log at a start, to read it in another way."""
+        """Forgets all that a start has read, so that the log can be read again."""
         self.usage = Usage()
         self._links.clear()
         self.families.clear()
@@ -219,6 +213,5 @@ class Store:
         self.undo.clear()
 
     def close(self) -> None:
-        """Lets go of the files."""
         self.reader.close()
         self.log.close()

@@ -1,7 +1,7 @@
-"""Supplies the files for new segments: a spare that was made in advance, the file of an obsolete segment, or a new one.
+"""Supplies the files for new segments: a spare made in advance, a recycled obsolete segment, or a new file.
 
-A file is filled with zeros before it is used. Making it in advance spares requests the wait, and recycling an obsolete
-one spares the disk the zeros. While the disk is full, the spare and a reserve are kept for what makes room again.
+Files are filled with zeros before use. A spare saves requests the wait, and recycling saves the disk the zeros. On a
+full disk, the spare and a reserve are kept for deletes and compaction.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ RESERVE = "reserve"
 
 
 def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
-    """Makes a file of zeros with all its blocks allocated. OSError: the file is removed. If it cannot fit, nothing is
-    written, so that the failure costs no time and takes no room from others."""
+    """Makes a file of zeros with all its blocks allocated. OSError: the file is removed; if it cannot fit, nothing was
+    written."""
     if size > disk.free_bytes(os.path.dirname(path)):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -50,8 +50,8 @@ def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
 
 
 def enough_of(size: int, *, shrinking: bool) -> int:
-    """Returns how many bytes of a segment of this size are free when the next one should be made, so that no request
-    has to wait for that one. shrinking: a segment can soon be recycled."""
+    """Returns the free bytes of a segment of this size at which the next one should be made, so that no request waits.
+    shrinking: True if a segment can soon be recycled."""
     if size < LARGEST_SEGMENT:
         return size // 8 * 7  # it is full within milliseconds, and the next one takes longer to make
     return size // 8 if shrinking else size // 2
@@ -83,7 +83,7 @@ class Supply:
 
     def wanted_reserve(self, largest: int) -> int | None:
         """Returns the size of the reserve to make, None if it is large enough. largest: bytes of the largest segment,
-        all of whose messages may have to be copied."""
+        which compaction may have to copy."""
         return largest if self._reserve < largest else None
 
     def make_reserve(self, size: int) -> None:
@@ -96,7 +96,7 @@ class Supply:
         self._reserve = size
 
     def require_reserve(self, largest: int) -> None:
-        """Makes the reserve unless it is large enough; on a full disk, of the spare. largest: see `wanted_reserve`.
+        """Makes the reserve unless it is large enough; on a full disk, from the spare. largest: see `wanted_reserve`.
         OSError."""
         size = self.wanted_reserve(largest)
         if size is None:
@@ -112,10 +112,9 @@ class Supply:
             self.take_reserve(size, NEXT)
 
     def take(self, needed: int, *, push: bool, exact: bool, lend: bool, largest: int = 0) -> tuple[int, str, bool]:
-        """Takes a file of at least `needed` bytes. Returns its size, its path, and whether it is recycled. push: it is
-        for pushes, which leave the reserve, and on a full disk the spare, to what makes room; exact: the file may have
-        just the needed bytes; lend: the file may be the reserve; largest: see `wanted_reserve`. OSError: no file can be
-        made."""
+        """Takes a file of at least `needed` bytes. Returns (size, path, True if recycled). push: leaves the reserve,
+        and on a full disk the spare, to others; exact: accepts a file of just `needed` bytes; lend: accepts the
+        reserve; largest: see `wanted_reserve`. OSError: no file can be made."""
         if push:
             self.require_reserve(largest)
         spare, usual = self._spare, needed + SMALLEST
@@ -138,7 +137,7 @@ class Supply:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def _leaves_room(self, size: int) -> bool:
-        """Tells whether the disk has room for a segment of that many bytes and for a reserve as large. OSError."""
+        """Tells whether the disk has room for such a segment and a reserve as large. OSError."""
         return size <= self._reserve or 2 * size <= self._disk.free_bytes(self._directory)
 
     def _make(self, path: str, size: int) -> bool:
@@ -167,8 +166,8 @@ class Supply:
         make_file(f"{self._directory}/{SPARE}", size, self._disk, sync=self._sync)
 
     def recycle(self, path: str, size: int) -> bool:
-        """Makes an obsolete segment the spare; may run in any thread. Removes it and returns False if its size differs
-        or a backup has linked it. OSError."""
+        """Makes an obsolete segment the spare; may run in any thread. If its size differs or a backup has linked it,
+        removes it and returns False. OSError."""
         status = self._disk.lstat(path)
         spare = f"{self._directory}/{SPARE}"
         if status.st_size == size and status.st_nlink == 1:

@@ -1,8 +1,7 @@
-"""Holds the messages of one queue in memory: which are visible, which hidden until when, how often received, and where
-each stands in the log.
+"""Holds the messages of one queue in memory: state, receives, and place in the log.
 
-The table appends no records. Whoever changes it does: `pushing`, `delivery`, `windows`, `deletion`, `claims` and
-`batches` for requests; `replay` applies records that exist already.
+The table appends no records. The modules that change it do: `pushing`, `delivery`, `windows`, `deletion`, `claims` and
+`batches`. `replay` applies existing records.
 """
 
 from bisect import bisect_left
@@ -28,25 +27,25 @@ from ..shared import Shared
 from .store import READY, State, Store, record_size
 
 Dropped = tuple[int, int, int, bool, Origin | None]
-"""The state of a message that has been removed: its place, its receives, its index entry, whether a subscriber
-held it, and its origin."""
+"""The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its
+origin."""
 _MOVES = 100
-"""Messages that `expire` moves to the dead-letter queue at most: some 5 ms."""
+"""The most messages that one `expire` moves to the dead-letter queue: some 5 ms."""
 _AT_ONCE = 1000
-"""Messages that a request makes visible at most, before it does what it is for: some 2 ms."""
+"""The most messages that a request makes visible before its own work: some 2 ms."""
 _BETWEEN = 10_000
-"""Microseconds in which only one request makes so many visible, as many requests may be in one batch."""
+"""Microseconds after a request that made so many visible, in which no other does: a batch may have many requests."""
 
 
 class MessageTable:
-    """The messages of one queue. Sizes and places are counted in the store's usage."""
+    """The messages of one queue. `drop` and `restore` also count live bytes in the store; `add` does not."""
 
     def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
-        """number: what the queue is called in the log."""
+        """number: the queue's in the log."""
         self.qid = qid
         self.number = number
         self.unit = 1000 if options.timestamps == "ms" else 1
-        """Microseconds of 1 in an id."""
+        """Microseconds in one unit of ids and times: 1000 for queues with ids in milliseconds."""
         self.counts = Stats(storage=options.storage)
         self.lifecycle = shared.lifecycle
         self.options = options
@@ -57,23 +56,23 @@ class MessageTable:
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
         """Removes messages that are too old: see `Retirement`."""
-        self._spared_until = 0  # until when requests leave windows that are over to the timer
+        self._spared_until = 0  # until then, requests make no messages visible; the timer does
         self.reset()
 
     def reset(self) -> None:
-        """Drops everything, and counts nothing."""
+        """Makes the table empty, without counting removals."""
         self.index = Index()
         self.places = MidMap()
         self.receives: dict[int, int] = {}
-        """The receives of each message that was received at all."""
+        """How often each message was received, if at all."""
         self.origins: dict[int, Origin] = {}
-        """The origins of the dead letters."""
+        """The origins of dead letters."""
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
         self.known_upto: list[tuple[int, int]] = []
-        """At a start from a checkpoint: which records it knows, by ids. Of messages with ids up to the first number,
-        those before the place that is the second one."""
+        """During a start from a checkpoint: (id, place) with increasing ids. The checkpoint contains all records before
+        the place for messages up to the id and after the previous entry's id."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -83,25 +82,24 @@ class MessageTable:
         self._activity.arrived.add(self.qid)
 
     def hidden(self, expiry: int) -> None:
-        """Announces that a message is hidden until then."""
+        """Announces when a hidden message becomes visible."""
         self._activity.announce(self.qid, expiry * self.unit)
         if self.options.retention is not None:
-            self.announce()  # a delayed one may be too old before
+            self.announce()  # a delayed one may become too old first
 
     def announce(self) -> None:
-        """Announces when something is due next."""
+        """Announces `next_expiry`."""
         due = self.next_expiry()
         if due is not None:
             self._activity.announce(self.qid, due)
 
     def saw(self, mid: int) -> None:
-        """Makes later ids greater than this one, unless it is so large that none could follow."""
+        """Makes new ids greater than this one. Ignores ids so large that none could follow."""
         if self.last_mid < mid < FAR:
             self.last_mid = mid
 
     def note(self, event: Event, mid: int, *, more: int = 0, peer: str | None = None) -> None:
-        """Tells the lifecycle record what has happened to a message that is here. more: receives that the table does
-        not count yet; negative: those that it counts still."""
+        """Reports an event of a message to the lifecycle record. more: receives to add to those in the table."""
         if self.lifecycle is not None:
             receives = self.receives.get(mid, 0) + more
             self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
@@ -109,18 +107,17 @@ class MessageTable:
     # -- ids and times --------------------------------------------------------------------------------------------
 
     def time(self, number: int) -> int:
-        """Returns when a message was pushed, from its id: microseconds since the Epoch."""
+        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch."""
         return number * self.unit
 
     def window_end(self, visibility: int | None) -> int:
-        """Returns the end of a window that begins now, in the unit of ids. visibility: microseconds, None for the
-        queue's own."""
+        """Returns the end of a visibility window that begins now, in the unit of ids. visibility: microseconds, None
+        for the queue's own."""
         window = self.options.visibility if visibility is None else visibility
         return max(min((self._clock() + window) // self.unit, MAX_MID), 1)
 
     def free_ids(self, count: int, now: int) -> range:
-        """Returns adjacent ids that no message has, greater than all that were given. QueueFullError if none are
-        left."""
+        """Returns adjacent unused ids, greater than all given before. QueueFullError if none are left."""
         first = max(now // self.unit, self.last_mid + 1)
         last = self.index.messages.last()
         if last is not None and last >= first:  # copies can have greater ids
@@ -131,15 +128,15 @@ class MessageTable:
         return range(first, first + count)
 
     def expiry_of(self, mid: int) -> int:
-        """Returns until when a message is hidden, 0: it is visible. NoSuchMessageError."""
+        """Returns the time until which a message is hidden, 0: it is visible. NoSuchMessageError."""
         expiry = self.index.expiry(mid)
         if expiry is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
         return expiry
 
     def held_until(self, receipt: Receipt) -> int:
-        """Returns the expiry of a message that is in no claim and not received again since the receipt.
-        NoSuchMessageError, StaleReceiptError."""
+        """Checks a receipt. Returns the message's `expiry_of`. NoSuchMessageError; StaleReceiptError: it was received
+        again, or is in a claim."""
         mid, seen = receipt
         expiry = self.index.expiry(mid)
         if expiry is None:
@@ -153,8 +150,8 @@ class MessageTable:
         return expiry
 
     def next_expiry(self) -> int | None:
-        """Returns when the next hidden message is due, or the next one that is visible or delayed is too old, in
-        microseconds since the Epoch."""
+        """Returns when the next hidden message is due or the oldest one too old, in microseconds since the Epoch; None:
+        never."""
         number = self.index.expiries.first()
         due = None if number is None else number * self.unit
         oldest = None if self.options.retention is None else self.index.oldest()
@@ -162,32 +159,32 @@ class MessageTable:
         return end if due is None or (end is not None and end < due) else due
 
     def too_old_upto(self, now: int | None = None) -> int:
-        """Returns the greatest id that is too old, -1: none is. Messages that are not in flight and too old are given
-        to nobody, and the timer removes them. now: microseconds since the Epoch, None: the clock's."""
+        """Returns the greatest id that is too old, -1 if none is. Such messages are delivered no more unless in flight;
+        the timer removes them. now: microseconds since the Epoch, None for the clock's."""
         if self.options.retention is None:
             return -1
         return too_old_upto(self.options, self._clock() if now is None else now, self.unit)
 
     def first_ready(self) -> int | None:
-        """Returns the oldest message that can be received."""
+        """Returns the oldest message that can be received, None if there is none."""
         if self.options.retention is None:
             return self.index.ready.first()
         found = self.index.ready.after(self.too_old_upto(), 1)
         return found[0] if found else None
 
     def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
-        """Tells whether a message has been received so often that it goes to the dead-letter queue. receives: how
-        often, None: as often as it says."""
+        """Tells whether a message was received so often that it goes to the dead-letter queue. receives: None for the
+        table's number."""
         return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
 
     def with_origin(self, message: Message) -> Message:
-        """Adds to a message what it was, if it is a dead letter."""
+        """Adds its origin to a message, if it is a dead letter."""
         return with_origin(message, self.origins)
 
     def expire(self, count: int | None = None) -> int:
-        """Makes visible what is due, at most count messages, or moves it to the dead-letter queue, a hundred at most.
-        count: None for as many as a request has time for. Returns how many. No record says that a message is visible:
-        the time has passed. OSError: see `DeadLetters`."""
+        """Ends windows and delays that are over: makes the messages visible, or moves them to the dead-letter queue, at
+        most 100. count: the most messages, None for as many as a request has time for. Returns how many. Appends no
+        record, as the log has the times. OSError: see `DeadLetters`."""
         now = self._clock()
         if not self.index.expiries.may_be_due(now // self.unit) or (count is None and now < self._spared_until):
             return 0
@@ -200,8 +197,8 @@ class MessageTable:
         return len(mids)
 
     def _bury(self, mids: Sequence[int]) -> list[int]:
-        """Moves those that are due and exhausted to the dead-letter queue, a hundred at most: others stay due. Returns
-        those that become visible. OSError."""
+        """Moves exhausted messages to the dead-letter queue, at most 100; more stay due. Returns the others.
+        OSError."""
         staying: list[int] = []
         later: list[int] = []
         moved = 0
@@ -226,7 +223,7 @@ class MessageTable:
         return staying
 
     def _show_all(self, mids: Sequence[int], now: int) -> None:
-        """Makes messages visible whose time has come. now: microseconds since the Epoch."""
+        """Makes hidden messages visible. now: microseconds since the Epoch."""
         ordered = sorted(mids)
         delayed = set(self.index.delayed.among(ordered))
         self.index.show_all(ordered)
@@ -236,13 +233,13 @@ class MessageTable:
         if self.lifecycle is not None:
             upto = self.too_old_upto(now)
             for mid in mids:
-                if mid not in delayed and mid > upto:  # what is too old is retired instead
+                if mid not in delayed and mid > upto:  # those that are too old are retired instead
                     self.note("expired", mid, peer="")
 
     # -- adding and removing --------------------------------------------------------------------------------------
 
     def add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Adds a message. visible: from when on, 0: at once. Its payload is counted already."""
+        """Adds a message. size: bytes of its payload; visible: the time from which it is visible, 0: at once."""
         self.index.add(mid, visible, size)
         self.places.set(mid, place)
 
@@ -257,7 +254,7 @@ class MessageTable:
             self.places.set_run(mids, places)
 
     def push_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Adds visible messages of which this batch's records say so: a roll-back removes them."""
+        """Adds visible messages that this batch has appended; a roll-back removes them."""
         self._store.undo.append((self.unpush, mids))
         self.add_run(mids, places, sizes)
         self.counts.pushed += len(mids)
@@ -267,20 +264,19 @@ class MessageTable:
                 self.note("pushed", mid)
 
     def unpush(self, mids: Sequence[int]) -> None:
-        """Takes back the push of messages."""
         for mid in mids:
             self.drop(mid)
         self.counts.pushed -= len(mids)
 
     def delete(self, mid: int, expiry: int) -> None:
-        """Removes a message of which a record of this batch says so: a roll-back puts it back. expiry: until when it
-        is hidden."""
+        """Removes a message whose removal this batch has appended; a roll-back puts it back. expiry: its
+        `expiry_of`."""
         if self.lifecycle is not None:
-            self.note("deleted", mid, more=expiry == WITHHELD)  # that it was in a claim counts
+            self.note("deleted", mid, more=expiry == WITHHELD)  # a claim counts as a receive
         self._store.undo.append((self.put_back, mid, expiry, self.drop(mid)))
 
     def drop(self, mid: int) -> Dropped:
-        """Removes a message, and returns what `put_back` needs."""
+        """Removes a message. Returns its state for `put_back`."""
         receives, held = self.receives.pop(mid, 0), mid in self.held
         if held:
             self.held.remove(mid)
@@ -290,7 +286,7 @@ class MessageTable:
         return place, receives, facts, held, self.origins.pop(mid, None) if self.origins else None
 
     def drop_all(self, mids: Sequence[int]) -> list[Dropped]:
-        """Removes many messages, in increasing order, and returns for each what `put_back` needs."""
+        """Removes messages. mids: increasing. Returns their states for `put_back`, in the same order."""
         places = [place or 0 for place in self.places.values_of(mids)]
         self.places.discard_all(mids)
         facts = self.index.remove_all(mids)
@@ -303,7 +299,7 @@ class MessageTable:
         return dropped
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
-        """Adds a message again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
+        """Adds a dropped message again. expiry: its `expiry_of` before; dropped: from `drop`."""
         place, receives, facts, held, origin = dropped
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
@@ -321,7 +317,7 @@ class MessageTable:
             self.hidden(expiry)
 
     def show(self, mid: int, expiry: int, *, delayed: bool) -> None:
-        """Puts a message into a state: visible (0), or hidden until then."""
+        """Makes a message visible (expiry 0) or hides it until expiry. delayed: True if that is a delay."""
         self.held.discard(mid)
         if expiry == WITHHELD:
             self.index.withhold(mid)
@@ -333,7 +329,7 @@ class MessageTable:
             self.arrived()
 
     def set_receives(self, mid: int, receives: int) -> None:
-        """Changes how often a message was received; 0: it is new."""
+        """Sets how often a message was received; 0 makes it new."""
         if receives:
             self.receives[mid] = receives
             self.index.new.discard(mid)
@@ -342,21 +338,20 @@ class MessageTable:
             self.index.new.add(mid)
 
     def state_of(self, mid: int) -> State:
-        """Returns the state of a message as the log should have it."""
         expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
         return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
 
     # -- a start --------------------------------------------------------------------------------------------------
 
     def is_news(self, mid: int, place: int) -> bool:
-        """Tells whether the record at a place says more of a message than the checkpoint did."""
+        """Tells whether the record at a place is newer than the checkpoint's state of a message."""
         known = self.known_upto
         return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
 
     def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Restores messages that were pushed, visible at once, side by side in one segment."""
+        """Restores messages that were pushed together, visible at once. mids, places: increasing, in one segment."""
         last = self.index.messages.last()
-        copied = bool(self.known_upto) and self.number in self._store.families  # a checkpoint may have copies of them
+        copied = bool(self.known_upto) and self.number in self._store.families  # a checkpoint may contain copies
         if copied or (last is not None and last >= mids[0]):
             for mid, place, size in zip(mids, places, sizes, strict=True):
                 self.restore(mid, place, size, READY)
@@ -366,7 +361,7 @@ class MessageTable:
         self.saw(mids[-1])
 
     def restore(self, mid: int, place: int, size: int, state: State) -> None:
-        """Restores a message, whatever is known of it."""
+        """Restores a message, in place of the one with this id if there is one."""
         if mid in self.index.messages:
             self.drop(mid)
         self._store.keep(self, mid, place, size)
@@ -374,7 +369,7 @@ class MessageTable:
         self.restore_state(mid, state)
 
     def restore_state(self, mid: int, state: State) -> None:
-        """Restores the state of a message, if it is here."""
+        """Restores the state of a message, if the queue has it."""
         self.saw(mid)
         if mid not in self.index.messages:
             return
@@ -385,23 +380,23 @@ class MessageTable:
         if self.index.expiry(mid) != visible:
             self.show(mid, visible, delayed=delayed)
         if not receives and mid in self.receives:
-            self.set_receives(mid, 0)  # the last one was taken back
+            self.set_receives(mid, 0)  # the last receive was taken back
 
     def restore_deletion(self, mid: int) -> None:
-        """Removes a message, if it is here."""
+        """Removes a message, if the queue has it."""
         self.saw(mid)
         if mid in self.index.messages:
             self.drop(mid)
 
     def end_exhausted(self) -> None:
-        """Ends a start: hides visible messages that were received too often until `expire`, which moves them to the
-        dead-letter queue. Subscribers held them when the process was killed, or they could not be moved."""
+        """Hides visible messages that were received too often, until `expire` moves them to the dead-letter queue:
+        those held by subscribers of a killed process, and those that could not be moved. Call it at the end of a
+        start."""
         if self.options.max_receives is None:
             return
         for mid in [mid for mid in self.receives if mid in self.index.ready and self.is_exhausted(mid)]:
             self.show(mid, 1, delayed=False)
 
     def clear(self) -> None:
-        """Removes all messages: the queue is gone."""
         for mid in self.index.messages.after(-1, len(self.index)):
             self.drop(mid)

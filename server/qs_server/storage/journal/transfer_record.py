@@ -1,11 +1,11 @@
-"""The record of a message that moves from one queue to another: `records.py` has all others."""
+"""The record of a message that moves from one queue to another. `records.py` lists all records."""
 
 import struct
 from typing import NamedTuple, Self, TypeAlias
 
 _TRANSFER = struct.Struct("<BIQIQIQBQIQQBH")
 _REASONS = ("", "receives")
-"""Why a message moved to a dead-letter queue, by the number that the record has. The first: it did not."""
+"""The reasons for moving a message to a dead-letter queue, by their numbers in the record. 0: it is no dead letter."""
 
 Origin: TypeAlias = tuple[str, int, int, int, str, int]
 """The fields of `engine.Origin`."""
@@ -13,9 +13,8 @@ _NO_ORIGIN: Origin = ("", 0, 0, 0, "", 0)
 
 
 class Transfer(NamedTuple):
-    """Records that a message has come from another queue. number, mid: of its queue and its id there; source, replaced:
-    of the queue and the message that it replaces, which is gone, 0 for a copy that compaction made; origin: None unless
-    it is a dead letter."""
+    """Records that a message came from another queue. number, mid: its queue and id; source, replaced: its old queue
+    and id, 0 in a copy by compaction; origin: None unless it is a dead letter."""
 
     number: int
     mid: int
@@ -28,7 +27,7 @@ class Transfer(NamedTuple):
     payload: bytes
 
     def body(self) -> bytes:
-        """Returns the body of the record without the payload, which follows."""
+        """Returns the body of the record, without the payload."""
         qid, mid, receives, at, reason, pushed_at = self.origin or _NO_ORIGIN
         name = qid.encode()
         why = _REASONS.index(reason)

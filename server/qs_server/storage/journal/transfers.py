@@ -1,4 +1,4 @@
-"""Moves messages between queues of one log. A move is one record, so a message is always in exactly one of the two."""
+"""Moves messages between queues of one log. A move is one record, so the message is always in exactly one queue."""
 
 from ..engine import Origin
 from . import records
@@ -8,14 +8,14 @@ from .transfer_record import Transfer
 
 
 class Move:
-    """The move of one message. Nothing changes before `make`, for which the caller reserves `size` bytes of the log."""
+    """Prepares the move of one message, and makes it. The caller reserves `size` bytes of the log before `make`."""
 
     __slots__ = ("_mid", "_origin", "_payload", "_source", "_store", "_target", "size")
 
     def __init__(
         self, store: Store, source: MessageTable, mid: int, target: MessageTable, origin: Origin | None
     ) -> None:
-        """mid: of the message in `source`; origin: what it was if it becomes a dead letter. Reads the payload:
+        """Reads the payload. mid: the message's in `source`; origin: set if it becomes a dead letter.
         DamagedRecordError, OSError."""
         self._store, self._source, self._target = store, source, target
         self._mid, self._origin = mid, origin

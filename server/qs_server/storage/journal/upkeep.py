@@ -1,4 +1,4 @@
-"""Background work of a store, for any thread: removes or recycles segments, and makes the spare and the reserve."""
+"""Background work on the log's files, for any thread: removes or recycles segments, makes the spare and the reserve."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Checkpoint(Protocol):
-    """A checkpoint that is written and not yet durable."""
+    """A checkpoint that is written, but not durable yet."""
 
     def publish(self) -> None: ...
 
@@ -36,8 +36,8 @@ class Upkeep:
     """One piece of background work. `run` uses only files and the object itself."""
 
     def __init__(self, log: SegmentFiles, disk: Disk, *, spare: bool = True) -> None:
-        """Takes the log's pending work. spare: True to make the spare and the reserve too, False to remove every
-        obsolete segment instead."""
+        """Takes over the log's pending work. spare: True to make the spare and the reserve too, False to remove all
+        obsolete segments."""
         self._log = log
         self._disk = disk
         self._spare = log.wants_spare if spare else None
@@ -51,7 +51,7 @@ class Upkeep:
         self._spare_made = False
         self._recycled = False
         self.error: OSError | None = None
-        """The error of work that failed; after `settle`, also the one if not even a small spare can be made."""
+        """The error of work that failed; after `settle`, also the one for which not even a small spare can be made."""
         self._spare_error: OSError | None = None
         self.intake: Intake | None = None
         """Work on the directory of a queue, None if there is none."""
@@ -79,8 +79,8 @@ class Upkeep:
         self._publish_checkpoint()
 
     def _sync_log(self) -> bool:
-        """Makes the copies from obsolete segments durable, without which a power loss could take both. Returns False if
-        that failed."""
+        """Makes the copies of obsolete segments' messages durable before these are removed. Returns False if that
+        failed."""
         try:
             if self._sync is not None:
                 self._sync()
@@ -123,7 +123,6 @@ class Upkeep:
             self.error = error
 
     def _remove(self, path: str) -> None:
-        """Removes a segment, or makes it the spare."""
         if self._spare is None or self._spare_made:
             self._disk.unlink(path)
         else:

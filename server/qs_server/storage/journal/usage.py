@@ -1,33 +1,33 @@
-"""Counts the bytes of each segment that are still needed, and tells when there is too much else."""
+"""Counts the bytes of each segment that are still needed, and tells when too many are not."""
 
 SEGMENTS = 2
-"""Segments that may be full of what is not needed any more."""
+"""A log of at most so many segments is not compacted, however few of its bytes are needed."""
 
 _GAIN = 32 << 10
 """Bytes that compaction has to free to be worth it on a full disk."""
 
 
 class Usage:
-    """Counts the live bytes of each segment: those of the records whose payloads are needed."""
+    """Counts the live bytes of each segment: those of records whose payloads are needed."""
 
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
         self.total = 0
         """Live bytes of all segments."""
         self.emptied = 0
-        """The number of times that the last live record of a segment was dropped, except in `written`."""
+        """How often a segment other than `written` lost its last live record."""
         self.written = 0
-        """The segment to which the log appends, as far as somebody has said so. It is emptied again and again while a
-        queue is consumed as fast as it is filled."""
+        """The segment that `emptied` ignores: the last one known to be written to. It is emptied again and again while
+        a queue is consumed as fast as it is filled."""
 
     def add(self, place: int, size: int) -> None:
-        """Counts a record whose payload is needed. size: bytes of the payload."""
+        """Counts a record as live. place: anywhere in its segment; size: its bytes."""
         segment = place >> 32
         self.live[segment] = self.live.get(segment, 0) + size
         self.total += size
 
     def drop(self, place: int, size: int) -> None:
-        """Counts a record whose payload is not needed any more."""
+        """Counts a record as not live any more. place, size: see `add`."""
         segment = place >> 32
         left = self.live[segment] - size
         self.live[segment] = left
@@ -36,7 +36,6 @@ class Usage:
             self.emptied += 1
 
     def forget(self, segment: int) -> None:
-        """Forgets a segment that is removed."""
         self.total -= self.live.pop(segment, 0)
 
     def write_to(self, segment: int) -> None:
@@ -46,7 +45,6 @@ class Usage:
             self.emptied += 1
 
     def segments(self) -> set[int]:
-        """Returns the segments that have live bytes."""
         return {segment for segment, size in self.live.items() if size}
 
     def gains(self, sizes: dict[int, int]) -> bool:
@@ -56,8 +54,8 @@ class Usage:
 
     @staticmethod
     def least(sizes: dict[int, int], size: int, *, tight: bool) -> int:
-        """Returns the number of live bytes below which a segment should go. sizes: of all segments, oldest first; the
-        last one is being written; size: of all together. tight: the disk is full, and any gain is welcome."""
+        """Returns the live bytes below which a segment should be removed. sizes: of all segments, the one being written
+        last; size: their sum; tight: True on a full disk, where small gains count."""
         if tight:
             return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9
         return (size + 1) // 2 if len(sizes) > SEGMENTS else 0

@@ -18,9 +18,9 @@ class Windows:
         self._clock = clock
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """Makes a message visible now (returns None), or after delay (returns the time). Instead moves one that was
-        received too often to the dead-letter queue, and removes one that is too old (returns None). count: False takes
-        back the receive of a message in flight. NoSuchMessageError, StaleReceiptError."""
+        """Makes a message visible, now or after a delay in microseconds. Returns when, None for now. Instead, a message
+        that was received too often goes to the dead-letter queue, and one that is too old is removed. count: False to
+        take back the receive of a message in flight. NoSuchMessageError, StaleReceiptError."""
         table, mid = self._table, receipt.mid
         table.expire()
         expiry = table.held_until(receipt)
@@ -44,8 +44,8 @@ class Windows:
         return table.time(until) if until else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """Moves the end of the window of a message in flight. Returns the new end. NoSuchMessageError,
-        StaleReceiptError."""
+        """Sets the end of the window of a message in flight, and returns it. visibility: microseconds from now, None
+        for the queue's own. NoSuchMessageError, StaleReceiptError."""
         table, mid = self._table, receipt.mid
         table.expire()
         expiry = table.held_until(receipt)

@@ -74,9 +74,6 @@ def backup(arguments: Namespace) -> int:
     return 0
 
 
-# -- the log --------------------------------------------------------------------------------------------------------
-
-
 def _copy_log(source: str, target: str) -> _Copied:
     os.mkdir(target, 0o700)
     meter = Meter("copied", what="segment")
@@ -150,7 +147,7 @@ def _link(source: str, target: str) -> bool:
 
 
 def _must_be_named(descriptor: int, path: str) -> None:
-    """FileNotFoundError for an open file without its name, as an obsolete segment before it is reused."""
+    """Raises FileNotFoundError for an open file without its name, as an obsolete segment before it is reused."""
     if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
@@ -181,9 +178,6 @@ def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
         file.flush()
         os.fsync(file.fileno())
     return scan, needed
-
-
-# -- the queues -----------------------------------------------------------------------------------------------------
 
 
 def _copy_queues(root: str, target: str) -> list[str]:

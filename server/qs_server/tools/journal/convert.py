@@ -65,8 +65,6 @@ class Conversion:
         else:
             self._to_journal(now)
 
-    # -- to the journal -------------------------------------------------------------------------------------------
-
     def _to_journal(self, now: str) -> None:
         if now != "journal":
             if not self._is_in_log():
@@ -88,7 +86,7 @@ class Conversion:
         for count in engine.take_in_files(self._qid):
             self.meter.add(0, count)
             self.meter.tick()
-        size = engine.size(self._qid)
+        size = len(engine.queue(self._qid))
         engine.close()  # not after an exception: what is in memory, and written by this, may be incomplete
         return size
 
@@ -96,8 +94,6 @@ class Conversion:
         with OfflineJournal(self._root, self._disk, self._clock) as journal:
             queue = journal.queues.get(self._qid)
             return queue is not None and len(queue) > 0
-
-    # -- to files -------------------------------------------------------------------------------------------------
 
     def _is_committed(self, now: str) -> bool:
         return (

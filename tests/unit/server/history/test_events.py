@@ -136,7 +136,8 @@ def test_a_push_that_is_refused(scene: Scene) -> None:
 
 
 def test_a_window_ends(scene: Scene) -> None:
-    """A window that ends by its time is an event of nobody's, with the receives so far, whoever asks at that time."""
+    """The end of a window by its time is an event without a peer, with the receives so far, whichever request finds
+    it."""
     [mid] = scene.push(b"x")
     scene.receive()
     scene.recorder.take()

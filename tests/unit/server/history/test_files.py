@@ -98,7 +98,7 @@ def test_the_oldest_go(tmp_path: Path) -> None:
 
 
 def test_the_thread_finishes_what_is_due(tmp_path: Path) -> None:
-    """Once started, full and old files are finished without anybody's call; a close finishes the rest."""
+    """Once started, the thread finishes full and old files without a call; a close finishes the rest."""
     bench = Bench(tmp_path / "history", size=1)
     bench.history.start()
     bench.push(1)

@@ -288,7 +288,7 @@ def test_the_directory_of_a_target_is_gone(
 
 
 def test_the_directory_of_the_source_is_gone(tmp_path: Path) -> None:
-    """Then it is the message that is not there, and the target is as it was."""
+    """If the directory of the source is gone, the message is missing, and the target is as it was."""
     engine = made(tmp_path)
     shutil.rmtree(tmp_path / "q")
     with pytest.raises(NoSuchMessageError):
@@ -353,7 +353,7 @@ def test_somebody_is_faster(tmp_path: Path, payload: bytes, refused: bool, state
 
 
 def test_the_other_message_is_just_deleted(tmp_path: Path) -> None:
-    """A message of the id that another program has removed is in nobody's way."""
+    """A message of the id that another program has just removed does not hinder the copy."""
     engine = with_id(tmp_path, b"another")
     (tmp_path / "s" / str(MID)).unlink()
     engine.copy("q", MID, ["s"])

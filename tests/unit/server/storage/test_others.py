@@ -139,7 +139,7 @@ def test_what_is_no_message_keeps_a_queue(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_receive_that_fails_is_an_arrival(tmp_path: Path) -> None:
-    """A message that could not be read is announced again, for whoever waits next."""
+    """A message that could not be read is announced again, for the next receive."""
     disk = FaultyDisk()
     bench = Bench(files_engine(Durability.NONE, always(disk))(tmp_path))
     bench.engine.create("q", Options())

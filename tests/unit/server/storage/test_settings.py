@@ -28,7 +28,7 @@ def test_round_trip(tmp_path: Path, options: Options) -> None:
 
 
 def test_missing(tmp_path: Path) -> None:
-    """A queue without the file has the defaults, and the storage of whoever opens it."""
+    """A queue without the file has the defaults, and the storage of the engine that opens it."""
     assert read_options(str(tmp_path), "files") == Options("files")
 
 

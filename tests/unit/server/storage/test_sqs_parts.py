@@ -24,7 +24,7 @@ from qs_server.storage.engine import (
 )
 from qs_server.storage.remote.sqs.long_polls import LongPolls
 from qs_server.storage.remote.sqs.messages import Received
-from qs_server.storage.remote.sqs.queue_names import name_at_sqs, qid_of
+from qs_server.storage.remote.sqs.queue_calls import name_at_sqs, qid_of
 from qs_server.storage.remote.sqs.receipts import Held, Receipts
 
 
@@ -91,7 +91,7 @@ def test_without_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_receipts_are_bounded() -> None:
-    """Only so many messages are remembered; those whose window ended long ago make room."""
+    """A bounded number of messages is remembered; those whose window ended long ago make room."""
     clock = ManualClock()
     receipts = Receipts(clock, most=2)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""The access file: what it may say, and what is said of one that is wrong."""
+"""The access file: what it may contain, and the errors of a wrong one."""
 
 from pathlib import Path
 

@@ -13,8 +13,7 @@ _RECOUNT = 5.0
 
 
 class Capacity:
-    """Reserves room before a message is stored, and gives it back after it is removed. Call inside
-    PageReader.locked."""
+    """Reserves room before a message is stored, gives it back after a removal. Call inside PageReader.locked."""
 
     def __init__(
         self, reader: PageReader, servers: Servers, capacity: int | None, generation: Callable[[], bytes]

@@ -1,5 +1,4 @@
-"""Receives and removes messages of one queue in memcached: looks what is visible, takes it by a swap, reads
-payloads."""
+"""Receives and removes messages of one queue in memcached: looks what is visible, swaps, reads payloads."""
 
 import time
 from collections.abc import Sequence
@@ -9,18 +8,16 @@ from itertools import islice
 from typing import NamedTuple
 
 from ...engine import Clock, Message, NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
-from ..counters import Counters
+from ..registry import Counters
 from .capacity import Capacity
-from .layout import Page, no_such_message
+from .layout import Entry, Page, no_such_message
 from .page_index import NEVER
 from .page_reader import PageReader, Snapshot
 from .page_writer import PageWriter
 from .payloads import Payloads
-from .rows import Entry
 
 POLL_INTERVAL = 0.5
-"""Seconds between two looks for pushes of other processes, each one round trip a queue. Pushes of this process wake
-at once."""
+"""Seconds between two looks for pushes of other processes, a round trip a queue. Those of this one wake at once."""
 
 
 class Visible(NamedTuple):
@@ -42,13 +39,10 @@ class Consumer:
     visibility: int
     """Microseconds: the queue's own window."""
     _looked: float = 0.0
-    """As of time.monotonic."""
-
-    # -- looking
+    """When, by time.monotonic."""
 
     def look(self, count: int, max_bytes: int) -> tuple[Snapshot | None, list[Visible]]:
-        """Returns the oldest visible messages, at least as many as a receive of that size takes. Hold
-        PageReader.locked until `take`."""
+        """Returns the oldest visible messages, enough for such a receive. Hold PageReader.locked until `take`."""
         found: list[Visible] = []
         self._looked = time.monotonic()
         snapshot = self.reader.look(next(self.reader.index.candidates(self.clock()), None))
@@ -90,8 +84,6 @@ class Consumer:
             return False
         self._looked = now
         return True
-
-    # -- receiving
 
     def take(self, snapshot: Snapshot, chosen: Sequence[Visible], visibility: int | None) -> list[tuple[Entry, int]]:
         """Receives the messages that are still visible. Returns each with its page."""
@@ -137,7 +129,7 @@ class Consumer:
         return messages
 
     def payload(self, entry: Entry, number: int) -> bytes:
-        """NoSuchMessageError if memcached has evicted the payload."""
+        """Raises NoSuchMessageError if memcached has evicted the payload."""
         payload = self.payloads.find([entry]).get(entry.token)
         if payload is None:
             self._remove_lost(entry, number)
@@ -156,8 +148,6 @@ class Consumer:
                 self.writer.change_message(Receipt(entry.mid, entry.receives), edit)
         except (RemoteError, NoSuchMessageError, StaleReceiptError):
             return
-
-    # -- removing
 
     def _remove_lost(self, entry: Entry, number: int) -> None:
         """Removes a message whose payload is gone: evicted by memcached, or deleted with the message."""

@@ -11,12 +11,18 @@ memcached then takes the room for the new page from the slab class in which it f
 """
 
 import struct
-from collections.abc import Iterable
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ...engine import NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
-from .rows import ROW, Entry, Rows
 
+_TOKEN = 12
+ROW = 8 + 8 + 4 + 4 + 1 + _TOKEN
+"""Bytes of a message in a page."""
 PAGE = 200
 """Messages a page, some 7 KiB: each change of a message writes its page."""
 _SLOTS = (0, PAGE, 1_200, 5_000, 20_000)
@@ -56,8 +62,7 @@ class Keys:
 
 @dataclass(slots=True)
 class Head:
-    """The pages of a queue, first to last. log: ring of pages in which messages became visible early; changes: its
-    writes."""
+    """The pages of a queue, first to last. log: ring of pages with messages that became visible early."""
 
     generation: bytes
     first: int = 0
@@ -74,6 +79,79 @@ class Head:
             raise RemoteError(_OTHER_DATA)
         _, generation, first, last, changes, *log = _HEAD.unpack(data)
         return Head(generation, first, last, changes, log)
+
+
+class Entry(NamedTuple):
+    """visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the payload's items."""
+
+    mid: int
+    visible_at: int
+    receives: int
+    size: int
+    delayed: bool
+    token: bytes
+
+
+class Rows:
+    """The messages of a page by id, in a column for each field of Entry: changing one does not look at the others."""
+
+    __slots__ = ("_columns", "delayed", "mids", "receives", "sizes", "visible_at")
+
+    def __init__(self, columns: tuple[Any, ...] | None = None) -> None:
+        self._columns = columns or (array("Q"), array("Q"), array("I"), array("I"), bytearray(), [])
+        self.mids, self.visible_at, self.receives, self.sizes, self.delayed, _ = self._columns
+
+    def encode(self) -> bytes:
+        *numbers, delayed, tokens = self._columns
+        return b"".join([*(_little_endian(column).tobytes() for column in numbers), delayed, *tokens])
+
+    @staticmethod
+    def decode(data: memoryview, count: int) -> "Rows":
+        columns: list[Any] = []
+        for typecode in "QQII":
+            column = array(typecode)
+            size = count * column.itemsize
+            column.frombytes(data[:size])
+            columns.append(_little_endian(column))
+            data = data[size:]
+        columns.append(bytearray(data[:count]))
+        tokens = bytes(data[count : count + count * _TOKEN])
+        columns.append([tokens[start : start + _TOKEN] for start in range(0, len(tokens), _TOKEN)])
+        return Rows(tuple(columns))
+
+    def __len__(self) -> int:
+        return len(self.mids)
+
+    def __getitem__(self, index: int) -> Entry:
+        return Entry(*[column[index] for column in self._columns])
+
+    def __iter__(self) -> Iterator[Entry]:
+        return map(Entry._make, zip(*self._columns, strict=True))
+
+    def __setitem__(self, index: int, entry: Entry) -> None:
+        for column, value in zip(self._columns, entry, strict=True):
+            column[index] = value
+
+    def __delitem__(self, index: int) -> None:
+        for column in self._columns:
+            del column[index]
+
+    def find(self, mid: int) -> int | None:
+        index = bisect_left(self.mids, mid)
+        return index if index < len(self.mids) and self.mids[index] == mid else None
+
+    def insert(self, entry: Entry) -> None:
+        index = bisect_left(self.mids, entry.mid)
+        for column, value in zip(self._columns, entry, strict=True):
+            column.insert(index, value)
+
+
+def _little_endian(column: "array[int]") -> "array[int]":
+    """Swaps the bytes of a copy on a big-endian machine, in either direction."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column
 
 
 @dataclass(slots=True)

@@ -1,10 +1,9 @@
-"""The `memcached` engine: queues in memcached servers, which several qs servers may use. It is as volatile as they
-are."""
+"""The `memcached` engine: queues in memcached servers, as volatile as they are, for several qs servers."""
 
 import re
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
@@ -27,9 +26,8 @@ from ...engine import (
 from ...names import directory_of
 from ..registry import QueueRegistry
 from .consumer import POLL_INTERVAL, Visible
-from .layout import Keys
+from .layout import Entry, Keys
 from .memcached_queue import MemcachedQueue
-from .rows import Entry
 from .servers import Servers
 
 DEFAULT_SERVERS = (("127.0.0.1", 11211),)
@@ -89,7 +87,7 @@ class MemcachedEngine:
         namespace: str = "qs",
     ) -> None:
         """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace:
-        begins all keys, 1 to 40 of A-Za-z0-9_.-. RemoteError without the client library, UnsupportedError for a bad
+        begins all keys, 1 to 40 of A-Za-z0-9_.-. RemoteError without the library, UnsupportedError for the
         namespace."""
         if not _NAMESPACE.fullmatch(namespace):
             raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")
@@ -97,6 +95,7 @@ class MemcachedEngine:
         self._namespace = namespace
         self._clock = clock
         self._registry = QueueRegistry(root, self.name, None, self._open)
+        self.queues, self.queue, self.create = self._registry.queues, self._registry.queue, self._registry.create
         self._notifier = Notifier()
 
     def describe(self) -> str:
@@ -105,18 +104,9 @@ class MemcachedEngine:
 
     # -- queues
 
-    def queues(self) -> Collection[str]:
-        return self._registry.queues()
-
-    def queue(self, qid: str) -> MemcachedQueue:
-        return self._registry.queue(qid)
-
     def _open(self, qid: str, options: Options) -> MemcachedQueue:
         keys = Keys(f"{self._namespace}:{_name_in_keys(qid)}")
         return MemcachedQueue(qid, options, keys, self._servers, self._clock, partial(self._notifier.notify, qid))
-
-    def create(self, qid: str, options: Options) -> None:
-        self._registry.create(qid, options)
 
     def options(self, qid: str) -> Options:
         return self.queue(qid).options
@@ -244,7 +234,7 @@ def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) ->
 
 
 def _check_same(target: MemcachedQueue, message: Message) -> None:
-    """OtherMessageError if the queue has another message of that id."""
+    """Raises OtherMessageError if the queue has another message of that id."""
     try:
         other = target.read(Receipt(message.mid))
     except NoSuchMessageError:

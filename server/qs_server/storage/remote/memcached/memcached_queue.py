@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import ClassVar
 
-from ...dead_letter_options import refuse_dead_letters, refuse_uncounted
+from ...dead_letter_policy import refuse_dead_letters, refuse_uncounted
 from ...engine import (
     Clock,
     Message,
@@ -19,15 +19,14 @@ from ...engine import (
     UnsupportedError,
 )
 from ...retention import refuse_retention
-from ..counters import Counters
+from ..registry import Counters
 from .capacity import Capacity
 from .consumer import Consumer, message_of, status_of
-from .layout import RETIRED, Keys, Page, no_such_message
+from .layout import RETIRED, Entry, Keys, Page, no_such_message
 from .page_reader import PageReader
 from .page_writer import TRIES, PageWriter
 from .payloads import Payloads
 from .producer import Producer
-from .rows import Entry
 from .servers import Servers
 
 _logger = logging.getLogger(__name__)
@@ -61,8 +60,6 @@ class MemcachedQueue:
             self.reader, self.writer, self.payloads, capacity, self._counters, clock, options.visibility
         )
         self.push, self.delete, self.purge = self.producer.push, self.consumer.delete, self.consumer.purge
-
-    # -- one message
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         def edit(page: Page, index: int) -> tuple[Entry, str]:
@@ -119,8 +116,6 @@ class MemcachedQueue:
         self._changed()
         return visible_at
 
-    # -- many
-
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
         found: list[int] = []
         for page in self.reader.scan(after):
@@ -162,8 +157,6 @@ class MemcachedQueue:
             if snapshot is not None:
                 self.reader.page(snapshot, snapshot.head.last)
             return self.reader.last_mid
-
-    # -- the queue itself
 
     def make(self) -> None:
         if self.options.timestamps != "us":

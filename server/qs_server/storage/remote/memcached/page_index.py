@@ -33,8 +33,6 @@ class PageIndex:
         self._sealed = range(first, last)
         del self._lows[: bisect_left(self._lows, (first,))]
 
-    # -- which pages may have a visible message
-
     def note_due(self, number: int, due: int) -> None:
         if number in self._sealed:
             self._due[number] = due
@@ -45,8 +43,6 @@ class PageIndex:
 
     def next_due(self) -> int:
         return min(self.tail_due, *self._due.values(), NEVER)
-
-    # -- in which page an id is
 
     def note_low(self, number: int, low: int) -> None:
         at = bisect_left(self._lows, (number,))

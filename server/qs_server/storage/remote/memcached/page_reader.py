@@ -26,8 +26,7 @@ _GIVEN_UP = (
 
 @dataclass(slots=True)
 class Snapshot:
-    """A queue as it was read: its head, and pages with their tokens for compare-and-swap. None: the page does not
-    exist."""
+    """A queue as it was read: its head, and pages with tokens for compare-and-swap. None: there is no such page."""
 
     head: Head
     token: bytes
@@ -62,8 +61,7 @@ class PageReader:
             self._lock.release()
 
     def look(self, guess: int | None = None) -> Snapshot | None:
-        """Reads the head and, mostly in the same round trip, a page (None: the last). None if memcached has no such
-        queue."""
+        """Reads the head and, mostly in one round trip, a page (None: the last). None if there is no such queue."""
         number, generation = self._last if guess is None else guess, self._generation
         keys = [self.keys.head]
         if generation:

@@ -149,7 +149,7 @@ class PageWriter:
             return self.make().head.generation
 
     def _swap_head(self, snapshot: Snapshot) -> bool:
-        """False: another process was faster, or the answer was lost; look again."""
+        """Returns False if another process was faster, or the answer was lost; look again."""
         try:
             return self._servers.cas_in_reserve(self._reader.keys.head, snapshot.head.encode(), snapshot.token)
         except UnsureError:
@@ -230,8 +230,7 @@ class PageWriter:
     # -- removing the queue
 
     def seal(self, snapshot: Snapshot) -> bool:
-        """Seals the last page of an empty queue, so that a push has to change the head. False: there was a push;
-        look again."""
+        """Seals the last page of an empty queue, so that a push changes the head. False after a push; look again."""
         page = self._reader.page(snapshot, snapshot.head.last)
         if page is None or page.entries:
             return page is None

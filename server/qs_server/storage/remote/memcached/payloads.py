@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from ...engine import RemoteError
-from .layout import Keys
-from .rows import Entry
+from .layout import Entry, Keys
 from .servers import NoRoomError, Servers
 
 CHUNK = 500_000

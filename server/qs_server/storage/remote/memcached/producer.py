@@ -6,14 +6,13 @@ from typing import TypeVar
 
 from ...engine import Clock, Draft, NoSuchMessageError, QueueFullError, Receipt, UnsupportedError
 from ...names import MAX_MID
-from ..counters import Counters
+from ..registry import Counters
 from .capacity import Capacity
-from .layout import MOST, OPEN, PAGE, SEALED, Page
+from .layout import MOST, OPEN, PAGE, SEALED, Entry, Page
 from .page_reader import PageReader, Snapshot
 from .page_writer import TRIES, PageWriter
 from .payloads import Payloads
 from .push_keys import PushKeys
-from .rows import Entry
 from .servers import Servers
 
 _T = TypeVar("_T")

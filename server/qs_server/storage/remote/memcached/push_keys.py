@@ -36,8 +36,7 @@ class PushKeys:
         self._mids: dict[int, int] = {}  # drafts that are stored -> their ids
 
     def claim(self, generation: Callable[[], bytes], keys: Sequence[str | None]) -> list[int]:
-        """Claims the keys that are free. generation: returns the queue's. Returns the indexes of the drafts to
-        store."""
+        """Claims the free keys. generation: returns the queue's. Returns the indexes of the drafts to store."""
         texts = {index: text for index, text in enumerate(keys) if text is not None}
         current = generation() if texts else b""
         try:
@@ -78,8 +77,7 @@ class PushKeys:
         return None
 
     def _find(self, key: str, at: int, token: bytes) -> int:
-        """Returns the message of a token whose push began at that time, -1 if there is none. Ids are never below
-        that time."""
+        """Returns the message of a token whose push began at that time, -1: none. Ids are never below it."""
         for page in self._reader.scan(at - 1):
             for entry in page.entries:
                 if entry.token == token:

@@ -148,8 +148,6 @@ class Servers:
             for start in range(0, len(found), _BATCH)
         ]
 
-    # -- reading
-
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         return self._get("get_many", keys)
 
@@ -163,8 +161,6 @@ class Servers:
             found.update(server.call(method, part, again=True))
         return found
 
-    # -- storing
-
     def set_many(self, items: Mapping[str, bytes], expire: int = 0) -> None:
         """expire: seconds, 0 for never."""
         for server, part in self._parts(items):
@@ -175,8 +171,7 @@ class Servers:
         return bool(self._at(key).call("add", key, value, expire, again=True))
 
     def cas(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """Replaces the item that was read with the token; False if it changed. expire: seconds, 0 never, -1 deletes.
-        UnsureError."""
+        """Replaces the item of the token; False if it changed. expire: seconds, 0 never, -1 deletes. UnsureError."""
         return bool(self._at(key).call("cas", key, value, token, expire, again=False))
 
     def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:

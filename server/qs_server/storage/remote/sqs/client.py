@@ -39,8 +39,7 @@ class CallPolicy:
     leave: float = 1.0
     """Seconds that `close` waits for long polls without a receiver."""
     settle: float = 5.0
-    """The same for queues with a message that was made visible less than that ago: SQS may have given it to such a
-    poll."""
+    """Seconds for queues with a message made visible less than that ago: SQS may have given it to such a poll."""
 
 
 class CallError(RemoteError):

@@ -5,10 +5,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...dead_letter_options import refuse_dead_letters
+from ...dead_letter_policy import refuse_dead_letters
 from ...engine import SECOND, Options, UnsupportedError
 from ...retention import refuse_retention
-from .queue_names import qid_of
+from .queue_calls import qid_of
 
 ARN = "QueueArn"
 """An ARN: `arn:aws:sqs:REGION:ACCOUNT:NAME`."""
@@ -24,7 +24,7 @@ NAMES = (ARN, "RedrivePolicy", "MessageRetentionPeriod")
 
 
 def check_options(options: Options) -> None:
-    """UnsupportedError for options that SQS cannot honour."""
+    """Raises UnsupportedError for options that SQS cannot honour."""
     if options.capacity is not None:
         raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
     if options.timestamps != "us":
@@ -61,8 +61,7 @@ def without(options: Options) -> Options:
 
 
 def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
-    """Adds SQS's attributes to the options, without a dead-letter queue outside of the prefix. LookupError,
-    ValueError if they are not SQS's."""
+    """Adds SQS's attributes to the options, and a dead-letter queue of the prefix. LookupError, ValueError."""
     retention = attributes.get("MessageRetentionPeriod")  # not every endpoint has it
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     place, _, name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")
@@ -76,8 +75,7 @@ def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Option
 
 
 def changed(old: Options, new: Options, target: str) -> dict[str, str]:
-    """Returns the attributes that differ; the others stay as another program has set them. target: ARN of the new
-    dead-letter queue."""
+    """Returns the attributes that differ; others stay as they are at SQS. target: ARN of the dead-letter queue."""
     attributes = {}
     if new.visibility != old.visibility:
         attributes["VisibilityTimeout"] = str(whole_seconds(new.visibility, LONGEST_WINDOW, "a visibility window"))

@@ -39,8 +39,7 @@ class Entry(NamedTuple):
 
 
 class Received(NamedTuple):
-    """message: SQS's id; handle: of this receive; until: the end of its window; source: ARN of a dead letter's
-    former queue, or empty."""
+    """message, handle: SQS's; until: the end of its window; source: ARN of a dead letter's former queue, or empty."""
 
     qid: str
     message: str
@@ -84,7 +83,7 @@ def _encode(payload: bytes) -> tuple[str, str | None]:
 
 
 def decode(qid: str, message: dict[str, Any], until: int) -> Received:
-    """LookupError, ValueError for an answer that is not SQS's."""
+    """Raises LookupError, ValueError for an answer that is not SQS's."""
     system, own = message.get("Attributes", {}), message.get("MessageAttributes", {})
     sent = int(system.get("SentTimestamp", 0))
     message_id = message["MessageId"]

@@ -1,5 +1,4 @@
-"""Keeps the receipt handles of messages in flight: SQS tells a handle to the receiver only, and does nothing without
-it."""
+"""Keeps the receipt handles of messages in flight: only the receiver gets one, and SQS does nothing without it."""
 
 import threading
 from collections import Counter
@@ -75,7 +74,7 @@ class Receipts:
             return mid
 
     def find(self, qid: str, receipt: Receipt) -> Held:
-        """NoSuchMessageError; StaleReceiptError, also when the window has ended."""
+        """Raises NoSuchMessageError; StaleReceiptError, also when the window has ended."""
         held = self._held.get((qid, receipt.mid))
         if held is None:
             raise NoSuchMessageError(
@@ -89,7 +88,7 @@ class Receipts:
         return held
 
     def drop(self, qid: str, mid: int, held: Held) -> bool:
-        """False if it was removed already, or received again."""
+        """Returns False if it was removed already, or received again."""
         with self._lock:
             if self._held.get((qid, mid)) is not held:
                 return False

@@ -3,11 +3,11 @@
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ...dead_letter_options import check_dead_letter, storage_in
+from ...dead_letter_policy import check_dead_letter
 from ...disk import Disk
 from ...engine import (
     Clock,
@@ -20,13 +20,13 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
+from ...settings import storage_in
 from ..registry import QueueRegistry
 from .client import CallPolicy, SqsClient
 from .kept_options import ARN, NAMES, changed, check_options, read, source_of, without
 from .long_polls import LongPolls
 from .messages import MOST_ENTRIES, Received
-from .queue_calls import QueueCalls
-from .queue_names import check_prefix
+from .queue_calls import QueueCalls, check_prefix
 from .receipts import Held, Receipts
 from .sqs_queue import SqsQueue
 
@@ -58,26 +58,22 @@ class SqsEngine:
         """Asks SQS nothing yet. clock: runs with SQS's; endpoint: None for Amazon's; region: None for the
         environment's; prefix: of all names at SQS. StorageError."""
         check_prefix(prefix)
+        policy = policy or CallPolicy()
         self._root = root
         self._prefix = prefix
-        self._client = SqsClient(endpoint, region, policy or CallPolicy())
+        self._client = SqsClient(endpoint, region, policy)
         self._registry = QueueRegistry(root, self.name, disk, self._open)
+        self.queues, self.queue = self._registry.queues, self._registry.queue
         self._clock = clock
         self._receipts = Receipts(clock)
-        self._polls = LongPolls(self._receive_of, self._give_back, self._client.policy)
+        self._polls = LongPolls(
+            lambda qid, *asked: self.queue(qid).receive(*asked), self._give_back, self._client.policy
+        )
         self._given: dict[str, int] = {}
         """The greatest ids of queues that were removed."""
 
     def describe(self) -> str:
         return ""
-
-    # -- queues
-
-    def queues(self) -> Collection[str]:
-        return self._registry.queues()
-
-    def queue(self, qid: str) -> SqsQueue:
-        return self._registry.queue(qid)
 
     def _open(self, qid: str, options: Options) -> SqsQueue:
         calls = QueueCalls(self._client, qid, self._prefix)
@@ -105,7 +101,7 @@ class SqsEngine:
         self._registry.configure(qid, without(options))
 
     def _to_change(self, qid: str, old: Options, new: Options) -> dict[str, str]:
-        """Returns the attributes to change. Makes the dead-letter queue, which SQS requires. UnsupportedError,
+        """Returns the attributes to change. Makes a missing dead-letter queue. UnsupportedError,
         DeadLetterCycleError."""
         if not new.dead_letter or (new.dead_letter, new.max_receives) == (old.dead_letter, old.max_receives):
             return changed(old, new, "")
@@ -126,8 +122,6 @@ class SqsEngine:
 
     def remove(self, qid: str, *, force: bool) -> None:
         self._given[qid] = self._registry.remove(qid, force=force).given
-
-    # -- messages
 
     def receive(
         self,
@@ -167,9 +161,6 @@ class SqsEngine:
             fitting += 1
         self._give_back(received[fitting:])
         return received[:fitting]
-
-    def _receive_of(self, qid: str, window: int, count: int, wait: int) -> list[Received]:
-        return self.queue(qid).receive(window, count, wait)
 
     def _give_back(self, received: Sequence[Received]) -> None:
         for qid in dict.fromkeys(each.qid for each in received):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...dead_letter_options import refuse_uncounted
+from ...dead_letter_policy import refuse_uncounted
 from ...engine import (
     SECOND,
     Clock,
@@ -22,7 +22,7 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
-from ..counters import Counters
+from ..registry import Counters
 from .client import CallError
 from .kept_options import LONGEST_WINDOW, whole_seconds
 from .messages import ENCODING, MID, MOST_ENTRIES, SOURCE, Entry, Received, batches, decode, encode
@@ -62,8 +62,7 @@ class SqsQueue:
         given: int,
         note_visible: Callable[[str], None],
     ) -> None:
-        """given: the greatest id that a queue of this name has given, -1: none; note_visible: called before a
-        message is made visible."""
+        """given: the greatest id of earlier queues of the name, -1: none; note_visible: called before a message is."""
         self.qid = qid
         self.options = options
         self.counters = Counters()
@@ -75,7 +74,7 @@ class SqsQueue:
         self._note_visible = note_visible
         self._numbering = threading.Lock()
         self._purged = -_SAME_PURGE
-        """As of time.monotonic."""
+        """When, by time.monotonic."""
 
     # -- the queue itself
 
@@ -84,7 +83,7 @@ class SqsQueue:
         self.calls.make(self.window(None), attributes or {})
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """UnsupportedError for what SQS does not allow."""
+        """Raises UnsupportedError for what SQS does not allow."""
         try:
             self.calls.set_attributes(attributes)
         except CallError as error:
@@ -134,8 +133,7 @@ class SqsQueue:
         return mids
 
     def _give_mids(self, count: int) -> list[int]:
-        """Returns increasing ids, greater than all given before, though not than all seen: another program may have
-        sent any."""
+        """Returns increasing ids, greater than all given before, though other programs may have sent greater ones."""
         with self._numbering:
             first = max(self._clock(), self.given + 1)
             self.given = first + count - 1
@@ -212,7 +210,7 @@ class SqsQueue:
         self.counters.add("deleted")
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """UnsupportedError for a long delay, in whole seconds."""
+        """Raises UnsupportedError for a long delay, in whole seconds."""
         refuse_uncounted("sqs", count=count)
         held = self._receipts.find(self.qid, receipt)
         hidden = whole_seconds(delay, LONGEST_WINDOW, "a delay of what was received")
@@ -233,7 +231,7 @@ class SqsQueue:
         return until
 
     def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
-        """StaleReceiptError, UnsupportedError."""
+        """Raises StaleReceiptError, UnsupportedError."""
         try:
             self.calls.call(operation, ReceiptHandle=handle, **parameters)
         except CallError as error:
@@ -245,8 +243,7 @@ class SqsQueue:
             raise
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another
-        purge."""
+        """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another."""
         held = sum(self._count().values())
         try:
             self.calls.call("purge_queue")

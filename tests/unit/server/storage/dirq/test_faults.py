@@ -1,4 +1,4 @@
-"""Directory queues on a disk that fails: an error is told, nothing half is there, and nothing complete is lost."""
+"""Directory queues on a disk that fails: the error is raised, nothing is left in half, and nothing complete is lost."""
 
 import errno
 import os
@@ -137,7 +137,7 @@ def test_path_that_cannot_be_added(tmp_path: Path, error: int) -> None:
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_addition_that_somebody_has_already(tmp_path: Path, make: Callable[..., Any]) -> None:
-    """The directory cannot be synced, and the element is locked by then: it stays with the one who has it."""
+    """If the directory cannot be synced, and another program has locked the element by then, it keeps it."""
     disk = FaultyDisk()
     q = make(tmp_path, disk=disk)
     add(q)

@@ -142,7 +142,7 @@ def test_null(tmp_path: Path) -> None:
     ],
 )
 def test_imports(module: str, names: str) -> None:
-    """From the package, and from each module that the documentation names: the same classes."""
+    """The package, and each module that the documentation names, export the same classes."""
     imported = importlib.import_module(f"qs_server.storage.dirq{module}")
     for name in names.split():
         found = getattr(imported, name)

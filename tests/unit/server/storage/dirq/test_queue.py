@@ -290,7 +290,7 @@ def test_purge_of_what_is_under_way(q: Queue) -> None:
 
 
 def test_purge_during_a_walk(q: Queue) -> None:
-    """It moves the cursor to the end: the walk is over, and that is no error."""
+    """A purge during a walk moves the cursor to the end: the walk is over, without an error."""
     for _ in range(3):
         q.add({"body": "x"})
     seen = []

@@ -32,7 +32,7 @@ def walked(found: Found, more: Any) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("how", [lambda qs: QueueSet(*qs), QueueSet, lambda qs: QueueSet(tuple(qs))])
 def test_elements_are_merged(queues: list[QueueSimple], how: Any) -> None:
-    """From queues one by one, in a list, in a tuple: all elements, by their names."""
+    """A set of queues, given one by one, in a list or in a tuple, has all elements, by their names."""
     added = fill(queues)
     found = how(queues)
     assert walked(found.first(), found.next) == added

@@ -205,7 +205,7 @@ def test_names_when_the_clock_stands(q: QueueSimple, monkeypatch: pytest.MonkeyP
 
 
 def test_no_name_is_free(q: QueueSimple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with an error, and leaves nothing."""
+    """If no name is free, the addition ends with an error, and leaves nothing."""
     name = q.add(b"x")
     module = vars(sys.modules["qs_server.storage.dirq.QueueSimple"])
     monkeypatch.setitem(module, "ATTEMPTS", 3)
@@ -223,7 +223,7 @@ def modes(q: QueueSimple, name: str) -> list[int]:
 
 @pytest.mark.parametrize("umask", [0o077, 0o027, 0])
 def test_umask(tmp_path: Path, umask: int) -> None:
-    """It holds for all that is made; the process keeps its own, also after an error."""
+    """The umask holds for all that is made; the process keeps its own, also after an error."""
     before = os.umask(0o022)
     try:
         q = make(tmp_path, umask=umask)
@@ -264,7 +264,7 @@ def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_queue_that_was_removed(q: QueueSimple) -> None:
-    """It is made again by an addition, as with dirq; until then it is an empty one."""
+    """A queue that was removed is empty, and an addition makes it again, as with dirq."""
     os.rmdir(q.path)
     assert (q.count(), list(q), q.first()) == (0, [], "")
     q.purge()

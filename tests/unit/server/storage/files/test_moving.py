@@ -194,7 +194,8 @@ def test_milliseconds(tmp_path: Path) -> None:
 
 
 def test_beside_another_server(tmp_path: Path, disk: FaultyDisk, bench: Bench) -> None:
-    """It sees the move at once, with the origin, and is the first to receive the letter and to move it back."""
+    """Another server sees the move at once, with the origin, and is the first to receive the dead letter and to move it
+    back."""
     other = made_on(tmp_path / "root", disk)
     arrived(other.engine)
     [mid] = held(bench.engine, "q")
@@ -267,8 +268,8 @@ def test_a_redrive_that_fails_midway(tmp_path: Path) -> None:
 
 
 def test_the_library_moves_nothing(bench: Bench, tmp_path: Path) -> None:
-    """It makes visible what is due; the server moves it when it is next released there. A dead letter is a message for
-    the library."""
+    """The library makes due messages visible; the server moves them at their next release. A dead letter is a message
+    for the library."""
     with Queue(tmp_path / "root" / "q", clock=bench.clock) as queue:
         bench.clock.now += WINDOW
         mid, payload = queue.receive(visibility_timeout=5, timeout=0)

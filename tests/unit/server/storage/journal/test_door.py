@@ -27,7 +27,8 @@ def place(tmp_path: Path) -> Iterator[Doors]:
 
 
 def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:
-    """It keeps its id, goes from the directory, is there after a restart, and later ids are greater."""
+    """A file's message keeps its id, the file goes from the directory, the message is there after a restart, and later
+    ids are greater."""
     place.put(EPOCH + 5, b"one")
     place.put(7, b"seven")
     place.settle()

@@ -98,7 +98,7 @@ def test_a_full_segment() -> None:
 
 
 def test_a_header_is_checked() -> None:
-    """Too short, another checksum, another version, another size: each is said."""
+    """A header that is too short, of another checksum, version or size is refused with that reason."""
     data = segment(frame(1, b"a"))
     for size, said in ((0, "0 bytes"), (63, "63 bytes"), (len(data) - 1, "should have")):
         with pytest.raises(DamagedError, match=said):
@@ -158,7 +158,7 @@ def test_a_frame_that_is_wrong(place: str) -> None:
 
 
 def test_the_frame_that_calls_the_most_durable() -> None:
-    """It need not be the first one behind, nor whole itself."""
+    """The frame that says that most is durable need not be the next one, nor whole itself."""
     third = frame(3, b"c", synced=0)
     data = segment(bytes(BLOCK), frame(2, b"b", synced=0), third, frame(4, b"d", synced=3), first=1)
     data[-4 * BLOCK - BLOCK + FRAME_HEAD] ^= 1

@@ -134,7 +134,7 @@ def test_dead_segments_that_wait_for_nothing_go_at_once() -> None:
 
 
 def test_what_no_checkpoint_has_stays() -> None:
-    """The next start would have to read all segments."""
+    """Segments that no checkpoint covers stay: the next start would have to read them all."""
     assert chosen(store(COLD, Links(), checkpoint=None)) == 1
     assert chosen(store(COLD, links((5, 4)), checkpoint=6)) == 4
     assert chosen(store(COLD, links((5, 4)), checkpoint=5)) == 1

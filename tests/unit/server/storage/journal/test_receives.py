@@ -75,8 +75,8 @@ def test_a_payload_that_cannot_be_read(engine: JournalEngine, disk: _Unreadable)
 def test_a_payload_that_the_disk_cannot_read(
     engine: JournalEngine, disk: _Unreadable, tmp_path: Path, count: int, sealed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds up nobody: it is set aside, which the log says, and those beside it are received. The next start makes
-    it visible again."""
+    """A payload that the disk cannot read is set aside with a line in the log, and those beside it are received. The
+    next start makes it visible again."""
     mids = engine.queue("q").push([Draft(b"x" * 5000)] * 3)
     engine.commit()
     while sealed and engine._journal.open().log.number == 1:
@@ -87,7 +87,7 @@ def test_a_payload_that_the_disk_cannot_read(
     start = start_of(queue.table.places.get(mids[0]) or 0)
     disk.error, disk.broken = errno.EIO, (start + 100, start + 5000)
     assert engine.receive(["q"], count, None, LOTS)[0].mid == mids[1]
-    assert "given to nobody" in caplog.text
+    assert "is not delivered" in caplog.text
     assert "the disk cannot read it" in caplog.text
     engine.close()
     disk.broken = (0, 0)

@@ -165,7 +165,7 @@ def test_frames_that_were_synced(root: Path) -> None:
 
 
 def test_a_frame_that_is_larger_than_a_segment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets a segment of its own size."""
+    """A frame that is larger than a segment gets a segment of its own size."""
     small_segments(monkeypatch, 4 * BLOCK)
     segments = written(root, b"small", b"x" * 100_000, b"after").segments
     assert max(segment.header.size for segment in segments) > 100_000
@@ -187,7 +187,7 @@ def test_a_payload_that_is_a_segment(root: Path) -> None:
 
 
 def test_a_message_without_a_byte(root: Path) -> None:
-    """It is one like any other."""
+    """An empty message is one like any other."""
     written(root, b"", b"")
     assert delivered(root) == [b"", b""]
 
@@ -204,7 +204,8 @@ def test_only_the_last_segment_may_be_torn(root: Path, monkeypatch: pytest.Monke
 
 
 def test_the_note_of_the_last_segment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It follows the segments; a segment more than it says is that of a crash in between, two are not."""
+    """The note of the last segment follows the segments; one segment more than it says is from a crash in between, two
+    are not."""
     small_segments(monkeypatch, 4 * BLOCK)
     directory = f"{root}/.journal"
     last = written(root, *(b"%d" % number for number in range(9))).number

@@ -27,7 +27,7 @@ def log_of(place: Doors) -> Log:
 
 
 def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
-    """It is removed when its last message is deleted, though no message was pushed after it."""
+    """The first segment is removed when its last message is deleted, though no message was pushed after it."""
     [mid] = place.push(b"x" * 1000)
     queue, log = place.engine.queue("q"), log_of(place)
     place.engine.receive(["q"], 1, None, 0)

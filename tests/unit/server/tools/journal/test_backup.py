@@ -61,7 +61,8 @@ def test_a_frame_that_is_just_being_written_is_left_out(place: Doors) -> None:
 
 
 def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked at again, as it may have been written meanwhile; then the error says what to do."""
+    """A durable frame that cannot be read is read again, as it may have been written meanwhile; then the error says
+    what to do."""
     monkeypatch.setattr(backup, "_TRIES", 3)
     for payload in (b"one", b"two", b"three"):
         place.push(payload)

@@ -40,8 +40,8 @@ def test_everything_is_the_same_afterwards(tmp_path: Path, storage: str) -> None
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_crash_at_every_file_operation(tmp_path: Path, storage: str, step: int) -> None:
-    """Given again, it goes on. A server that is started in between refuses, or shows the same as before. At each single
-    one it takes some 30 s."""
+    """After a crash at any file operation, the repeated command goes on. A server that is started in between refuses,
+    or shows the same as before. At each single one it takes some 30 s."""
     target = other(storage)
     for at in itertools.count(2, step):
         place = Root(tmp_path / f"{at}", storage)
