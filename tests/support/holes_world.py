@@ -246,11 +246,11 @@ def allow_any_choice(patch: pytest.MonkeyPatch, seed: int) -> None:
     """Lets compaction remove any segment that may go, whatever that costs."""
     usual = choice.choose
 
-    def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
-        chosen, segments = usual(store, is_below=is_below, oldest_only=oldest_only), store.log.segments
+    def choose(store: Store, *, is_below: bool, damaged: int) -> int | None:
+        chosen, segments = usual(store, is_below=is_below, damaged=damaged), store.log.segments
         at = random.Random(segments.changes * 1000 + seed)
         free = [number for number in list(segments.sizes)[:-1] if segments.links.is_free(number)]
-        if oldest_only or not free or at.random() < (0.8 if chosen is None else 0.3):
+        if damaged or not free or at.random() < (0.8 if chosen is None else 0.3):
             return chosen
         dead = [number for number in free if not store.usage.live.get(number)]
         return at.choice(dead if dead and at.random() < 0.5 else free)
