@@ -168,7 +168,7 @@ class Connection(Conversation):
                 if self._more:
                     self._parse()
                 if self._landed is not None:
-                    pass  # nothing more is begun
+                    pass  # no more requests begin
                 elif self._events:
                     self._begin()
                     self._committer.hurry()

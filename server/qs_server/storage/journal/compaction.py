@@ -84,7 +84,7 @@ class Compaction:
         if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != segment:
             self._segment = segment
             self._rollbacks = self._store.rollbacks
-            self._work = self._copy(self._segment)  # skips what is already copied
+            self._work = self._copy(self._segment)  # skips messages that are copied already
         enough = self._copying.total + _BYTES
         until = perf_counter() + seconds
         try:
