@@ -50,7 +50,7 @@ _RENAMED = frozenset(
     }
 )
 """Gives another name to what has one, or a second one: there is no other way to do it."""
-_AFTER_ERRORS = frozenset({"making.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
+_AFTER_ERRORS = frozenset({"settings.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
 """Takes back the rename before it, after an error: that was not answered."""
 _AT_STARTS = frozenset({"files/listing.py _do_what_it_says: rename"})
 """Completes what a crash interrupted; done once more by the next start."""

@@ -4,7 +4,7 @@ import qs_schemas as wire
 from qs_schemas import Message
 from qs_serving.access.principal import Right
 
-from ..storage.dead_letter_options import REDRIVING
+from ..storage.dead_letter_policy import REDRIVING
 from ..storage.engine import Redrive, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 

@@ -136,7 +136,7 @@ class DirectoriesEngine(Engine):
         self._root.remove(self.queue(qid), force=force)
 
     def take_in_files(self, qid: str) -> Iterator[int]:
-        """Takes in all files of a journal's queue, in slices; yields their sizes. For commands. OSError."""
+        """Takes in all files of a journal's queue, in slices; yields how many each time. For commands. OSError."""
         queue = self.queue(qid)
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 

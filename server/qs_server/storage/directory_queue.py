@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from .dead_letter_options import refuse_uncounted
-from .dead_letter_policy import dead_letter_queue, with_origin
+from .dead_letter_policy import dead_letter_queue, refuse_uncounted, with_origin
 from .directory_dead_letters import DirectoryDeadLetters
 from .directory_retirement import DirectoryRetirement
 from .engine import (
@@ -35,7 +34,7 @@ _AS_LONG_AS = 25
 
 
 class DirectoryQueue:
-    """See EngineQueue. For one thread at a time. A message that another program has locked is a StaleReceiptError."""
+    """See EngineQueue. For one thread at a time. Locks of other programs raise StaleReceiptError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None

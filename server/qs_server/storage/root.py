@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
-from .dead_letter_options import check_dead_letter, storage_in
+from .dead_letter_policy import check_dead_letter
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -21,11 +21,10 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .making import MAKING, make_queue
 from .names import PRIVATE, directory_of, parse_message, qid_of
 from .queues import EngineQueue
 from .retention import refuse_retention
-from .settings import read_options, write_options
+from .settings import MAKING, make_queue, read_options, storage_in, write_options
 from .shared import Shared
 
 _logger = logging.getLogger(__name__)

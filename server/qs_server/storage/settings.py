@@ -1,14 +1,25 @@
-"""Reads and writes `.queue.toml`, the options in a queue's directory. Without one, they are the defaults."""
+"""A queue's directory in the root, for every storage: makes it, and reads and writes its options, `.queue.toml`.
 
+A directory without that file has the defaults.
+"""
+
+import errno
 import json
 import math
+import os
 import re
+import secrets
+import shutil
 import tomllib
+from collections.abc import Callable
 
 from .disk import Disk
-from .engine import SECOND, Options, StorageError
+from .engine import SECOND, Options, QueueExistsError, StorageError
+from .names import directory_of
 
 FILE = ".queue.toml"
+MAKING = ".making-"
+"""Begins the name of a directory that is not a queue yet."""
 _OPTIONS_HELP = (
     "the options are: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
     "capacity = messages (from 1), paused = true or false, timestamps = 'us' or 'ms', "
@@ -75,6 +86,12 @@ is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
 """Matches a schema of a dirq queue, or a piece's name."""
 
 
+def storage_in(root: str, qid: str, default: str) -> str | None:
+    """Returns a queue's storage, None without a queue. default: of a queue without options. StorageError, OSError."""
+    path = f"{root}/{directory_of(qid)}"
+    return read_options(path, default).storage if os.path.isdir(path) else None
+
+
 def write_options(directory: str, options: Options, disk: Disk) -> None:
     """Writes the options atomically, whatever the durability: a start refuses a torn file."""
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
@@ -95,3 +112,38 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
         if value:
             lines.append(f'{key} = "{value}"')
     disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=True)
+
+
+def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
+    """Makes a queue's directory with its options. made: called then; if it raises, the directory is removed. The
+    content is durable; the caller syncs the root. QueueExistsError, BadQueueNameError, OSError."""
+    path = f"{root}/{directory_of(qid)}"
+    if os.path.lexists(path):
+        raise _exists(qid)
+    making = f"{root}/{MAKING}{secrets.token_hex(8)}"
+    disk.mkdir(making)
+    try:
+        write_options(making, options, disk)
+        disk.sync_directory(making)
+        _rename_new(making, path, qid, disk)
+        try:
+            made()
+        except BaseException:
+            disk.rename(path, making)
+            raise
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+
+
+def _rename_new(old: str, new: str, qid: str, disk: Disk) -> None:
+    try:
+        disk.rename(old, new)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise _exists(qid) from None
+        raise
+
+
+def _exists(qid: str) -> QueueExistsError:
+    return QueueExistsError(f"'{qid}' is already an existing queue")

@@ -11,9 +11,8 @@ from typing import Generic, Protocol, TypeVar
 
 from ..disk import Disk
 from ..engine import NoSuchQueueError, Options, QueueExistsError
-from ..making import MAKING, make_queue
 from ..names import directory_of, qid_of
-from ..settings import read_options, write_options
+from ..settings import MAKING, make_queue, read_options, write_options
 
 
 def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Options]:
@@ -25,6 +24,23 @@ def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Opt
             if options.storage in storages:
                 found[qid] = options
     return found
+
+
+class Counters:
+    """Counts pushes, deliveries and deletions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {"pushed": 0, "delivered": 0, "deleted": 0}
+
+    def add(self, what: str, count: int = 1) -> None:
+        with self._lock:
+            self._counts[what] += count
+
+    def counts(self) -> dict[str, int]:
+        """Returns the counts by the names of fields of Stats."""
+        with self._lock:
+            return dict(self._counts)
 
 
 class RemoteQueue(Protocol):

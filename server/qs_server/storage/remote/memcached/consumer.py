@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ...engine import Clock, Message, NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
-from ..counters import Counters
+from ..registry import Counters
 from .capacity import Capacity
 from .layout import Entry, Page, no_such_message
 from .page_index import NEVER

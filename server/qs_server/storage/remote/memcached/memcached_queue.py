@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import ClassVar
 
-from ...dead_letter_options import refuse_dead_letters, refuse_uncounted
+from ...dead_letter_policy import refuse_dead_letters, refuse_uncounted
 from ...engine import (
     Clock,
     Message,
@@ -19,7 +19,7 @@ from ...engine import (
     UnsupportedError,
 )
 from ...retention import refuse_retention
-from ..counters import Counters
+from ..registry import Counters
 from .capacity import Capacity
 from .consumer import Consumer, message_of, status_of
 from .layout import RETIRED, Entry, Keys, Page, no_such_message

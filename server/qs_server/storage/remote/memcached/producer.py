@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from ...engine import Clock, Draft, NoSuchMessageError, QueueFullError, Receipt, UnsupportedError
 from ...names import MAX_MID
-from ..counters import Counters
+from ..registry import Counters
 from .capacity import Capacity
 from .layout import MOST, OPEN, PAGE, SEALED, Entry, Page
 from .page_reader import PageReader, Snapshot

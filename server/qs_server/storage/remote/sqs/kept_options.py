@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...dead_letter_options import refuse_dead_letters
+from ...dead_letter_policy import refuse_dead_letters
 from ...engine import SECOND, Options, UnsupportedError
 from ...retention import refuse_retention
 from .queue_calls import qid_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ...dead_letter_options import check_dead_letter, storage_in
+from ...dead_letter_policy import check_dead_letter
 from ...disk import Disk
 from ...engine import (
     Clock,
@@ -20,6 +20,7 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
+from ...settings import storage_in
 from ..registry import QueueRegistry
 from .client import CallPolicy, SqsClient
 from .kept_options import ARN, NAMES, changed, check_options, read, source_of, without

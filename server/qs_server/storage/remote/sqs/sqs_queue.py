@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...dead_letter_options import refuse_uncounted
+from ...dead_letter_policy import refuse_uncounted
 from ...engine import (
     SECOND,
     Clock,
@@ -22,7 +22,7 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
-from ..counters import Counters
+from ..registry import Counters
 from .client import CallError
 from .kept_options import LONGEST_WINDOW, whole_seconds
 from .messages import ENCODING, MID, MOST_ENTRIES, SOURCE, Entry, Received, batches, decode, encode
