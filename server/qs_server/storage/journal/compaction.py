@@ -131,7 +131,7 @@ class Compaction:
     def _copy(self, segment: int) -> Iterator[None]:
         is_oldest = segment == self._store.log.segments.oldest
         for queue in list(self._queues()):
-            yield from queue.carry_keys(segment, self._clock())
+            yield from queue.keys.carry(queue.number, segment, self._clock())
             if is_oldest:
                 yield from queue.carry(segment)
         if self._store.usage.live.get(segment):
