@@ -94,7 +94,6 @@ class Connection(Conversation):
         return Subscriber(self._limits.outbox, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
-        """Sends the messages that a batch has delivered."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             mail, subscriber.mail = subscriber.mail, []

@@ -34,7 +34,7 @@ class Compaction:
     """Compacts the log of one store."""
 
     def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]], copying: Copier, clock: Clock) -> None:
-        """queues: returns all queues of the log; copying: copies their payloads."""
+        """queues: returns all queues of the log."""
         self._store = store
         self._queues = queues
         self._clock = clock
@@ -53,7 +53,6 @@ class Compaction:
 
     @property
     def wanted(self) -> bool:
-        """True if a segment is worth compacting."""
         return self._next() is not None
 
     def _next(self) -> int | None:

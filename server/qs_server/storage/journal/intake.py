@@ -50,13 +50,12 @@ def token_of(name: bytes) -> int | None:
 
 
 class FileStates(Protocol):
-    """Reads the states of the messages in one directory: see `storage.files.attributes`."""
+    """See `storage.files.attributes`."""
 
     def read(self, path: str, mid: int, /) -> tuple[int, int]:
-        """Returns how often a message was received, and until when it is delayed."""
+        """Returns (receives, time until which it is delayed)."""
 
-    def forget(self, mid: int, /) -> None:
-        """Forgets a message that is gone."""
+    def forget(self, mid: int, /) -> None: ...
 
 
 OpenStates = Callable[[str, Disk], FileStates]
