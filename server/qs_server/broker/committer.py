@@ -107,7 +107,7 @@ class Committer:
 
     def notice(self) -> bool:
         """Schedules a read of the engine's events at the beginning of the next batch. Returns False if that is not the
-        batch of this poll cycle: then `batch_done` is called after it."""
+        batch of this poll cycle; `batch_done` tells its end."""
         self._outdated = True
         if self.busy:
             return False

@@ -51,7 +51,6 @@ class Subscriptions:
     """Delivers the messages of a server to its subscribers."""
 
     def __init__(self, storage: Source, clock: Clock, record: Record | None = None) -> None:
-        """record: the lifecycle record, None if it is off."""
         self._storage = storage
         self._record = record
         self._clock = clock
@@ -184,11 +183,9 @@ class Subscriptions:
         return subscription
 
     def extended(self, qid: str, mid: int, end: int) -> None:
-        """Notes the new end of a message's window."""
         self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
-        """Ends the leases of a queue's messages up to an id."""
         self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
@@ -229,7 +226,6 @@ class Subscriptions:
             self._hungry = dict.fromkeys([*unserved, *self._hungry])
 
     def count(self, qid: str) -> int:
-        """Returns the number of open subscriptions to a queue."""
         return sum(not each.closed for each in self._rings.get(qid, ()))
 
     @property
@@ -279,7 +275,6 @@ class Subscriptions:
 
     @property
     def leaving(self) -> bool:
-        """True if `give_back` has work."""
         return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:

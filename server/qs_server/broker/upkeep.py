@@ -17,7 +17,6 @@ class UpkeepLoop:
     """Runs the upkeep of one engine."""
 
     def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
-        """clock: the engine's."""
         self._storage = storage
         self._committer = committer
         self._turns = turns

@@ -28,7 +28,7 @@ class Waiters:
             insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
 
     def count(self, qid: str) -> int:
-        """Returns how many works wait for messages of a queue. May be called in any thread."""
+        """May be called in any thread."""
         return len(self._lines.get(qid, ()))
 
     @property
@@ -41,7 +41,6 @@ class Waiters:
         return self._places[work][0]
 
     def wake_all(self, arrived: Mapping[str, int]) -> None:
-        """Wakes the first works of each queue. arrived: the number of messages by queue."""
         for qid, count in arrived.items():
             self.wake(qid, count)
 
@@ -53,7 +52,6 @@ class Waiters:
             event.set()
 
     def resume(self, work: Work) -> None:
-        """Removes a work that continues."""
         _, pause = self._places.pop(work)
         self._step_out(pause)
 

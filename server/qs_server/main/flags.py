@@ -53,11 +53,11 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
         "--durability",
         choices=[durability.value for durability in Durability],
         default=_DEFAULTS.durability.value,
-        help="what an answer means: 'always' (default), it survives power loss; 'interval', it does after 50 ms; "
-        "'none', it survives the end of the server only",
+        help="when an answered change survives a power loss: 'always' (default), at once; 'interval', after 50 ms; "
+        "'none', perhaps never (it survives the end of the server)",
     )
     number_group(parser.add_argument_group("journal"), "BYTES")(
-        "--cache", _DEFAULTS.cache, "payloads that are kept in memory; others are read from the journal", 0
+        "--cache", _DEFAULTS.cache, "payloads kept in memory; others are read from the journal", 0
     )
     _add_history(parser)
     _add_remotes(parser)
@@ -70,7 +70,7 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("lifecycle record")
     group.add_argument("--history", metavar="DIR", help="record what happens to each message in files in DIR")
     add = number_group(group, "BYTES")
-    add("--history-size", defaults.size, "a file is finished when it has so many")
+    add("--history-size", defaults.size, "finish a file when it is so large")
     number_group(group, "SECONDS")("--history-age", defaults.age, "or so long after its first line", 0.1)
     add("--history-keep", defaults.keep, "remove the oldest files when there are more", shown="keep all")
 
@@ -85,9 +85,9 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
         help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
     )
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
-    group.add_argument("--sqs-region", metavar="NAME", help="without it, what AWS's own tools would take")
+    group.add_argument("--sqs-region", metavar="NAME", help="region (default: the one that AWS's own tools would use)")
     group.add_argument(
-        "--sqs-prefix", default="", metavar="TEXT", help="what the names of all queues begin with there (default: none)"
+        "--sqs-prefix", default="", metavar="TEXT", help="prefix of the names of all queues there (default: none)"
     )
 
 

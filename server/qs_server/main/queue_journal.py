@@ -18,32 +18,31 @@ from ..tools.output import run
 
 _PROGRAM = "queue-journal.py"
 _CHECK = """\
-Says what is in each segment, and what is torn or damaged. Changes nothing, and may be used while the server runs.
+Lists the contents of each segment, and all torn or damaged parts. Changes nothing; can be used while the server runs.
 
 Exit codes: 0 a server starts with it, 1 it is damaged or cannot be read, 2 wrong usage, 130 interrupted."""
 _REPAIR = """\
-Keeps everything that can be read of a damaged journal, and sets the files aside as they are, in
-DIR/.journal/damaged-TIME. No server may be running. If it is
-interrupted, nothing is lost: give the command again.
+Keeps all readable records of a damaged journal, and sets the old files aside, unchanged, in DIR/.journal/damaged-TIME.
+No server may be running. If the command is interrupted, nothing is lost: give it again.
 
 Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usage, 130 interrupted."""
 _EXPORT = """\
-Writes the messages of a journal to files in the layout of vsqs, a directory in DIR for each queue, as it would be in a
-root: `queue-server.py --root DIR` starts on it. The journal stays as it is. Nothing is overwritten: if the command
-is interrupted, give it again. No server may be running; `qs export` exports a queue of a running server.
+Writes the messages of a journal to files in the layout of vsqs, with a directory in DIR for each queue:
+`queue-server.py --root DIR` can serve them. Does not change the journal, and overwrites nothing. If the command is
+interrupted, give it again. No server may be running; `qs export` exports a queue of a running server.
 
 Exit codes: 0 done, 1 not all could be written, 2 wrong usage, 130 interrupted."""
 _BACKUP = """\
-Copies a journal and the queues' options to DIR, while the server runs or not: complete up to one moment. Segments that
-are full are hard links where DIR is on the same file system. A server starts on the result.
+Copies a journal and the queues' options to DIR, as they are at one moment; the server may be running. On the same file
+system, full segments become hard links. A server can start with the backup.
 
-Exit codes: 0 done, 1 there is no backup, 2 wrong usage, 130 interrupted."""
+Exit codes: 0 done, 1 failed, there is no backup, 2 wrong usage, 130 interrupted."""
 _CONVERT = """\
-Changes where a queue keeps its messages: journal or files. Messages, their order, counts and windows are the same
-afterwards, but dead letters do not say any more what they were: move them back before. No server may be running, and
-no program may use the queue's directory. If the command is interrupted, nothing is lost: give it again.
+Changes the storage of a queue: journal or files. Messages keep their order, counts and windows, but dead letters lose
+their origins: move them back before. No server may be running, and no program may use the queue's directory. If the
+command is interrupted, nothing is lost: give it again.
 
-Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted."""
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +63,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    about = "Looks into the journal of a queue server, copies it, and repairs one that is damaged."
+    about = "Checks, repairs, copies, exports and converts the journal of a queue server."
     parser = CommandParser(prog=_PROGRAM, description=about)
     add_standard_flags(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -77,9 +76,9 @@ def make_parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    added = add(check, "say what the journal holds, and what is damaged", _CHECK)
+    added = add(check, "list the contents of the journal, and all damage", _CHECK)
     added.add_argument("-v", "--verbose", action="store_true", help="list each frame")
-    add(repair, "keep what can be read, set damaged files aside", _REPAIR)
+    add(repair, "keep all readable records, set damaged files aside", _REPAIR)
     added = add(export, "write messages to files", _EXPORT)
     added.add_argument("queues", metavar="QUEUE", nargs="*", help="only these (default: all)")
     added.add_argument("--to", required=True, metavar="DIR", help="directory to write to; made if it is missing")

@@ -1,4 +1,4 @@
-"""The operation by which a client says who it is."""
+"""The operation that authenticates a client."""
 
 import qs_schemas as wire
 from qs_schemas import Message

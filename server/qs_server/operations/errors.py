@@ -44,7 +44,6 @@ def refused(about: Message, error: engine.StorageError) -> Error:
 
 
 def disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
-    """Returns the answer to a request whose file operation failed."""
     if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
         return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
     partly = isinstance(about, CopyMessage) and about.mids

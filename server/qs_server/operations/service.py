@@ -71,7 +71,6 @@ Handler = Callable[[Service, Any], Message | Answer]
 
 
 def microseconds(seconds: float | None) -> int | None:
-    """Converts seconds to microseconds, the engine's unit; None to None."""
     return None if seconds is None else round(seconds * SECOND)
 
 

@@ -94,7 +94,6 @@ class Connection(Conversation):
         return Subscriber(self._limits.outbox, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
-        """Sends the messages that a batch has delivered."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             mail, subscriber.mail = subscriber.mail, []
@@ -168,7 +167,7 @@ class Connection(Conversation):
                 if self._more:
                     self._parse()
                 if self._landed is not None:
-                    pass  # nothing more is begun
+                    pass  # no more requests begin
                 elif self._events:
                     self._begin()
                     self._committer.hurry()

@@ -103,7 +103,6 @@ class RequestBatch:
         return self._events[first : self._taken], answers
 
     def resume(self, *, over: bool = False) -> None:
-        """Ends the pause. over: True if its time is over."""
         self.pause = None
         self._over = over
 

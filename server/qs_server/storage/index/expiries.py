@@ -35,7 +35,7 @@ class Expiries:
         self._stale_at = 2 * len(self._entries) + _FEW
 
     def __len__(self) -> int:
-        """Returns the number of entries, including stale ones."""
+        """Counts stale entries too."""
         return len(self._entries) + len(self._unswept)
 
     def push(self, expiry: int, mid: int) -> None:

@@ -25,7 +25,6 @@ class Index:
     """The messages of one queue. An expiry of 0 means ready."""
 
     def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
-        """See `reset`."""
         self.reset(ready, hidden)
 
     def reset(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
@@ -239,7 +238,6 @@ class Index:
         return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
     def size(self, mid: int) -> int:
-        """Returns the bytes of a loaded message."""
         return (self.messages.get(mid) or 0) >> SIZE_SHIFT
 
     @staticmethod

@@ -25,7 +25,6 @@ class Absent(NamedTuple):
     runs: tuple[Run, ...]
 
     def body(self) -> bytes:
-        """Packs the body of the record."""
         return bytes((_KIND,)) + b"".join(_RUN.pack(*run) for run in self.runs)
 
     @classmethod
@@ -46,7 +45,6 @@ def with_segment(runs: Iterable[Run], number: int, frame: int) -> tuple[Run, ...
 
 
 def needed_from(runs: Iterable[Run], oldest: int) -> tuple[Run, ...]:
-    """Leaves out the runs before the oldest needed segment."""
     return tuple(run for run in runs if run.first > oldest)
 
 

@@ -40,7 +40,6 @@ class Publication:
     __slots__ = ("_firsts", "place", "record")
 
     def __init__(self, place: int, record: Published) -> None:
-        """place: of the record."""
         self.place = place
         self.record = record
         self._firsts: dict[tuple[int, int], int] = {}
@@ -181,7 +180,6 @@ class LogBatches:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: Staged) -> None:
-        """Replays a STAGED record."""
         state = self.producers.setdefault(record.producer, Producer())
         if record.batch <= state.last:
             return

@@ -92,8 +92,6 @@ class CheckpointWriter:
 
 
 class CheckpointReader:
-    """Reads a checkpoint."""
-
     def __init__(self, directory: str) -> None:
         """Checks the checkpoint in the log's directory. BadCheckpointError; FileNotFoundError if there is none."""
         self._data = data = map_file(f"{directory}/{NAME}")

@@ -56,7 +56,6 @@ class OpenClaim:
     gone: set[int]
 
     def remaining(self) -> list[int]:
-        """Returns the ids of its messages that still exist."""
         return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else list(self.record.mids)
 
 
@@ -300,7 +299,6 @@ class LogClaims:
             self._table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
-        """Replays an ACKED or UNCLAIMED record."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_news(mid, place)]
         if isinstance(record, claim_records.Unclaimed):

@@ -34,7 +34,7 @@ class Compaction:
     """Compacts the log of one store."""
 
     def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]], copying: Copier, clock: Clock) -> None:
-        """queues: returns all queues of the log; copying: copies their payloads."""
+        """queues: returns all queues of the log."""
         self._store = store
         self._queues = queues
         self._clock = clock
@@ -53,7 +53,6 @@ class Compaction:
 
     @property
     def wanted(self) -> bool:
-        """True if a segment is worth compacting."""
         return self._next() is not None
 
     def _next(self) -> int | None:
@@ -81,7 +80,7 @@ class Compaction:
         if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != segment:
             self._segment = segment
             self._rollbacks = self._store.rollbacks
-            self._work = self._copy(self._segment)  # skips what is already copied
+            self._work = self._copy(self._segment)  # skips messages that are copied already
         enough = self._copying.total + _BYTES
         until = perf_counter() + seconds
         try:
@@ -132,7 +131,7 @@ class Compaction:
     def _copy(self, segment: int) -> Iterator[None]:
         is_oldest = segment == self._store.log.segments.oldest
         for queue in list(self._queues()):
-            yield from queue.carry_keys(segment, self._clock())
+            yield from queue.keys.carry(queue.number, segment, self._clock())
             if is_oldest:
                 yield from queue.carry(segment)
         if self._store.usage.live.get(segment):

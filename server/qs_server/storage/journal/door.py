@@ -34,7 +34,6 @@ class Doors:
         """The doors that may have work, in the order of their turns."""
 
     def wake(self, door: "Door") -> None:
-        """Notes that a door has work."""
         self.busy[door] = None
 
     def due(self) -> int | None:
@@ -80,7 +79,7 @@ class Door:
     """Takes in files from the directory of one queue."""
 
     def __init__(self, path: str, disk: Disk, doors: Doors, clock: Clock, owner: Owner) -> None:
-        """path: the directory. OSError if it does not exist."""
+        """OSError if the directory does not exist."""
         self.path = path
         self._disk = disk
         self._doors = doors
@@ -102,7 +101,6 @@ class Door:
     # -- scheduling work ------------------------------------------------------------------------------------------
 
     def appeared(self, name: bytes) -> None:
-        """Schedules a look at a file."""
         if len(self._names) >= _NAMES:
             self.list_again()
         elif not self._list_again:
@@ -167,7 +165,6 @@ class Door:
         return work
 
     def finish(self, work: Intake) -> None:
-        """Takes over the results of a run."""
         self._running = None
         if self.is_closed:
             return

@@ -57,7 +57,6 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte at which the next frame begins."""
         return padded(self.start + FRAME_HEAD + self.length)
 
 
@@ -76,7 +75,6 @@ def new_salt(other: bytes) -> bytes:
 
 
 def padded(length: int) -> int:
-    """Rounds up to whole blocks."""
     return -(-length // BLOCK) * BLOCK
 
 

@@ -6,7 +6,8 @@ A crash at any step leaves each file either a file or a message:
 2. Its message and a TAKEN record with the token are committed in one frame.
 3. The file is unlinked, the directory synced, and an UNLINKED record appended.
 
-A start removes a file with a private name if the log has its token, and else takes it in.
+A start removes a file with a private name if the log has its token, and else takes it in. Thanks to the token, this is
+right even for two files that had the same name.
 """
 
 import errno
@@ -49,13 +50,12 @@ def token_of(name: bytes) -> int | None:
 
 
 class FileStates(Protocol):
-    """Reads the states of the messages in one directory: see `storage.files.attributes`."""
+    """See `storage.files.attributes`."""
 
     def read(self, path: str, mid: int, /) -> tuple[int, int]:
-        """Returns how often a message was received, and until when it is delayed."""
+        """Returns (receives, time until which it is delayed)."""
 
-    def forget(self, mid: int, /) -> None:
-        """Forgets a message that is gone."""
+    def forget(self, mid: int, /) -> None: ...
 
 
 OpenStates = Callable[[str, Disk], FileStates]
@@ -63,7 +63,7 @@ OpenStates = Callable[[str, Disk], FileStates]
 
 
 class Intake:
-    """One run over the files of a directory. Only `run` may be called in another thread than the log's."""
+    """One run over files of a directory. Only `run` may be called in another thread than the log's."""
 
     def __init__(  # noqa: PLR0917
         self,

@@ -181,7 +181,7 @@ class LogKeeper:
     def _read_segments(
         self, store: LogStore, make: Callable[[str, int], LogQueue], scans: list[Scan]
     ) -> tuple[Replay[LogQueue], Opened]:
-        """Forgets what was read, and replays the segments without the checkpoint."""
+        """Forgets the state read so far, and replays the segments without the checkpoint."""
         for queue in self.queues.values():
             queue.reset()
         store.reset()

@@ -39,7 +39,6 @@ class Keys:
     """The idempotency keys of one queue, each remembered for `WINDOW` after its push."""
 
     def __init__(self, store: Store) -> None:
-        """store: counts the keys' bytes."""
         self._store = store
         self.entries: dict[bytes, KeyEntry] = {}
         """The remembered keys by their digests."""
@@ -51,7 +50,6 @@ class Keys:
         return entry.mid if entry is not None and entry.at > now - WINDOW else None
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
-        """Remembers the key with which a message was pushed."""
         self.forget(key)
         self.entries[key] = entry = KeyEntry(key, mid, at, segment)
         if not self._pages or len(self._pages[-1]) >= _PAGE:

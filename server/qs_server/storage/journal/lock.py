@@ -43,7 +43,6 @@ def take_lock(directory: str, disk: Disk) -> int:
 
 
 def is_in_use(directory: str) -> bool:
-    """Tells whether a server is using the journal now."""
     try:
         fd = os.open(f"{directory}/{_NAME}", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -65,7 +64,6 @@ def write_last(fd: int, number: int, disk: Disk) -> None:
 
 
 def forget_last(fd: int, number: int, disk: Disk) -> None:
-    """Undoes `write_last`. OSError."""
     disk.pwrite(fd, bytes(_PLACE.size + 4), number % 2 * _SECTOR)
 
 

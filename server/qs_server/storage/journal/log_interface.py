@@ -35,17 +35,11 @@ class RecordLog(Protocol):
 
     directory: str
     number: int
-    """The number of the last segment."""
     left_to_pushes: int
-    """Bytes of records, heads included, that pushes can append without `reserve`."""
     unwritten: dict[int, bytes]
-    """Payloads of `append` that are in no segment yet, by their places."""
     failed: OSError | None
-    """The error after which the log accepts nothing, else None."""
     tight: bool
-    """True if the disk was full at the last request for a segment."""
     commit_batch: Callable[[], None]
-    """Commits the batch so far; called before a new segment begins in the middle of a batch."""
 
     @property
     def segments(self) -> Segments: ...

@@ -97,10 +97,6 @@ class QueueState:
             self.claims.removed(mid)
         self.table.restore_deletion(mid)
 
-    def carry_keys(self, segment: int, now: int) -> Iterator[None]:
-        """Copies the keys in a segment to the end of the log. Yields where a slice may end. OSError."""
-        return self.keys.carry(self.number, segment, now)
-
     def carry(self, segment: int) -> Iterator[None]:
         """Copies the records other than messages and keys in the segments up to this one, which must be the oldest, to
         the end of the log: they may be about any older segment. Yields where a slice may end. OSError."""

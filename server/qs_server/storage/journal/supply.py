@@ -73,7 +73,7 @@ class Supply:
         self._reserve = 0  # bytes of the reserve
 
     def clear(self) -> None:
-        """Removes the spare and what a killed server has left, except the reserve."""
+        """Removes the spare and unfinished files of a killed server, and finds the reserve."""
         self._spare = None
         for name in (SPARE, NEXT, RESERVE_NEXT):
             with suppress(FileNotFoundError):

@@ -34,7 +34,7 @@ _MOVES = 100
 _AT_ONCE = 1000
 """The most messages that a request makes visible before its own work: some 2 ms."""
 _BETWEEN = 10_000
-"""Microseconds after a request that made so many visible, in which no other does: a batch may have many requests."""
+"""Microseconds in which only one request makes so many visible, as a batch may have many requests."""
 
 
 class MessageTable:
