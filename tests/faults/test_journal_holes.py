@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.holes_world import KeepingDisk
 from support.power_loss_check import nobody_else
 from support.power_loss_engines import upkeep
 from support.power_loss_short_holes import COLD, hot, make_holes, open_engine, payloads, small
@@ -161,6 +162,48 @@ def push_and_delete(engine: JournalEngine, until: Callable[[Log], bool]) -> None
         if until(log_of(engine)):
             return
     raise AssertionError("the log never came to be so")
+
+
+def test_a_removed_segment_that_is_there_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power loss, and the one behind it with the deletions of its messages is not: both were removed since the
+    last segment was begun, and nothing has made that durable."""
+    small(monkeypatch)
+    removed: dict[str, bytes] = {}
+    root = tmp_path / "root"
+    with nobody_else():
+        engine = open_engine(str(root), KeepingDisk(removed))
+        for qid in ("cold", "hot"):
+            engine.create(qid, Options())
+        for begin in range(0, len(COLD), 100):
+            engine.queue("cold").push([Draft(payload) for payload in COLD[begin : begin + 100]])
+            engine.commit()
+        log, [table] = log_of(engine), [queue.table for queue in engine._journal.queues.values() if queue.qid == "cold"]
+        begin_segment(engine)
+        for mid in engine.queue("cold").list_mids(State.ALL, 999, -1):
+            if (table.places.get(mid) or 0) >> 32 == 2:
+                engine.queue("cold").delete(Receipt(mid))
+        deletions = log.number
+        begin_segment(engine)
+        while not {2, deletions}.isdisjoint(log.segments.sizes):
+            upkeep(engine, slices=1)
+        assert log.segments.oldest == 1
+        kept = payloads(engine, "cold")
+        engine._journal.close()
+        (root / ".journal" / NAME).unlink()
+        (root / ".journal" / segment_name(deletions)).unlink(missing_ok=True)  # it may be kept to be recycled
+        (root / ".journal" / segment_name(2)).write_bytes(removed[segment_name(2)])
+        engine = open_engine(str(root), Disk())
+        assert payloads(engine, "cold") == kept
+        engine.close()
+
+
+def begin_segment(engine: JournalEngine) -> None:
+    """Pushes and deletes, without upkeep, until there is another segment."""
+    number = log_of(engine).number
+    while log_of(engine).number == number:
+        for mid in engine.queue("hot").push([Draft(bytes(9000))]):
+            engine.queue("hot").delete(Receipt(mid))
+        engine.commit()
 
 
 def test_a_record_names_what_is_gone(journal: Path) -> None:

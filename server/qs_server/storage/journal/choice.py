@@ -19,11 +19,11 @@ class Choice:
         self._is_below = False
         self._chosen: int | None = None
 
-    def segment(self, *, oldest_only: bool) -> int | None:
+    def segment(self, *, damaged: int) -> int | None:
         """Returns the segment to remove next: see `choose`."""
         store = self._store
         log, usage = store.log, store.usage
-        seen = (log.segments.changes, usage.emptied, store.checkpointed, store.rollbacks, log.tight, oldest_only)
+        seen = (log.segments.changes, usage.emptied, store.checkpointed, store.rollbacks, log.tight, damaged)
         if seen != self._seen:
             self._least = (
                 usage.least(log.segments.sizes, log.segments.size, tight=log.tight) if log.segments.sizes else 0
@@ -31,29 +31,29 @@ class Choice:
         is_below = usage.total < self._least
         if seen != self._seen or is_below != self._is_below:
             self._seen, self._is_below = seen, is_below
-            self._chosen = choose(store, is_below=is_below, oldest_only=oldest_only)
+            self._chosen = choose(store, is_below=is_below, damaged=damaged)
         return self._chosen
 
 
-def choose(store: Store, *, is_below: bool, oldest_only: bool) -> int | None:
+def choose(store: Store, *, is_below: bool, damaged: int) -> int | None:
     """Returns the segment to remove next, None if none is worth it. is_below: True if fewer bytes are live than
-    `Usage.least`; oldest_only: True to consider no other."""
+    `Usage.least`; damaged: a segment that cannot be copied, 0: none is known. With one, only the oldest is copied."""
     log, live = store.log, store.usage.live
     sizes, oldest = log.segments.sizes, log.segments.oldest
     if oldest is None or len(sizes) <= 1:
         return None
     if not live.get(oldest):
         return oldest
-    dead = [] if oldest_only or len(log.segments.absent) >= LIMIT else _dead(store)
+    dead = [] if len(log.segments.absent) >= LIMIT else _dead(store)
     for each in dead:
         if log.segments.links.is_free(each):
             return each
     if not is_below:
         return None
-    for each in () if log.tight else dict.fromkeys((*dead[:1], *dead[-1:])):
+    for each in () if log.tight or damaged else dict.fromkeys((*dead[:1], *dead[-1:])):
         if (ahead := _in_the_way(store, oldest, each)) is not None:
             return ahead
-    return oldest
+    return oldest if oldest != damaged else None
 
 
 def _in_the_way(store: Store, oldest: int, dead: int) -> int | None:

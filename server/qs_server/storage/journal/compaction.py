@@ -61,10 +61,7 @@ class Compaction:
         return self._segment if self._work is not None and chosen is not None else chosen
 
     def _chosen(self) -> int | None:
-        log = self._store.log
-        if log.failed or log.segments.oldest == self._damaged:
-            return None
-        return self._choice.segment(oldest_only=self._damaged != 0)
+        return None if self._store.log.failed else self._choice.segment(damaged=self._damaged)
 
     def step(self, seconds: float = SLICE) -> None:
         """Does a slice of the work, which the caller commits. OSError: there is no room for the copies."""
@@ -109,9 +106,11 @@ class Compaction:
             return False  # called by a slice without room: another slice would have none either
         log = self._store.log
         segment = self._chosen() or self._oldest_that_gains()
-        while segment in log.segments.sizes and segment != self._damaged:
+        while segment in log.segments.sizes:
             self._step(segment, inf)  # no time limit, as each slice is a frame, which takes whole blocks
             self._store.commit_early()
+            if segment == self._damaged:
+                break
         return segment is not None and segment not in log.segments.sizes
 
     def _oldest_that_gains(self) -> int | None:
@@ -124,6 +123,8 @@ class Compaction:
         log = self._store.log
         log.drop(segment)
         self._store.forget(segment)
+        if segment == self._damaged:
+            self._damaged = 0
         for queue in self._queues():
             queue.batches.forget_publications((log.segments.oldest or 0) - 1)
 

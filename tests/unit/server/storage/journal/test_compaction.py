@@ -90,6 +90,43 @@ def test_what_leaves_the_middle_takes_nothing_else_along(engine: JournalEngine) 
     assert segments.links.broad == {said}
 
 
+def test_what_costs_nothing_leaves_beside_a_damaged_segment(engine: JournalEngine) -> None:
+    """The oldest cannot be copied, and stays until nothing in it is needed. What comes and goes does not fill the
+    disk."""
+    log, compaction = store_of(engine).log, compaction_of(engine)
+    [oldest, *_] = log.segments.sizes
+    mids = engine.queue("cold").list_mids(State.ALL, 999, -1)
+    path = Path(log.segments.path_of(oldest))
+    path.write_bytes(path.read_bytes().replace(COLD[0][:50], bytes(50)))
+    for mid in mids[1:]:
+        engine.queue("cold").delete(Receipt(mid))
+    for _ in range(10):
+        fill(engine, 2)
+        upkeep(engine)
+    assert compaction._damaged == log.segments.oldest == oldest
+    assert len(log.segments.sizes) < 10
+    engine.queue("cold").delete(Receipt(mids[0]))
+    fill(engine, 1)
+    upkeep(engine)
+    assert compaction._damaged == 0
+    assert oldest not in log.segments.sizes
+
+
+def test_a_copy_waits_for_what_it_was_copied_from(engine: JournalEngine) -> None:
+    """While not all of a segment is copied, it is there still."""
+    for mid in engine.queue("cold").list_mids(State.ALL, 999, -1)[::2]:
+        engine.queue("cold").delete(Receipt(mid))
+    fill(engine, 2)
+    log = store_of(engine).log
+    [oldest, *_] = log.segments.sizes
+    assert log.segments.links.is_free(log.number)
+    while not compaction_of(engine).total:
+        compaction_of(engine).step(0)
+    engine.commit()
+    assert log.segments.oldest == oldest
+    assert log.segments.links.before(log.number) == [oldest]
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_noted_of_receives_stays(engine: JournalEngine, tmp_path: Path, count: int) -> None:
     """One and several at once: the segment with these notes holds nothing that is needed, and stays while the messages

@@ -110,9 +110,9 @@ def store(live: dict[int, int], known: Links, *, checkpoint: int | None = 9, abs
     return cast("Any", SimpleNamespace(log=log, usage=usage, checkpointed=position))
 
 
-def chosen(made: Store, *, oldest_only: bool = False) -> int | None:
+def chosen(made: Store, *, damaged: int = 0) -> int | None:
     below = made.usage.total < made.usage.least(made.log.segments.sizes, 1000, tight=False)
-    return choose(made, is_below=below, oldest_only=oldest_only)
+    return choose(made, is_below=below, damaged=damaged)
 
 
 COLD = {1: 100, 2: 100, 3: 100, 4: 30}
@@ -122,7 +122,8 @@ def test_the_one_in_the_way_goes_before_what_is_old() -> None:
     """Segments 5 to 8 are dead, and wait for the 30 bytes of segment 4."""
     waiting = links((5, 4), (6, 5), (7, 6), (8, 7))
     assert chosen(store(COLD, waiting)) == 4
-    assert chosen(store(COLD, waiting), oldest_only=True) == 1
+    assert chosen(store(COLD, waiting), damaged=7) == 1
+    assert chosen(store(COLD, waiting), damaged=1) is None
     assert chosen(store(COLD, waiting, absent=LIMIT)) == 1
 
 
