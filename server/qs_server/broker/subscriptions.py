@@ -208,7 +208,7 @@ class Subscriptions:
 
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Delivers messages of these queues, and of those whose subscribers have got room."""
-        self._keep_time()
+        self._end_due()
         if not self._rings:
             self._hungry.clear()
             return
@@ -240,7 +240,7 @@ class Subscriptions:
         """Returns how many messages of a queue its subscriptions could take, by their prefetch."""
         return sum(max(each.prefetch - len(each.receives), 0) for each in self._rings.get(qid, ()))
 
-    def _keep_time(self) -> None:
+    def _end_due(self) -> None:
         """Ends leases that are over, and has failed queues served again after a while."""
         if self.next_due() is None:
             return

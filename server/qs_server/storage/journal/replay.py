@@ -81,7 +81,7 @@ class Replay(Generic[Q]):
             self.absent = record.runs
             return
         if isinstance(record, Queue):
-            self._name(record)
+            self._add_queue(record)
             return
         if isinstance(record, Transfer):
             self._transfer(place, record)
@@ -117,7 +117,7 @@ class Replay(Generic[Q]):
         if record.origin is not None:
             queue.table.origins[record.mid] = Origin(*record.origin)
 
-    def _name(self, record: Queue) -> None:
+    def _add_queue(self, record: Queue) -> None:
         self.last_number = max(self.last_number, record.number)
         queue = self.queues.get(record.number)
         if queue is None:
