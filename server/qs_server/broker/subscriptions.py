@@ -57,7 +57,7 @@ class Subscriptions:
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
         """The subscriptions of each queue; the next to get a message comes first."""
         self._leases = Leases()
-        self._hungry: dict[str, None] = {}  # queues to serve, in this order
+        self._to_serve: dict[str, None] = {}  # queues to serve, in this order
         self.mail: set[Subscriber] = set()
         """The subscribers that got mail since `take_mail`."""
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
@@ -85,11 +85,11 @@ class Subscriptions:
 
     def feed(self, subscription: Subscription) -> None:
         """Notes that a subscription may have room."""
-        self._hungry.update(dict.fromkeys(subscription.qids))
+        self._to_serve.update(dict.fromkeys(subscription.qids))
 
     def has_come(self, qid: str) -> None:
         """Notes that a queue may have visible messages."""
-        self._hungry[qid] = None
+        self._to_serve[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
         """Notes that a subscriber has room in its outbox."""
@@ -208,13 +208,13 @@ class Subscriptions:
 
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Delivers messages of these queues, and of those whose subscribers have got room."""
-        self._keep_time()
+        self._end_due()
         if not self._rings:
-            self._hungry.clear()
+            self._to_serve.clear()
             return
-        found = dict.fromkeys([*self._hungry, *arrived])
+        found = dict.fromkeys([*self._to_serve, *arrived])
         qids = [qid for qid in found if qid in self._rings and qid not in self._failed]
-        self._hungry.clear()
+        self._to_serve.clear()
         left = SLICE
         unserved: list[str] = []
         for qid in qids:
@@ -223,7 +223,7 @@ class Subscriptions:
             else:
                 unserved.append(qid)
         if unserved:  # they come before queues that were served: one with many messages must not take all turns
-            self._hungry = dict.fromkeys([*unserved, *self._hungry])
+            self._to_serve = dict.fromkeys([*unserved, *self._to_serve])
 
     def count(self, qid: str) -> int:
         return sum(not each.closed for each in self._rings.get(qid, ()))
@@ -234,13 +234,13 @@ class Subscriptions:
         return len({each for ring in self._rings.values() for each in ring if not each.closed})
 
     def is_waiting(self, qid: str) -> bool:
-        return qid in self._hungry
+        return qid in self._to_serve
 
     def room(self, qid: str) -> int:
         """Returns how many messages of a queue its subscriptions could take, by their prefetch."""
         return sum(max(each.prefetch - len(each.receives), 0) for each in self._rings.get(qid, ()))
 
-    def _keep_time(self) -> None:
+    def _end_due(self) -> None:
         """Ends leases that are over, and has failed queues served again after a while."""
         if self.next_due() is None:
             return
@@ -249,7 +249,7 @@ class Subscriptions:
             self.settled(*key)
         if self._try_again is not None and self._try_again <= now:
             self._try_again = None
-            self._hungry.update(dict.fromkeys(self._failed))
+            self._to_serve.update(dict.fromkeys(self._failed))
             self._failed.clear()
 
     def next_due(self) -> int | None:
@@ -262,7 +262,7 @@ class Subscriptions:
     @property
     def busy(self) -> bool:
         """True if `dispatch` should be called at the end of each batch."""
-        return bool(self._rings or self._hungry or self._leaving or self._leases.count or self._failed or self.mail)
+        return bool(self._rings or self._to_serve or self._leaving or self._leases.count or self._failed or self.mail)
 
     @property
     def active(self) -> bool:
@@ -271,7 +271,7 @@ class Subscriptions:
     @property
     def unfinished(self) -> bool:
         """True if there is more to deliver or to give back."""
-        return bool(self._hungry or self._leaving)
+        return bool(self._to_serve or self._leaving)
 
     @property
     def leaving(self) -> bool:
@@ -285,7 +285,7 @@ class Subscriptions:
                 return 0
             while (subscription := self._next(qid)) is not None:
                 if given >= most:
-                    self._hungry[qid] = None
+                    self._to_serve[qid] = None
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:

@@ -85,7 +85,7 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
         help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
     )
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
-    group.add_argument("--sqs-region", metavar="NAME", help="region (default: the one that AWS's own tools would use)")
+    group.add_argument("--sqs-region", metavar="NAME", help="region there; without it, that of AWS's own tools")
     group.add_argument(
         "--sqs-prefix", default="", metavar="TEXT", help="prefix of the names of all queues there (default: none)"
     )

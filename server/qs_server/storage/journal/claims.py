@@ -43,7 +43,7 @@ class Claimed(Protocol):
     def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
     def delete(self, mid: int, expiry: int, /) -> None: ...
     def note(self, event: Event, mid: int, /, *, more: int = 0) -> None: ...
-    def is_news(self, mid: int, place: int, /) -> bool: ...
+    def is_newer(self, mid: int, place: int, /) -> bool: ...
     def restore_deletion(self, mid: int, /) -> None: ...
 
 
@@ -279,7 +279,7 @@ class LogClaims:
         claim = OpenClaim(record, place, set(record.gone))
         consumer.claims[record.seq] = claim
         for mid in claim.remaining():
-            if self._table.index.expiry(mid) is not None and self._table.is_news(mid, place):
+            if self._table.index.expiry(mid) is not None and self._table.is_newer(mid, place):
                 self._table.index.withhold(mid)
 
     def settle(self) -> None:
@@ -300,7 +300,7 @@ class LogClaims:
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
         consumer = self.consumers.setdefault(record.consumer, Consumer())
-        withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_news(mid, place)]
+        withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_newer(mid, place)]
         if isinstance(record, claim_records.Unclaimed):
             consumer.claims.pop(record.seq, None)
             self._make_visible(withheld)

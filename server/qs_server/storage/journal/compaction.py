@@ -72,11 +72,11 @@ class Compaction:
     def _step(self, segment: int, seconds: float) -> None:
         self._stepping = True
         try:
-            self._go_on(segment, seconds)
+            self._run_slice(segment, seconds)
         finally:
             self._stepping = False
 
-    def _go_on(self, segment: int, seconds: float) -> None:
+    def _run_slice(self, segment: int, seconds: float) -> None:
         if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != segment:
             self._segment = segment
             self._rollbacks = self._store.rollbacks

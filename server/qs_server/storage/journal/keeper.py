@@ -92,12 +92,12 @@ class LogKeeper:
         queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
         self.queues[qid] = queue
         if self._replayed:
-            self._name(queue)
+            self._assign_number(queue)
             queue.announce()
             queue.rescan()
         return queue
 
-    def _name(self, queue: LogQueue) -> None:
+    def _assign_number(self, queue: LogQueue) -> None:
         self._numbers += 1
         queue.table.number = self._numbers
         self.open().tables[queue.number] = queue.table
@@ -118,7 +118,7 @@ class LogKeeper:
             if replay.queues.get(queue.number) is queue:
                 store.tables[queue.number] = queue.table
             else:
-                self._name(queue)
+                self._assign_number(queue)
         for queue in self.queues.values():
             queue.rescan()
             queue.settle()

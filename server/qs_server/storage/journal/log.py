@@ -73,7 +73,7 @@ class Log:
         self._start = 0  # the place of the next frame's first record
         self.on_sync: Callable[[float], object] = lambda seconds: None
         """Called after each sync, in any thread, with the seconds that it took; a commit's include the write."""
-        self._names: list[bytes] = []
+        self._required: list[bytes] = []
         self.supply = Supply(directory, disk, sync=self._keep)
         self.failed: OSError | None = None
         """The error after which the log accepts nothing, else None."""
@@ -122,10 +122,10 @@ class Log:
         if self.pending:
             self.commit_batch()
         if self.is_short and not copy and not drop:
-            self._relieve(push=push)
+            self._restore_reserve(push=push)
         needed = padded(FRAME_HEAD + size)
-        if self._writer is None or needed > self.room - self._leave(push=push, copy=copy, drop=drop):
-            self._go_over(needed, push=push, copy=copy)
+        if self._writer is None or needed > self.room - self._left_free(push=push, copy=copy, drop=drop):
+            self._begin_next(needed, push=push, copy=copy)
         self._count_left()
         self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
 
@@ -135,7 +135,7 @@ class Log:
         segment."""
         return self.tight and self.wants_reserve is not None
 
-    def _relieve(self, *, push: bool) -> None:
+    def _restore_reserve(self, *, push: bool) -> None:
         """Tries to make a new reserve. For deletes also compacts, each time they have used half of the room left, while
         copies may still fit. OSError."""
         if push:
@@ -152,7 +152,7 @@ class Log:
             if not has_no_room(error):
                 raise
 
-    def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
+    def _begin_next(self, needed: int, *, push: bool, copy: bool) -> None:
         """Begins a new segment. On a full disk, deletes first compact, then take the reserve. OSError."""
         self.segments.changes += 1
         try:
@@ -164,7 +164,7 @@ class Log:
             if push or copy:
                 raise
             self.make_room()
-            if self._writer is None or needed > self.room - self._leave(push=push, copy=copy, drop=False):
+            if self._writer is None or needed > self.room - self._left_free(push=push, copy=copy, drop=False):
                 self._begin_segment(needed, push=False, exact=True, lend=True)
         else:
             self.tight = self.tight and not push
@@ -178,7 +178,7 @@ class Log:
                 raise
             self._begin_segment(needed, push=push, exact=copy, lend=copy)
 
-    def _leave(self, *, push: bool, copy: bool, drop: bool) -> int:
+    def _left_free(self, *, push: bool, copy: bool, drop: bool) -> int:
         """Returns the bytes at the end of the last segment that `reserve` leaves free."""
         if push:
             return self.room if self.is_short else self._kept
@@ -196,8 +196,8 @@ class Log:
         room, most = self.room - BLOCK - FRAME_HEAD - length, FRAME - length
         kept, kept_from_pushes = 0, self._kept
         if self.tight:
-            kept = max(self._halfway if self.is_short else 0, self._leave(push=False, copy=False, drop=False))
-            kept_from_pushes = self._leave(push=True, copy=False, drop=False)
+            kept = max(self._halfway if self.is_short else 0, self._left_free(push=False, copy=False, drop=False))
+            kept_from_pushes = self._left_free(push=True, copy=False, drop=False)
         self.left = min(room - kept, most)
         self.left_to_pushes = min(room - kept_from_pushes, most)
         self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
@@ -219,9 +219,9 @@ class Log:
         self.left_to_pushes -= length
         return place
 
-    def name(self, body: bytes) -> None:
+    def append_required(self, body: bytes) -> None:
         """Appends a record that later ones need: it is written even after `discard`."""
-        self._names.append(body)
+        self._required.append(body)
         self.append(body)
 
     def note(self, body: bytes) -> None:
@@ -282,7 +282,7 @@ class Log:
         if self._sync:
             self.on_sync(seconds)
         self.sequence += 1
-        self._names.clear()
+        self._required.clear()
         self._count_left()
 
     def discard(self) -> None:
@@ -290,7 +290,7 @@ class Log:
         self.pending, self._length, self._wanted = [], 0, False
         self.unwritten.clear()
         self._count_left()
-        for body in self._names:  # they had room in this segment
+        for body in self._required:  # they had room in this segment
             self.append(body, durable=False)
 
     def _fail(self, error: OSError) -> None:

@@ -55,7 +55,7 @@ class QueueState:
         last = log.number
         log.reserve(records.HEAD.size + len(body))
         if log.number == last:  # else the new segment begins with it
-            log.name(body)
+            log.append_required(body)
 
     def reset(self) -> None:
         """Forgets everything, so that the log can be read again."""

@@ -68,7 +68,7 @@ class Replay(Generic[Q]):
         if run.mids:
             queue = self.queues.get(run.number)
             if queue is not None:
-                run.drop_covered(queue.table.is_news)
+                run.drop_covered(queue.table.is_newer)
                 if run.mids:
                     queue.table.restore_run(run.mids, run.places, run.sizes)
             run.clear()
@@ -81,7 +81,7 @@ class Replay(Generic[Q]):
             self.absent = record.runs
             return
         if isinstance(record, Queue):
-            self._name(record)
+            self._add_queue(record)
             return
         if isinstance(record, Transfer):
             self._transfer(place, record)
@@ -93,7 +93,7 @@ class Replay(Generic[Q]):
             del self.queues[record.number]
             queue.clear()
             return
-        if isinstance(record, _OF_MESSAGES) and not queue.table.is_news(record.mid, place):
+        if isinstance(record, _OF_MESSAGES) and not queue.table.is_newer(record.mid, place):
             queue.table.saw(record.mid)
             if isinstance(record, Push) and record.key is not None:
                 queue.keys.note(record.key, record.mid, record.at, segment_of(place))
@@ -103,13 +103,13 @@ class Replay(Generic[Q]):
     def _transfer(self, place: int, record: Transfer) -> None:
         """Removes the source message and adds the new one. A checkpoint may contain only one of the two changes."""
         source, queue = self.queues.get(record.source), self.queues.get(record.number)
-        if source is not None and source.table.is_news(record.replaced, place):
+        if source is not None and source.table.is_newer(record.replaced, place):
             source.restore_deletion(record.replaced)
         elif source is not None:
             source.table.saw(record.replaced)
         if queue is None:
             return
-        if not queue.table.is_news(record.mid, place):
+        if not queue.table.is_newer(record.mid, place):
             queue.table.saw(record.mid)
             return
         state = (record.receives, record.visible, record.delayed)
@@ -117,7 +117,7 @@ class Replay(Generic[Q]):
         if record.origin is not None:
             queue.table.origins[record.mid] = Origin(*record.origin)
 
-    def _name(self, record: Queue) -> None:
+    def _add_queue(self, record: Queue) -> None:
         self.last_number = max(self.last_number, record.number)
         queue = self.queues.get(record.number)
         if queue is None:
@@ -138,11 +138,11 @@ class _Run:
         self.places: list[int] = []
         self.sizes: list[int] = []
 
-    def drop_covered(self, is_news: Callable[[int, int], bool]) -> None:
+    def drop_covered(self, is_newer: Callable[[int, int], bool]) -> None:
         """Drops the messages that a checkpoint already covers."""
-        if is_news(self.mids[0], self.places[0]):
+        if is_newer(self.mids[0], self.places[0]):
             return
-        new = [each for each in zip(self.mids, self.places, self.sizes, strict=True) if is_news(*each[:2])]
+        new = [each for each in zip(self.mids, self.places, self.sizes, strict=True) if is_newer(*each[:2])]
         self.mids, self.places, self.sizes = ([each[at] for each in new] for at in range(3))
 
 
@@ -174,7 +174,7 @@ def _apply_to(queue: QueueState, place: int, record: Record) -> None:
 def _retire(queue: QueueState, place: int, record: Retired) -> None:
     """Removes messages, except those of which the checkpoint is newer."""
     for mid in record.mids:
-        if queue.table.is_news(mid, place):
+        if queue.table.is_newer(mid, place):
             queue.restore_deletion(mid)
         else:
             queue.table.saw(mid)

@@ -343,7 +343,7 @@ class MessageTable:
 
     # -- a start --------------------------------------------------------------------------------------------------
 
-    def is_news(self, mid: int, place: int) -> bool:
+    def is_newer(self, mid: int, place: int) -> bool:
         """Tells whether the record at a place is newer than the checkpoint's state of a message."""
         known = self.known_upto
         return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
