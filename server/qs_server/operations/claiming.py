@@ -66,7 +66,7 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message:
 def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
     parts = [(part.number, part.attempt) for part in request.chosen]
     if len({number for number, _ in parts}) < len(parts):
-        raise BadRequestError("a part is published with one of its attempts, and this request names a part twice")
+        raise BadRequestError("a part is published with one of its attempts, and here a part is named twice")
     _batches(service, request).publish(_producer(request), request.batch or 0, parts)
     return wire.PublishStaged(request.qid, request.producer)
 
