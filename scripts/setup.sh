@@ -26,7 +26,7 @@ PY
     if command -v uv >/dev/null 2>&1; then
         uv sync --quiet --locked --python "$python" ${extras:+--extra "$extras"} || return 1
     else
-        [ -x .venv/bin/python ] || "$python" -m venv .venv || return 1
+        [ -f .venv/bin/activate ] || "$python" -m venv .venv || return 1  # written last
         .venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".${extras:+[$extras]}" || return 1
     fi
     printf '%s' "$wanted" > "$stamp"
