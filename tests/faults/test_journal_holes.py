@@ -134,7 +134,7 @@ def test_what_is_torn_before_a_hole_is_no_damage(torn: Path) -> None:
 
 
 def test_a_segment_with_a_torn_end_is_compacted(torn: Path) -> None:
-    """What was cut off from it has whole heads of frames and records, and is not looked at."""
+    """The bytes that were cut off have whole heads of frames and records, and are not looked at."""
     with nobody_else():
         engine = open_engine(str(torn.parent), Disk())
         last = max(log_of(engine).segments.sizes)

@@ -208,7 +208,7 @@ def test_expiry(case: Case, code: int) -> None:
 
 @pytest.mark.parametrize("code", ERRORS)
 def test_failures_of_some(case: Case, code: int) -> None:
-    """Of several pushes that are flushed together, only the one that fails is refused, under its own name."""
+    """When several pushes are flushed together, only the one that fails is refused, under its own name."""
     case.engine.create("r", Options())
     pushed = [(qid, case.engine.queue(qid).push([Draft(b"x")])[0]) for qid in ("q", "r", "q", "r")]
     case.disk.arm(2, code, "rename")

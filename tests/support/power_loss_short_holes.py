@@ -32,15 +32,20 @@ def hot(number: int) -> bytes:
     return b"%d" % number * 9000
 
 
-def make_holes(engine: JournalEngine, answered: Callable[[int], object] = lambda number: None) -> None:
-    """Pushes messages that stay, and then others each of which is deleted with the push of the next. answered: is told
-    the number of each of these."""
+def push_cold(engine: JournalEngine) -> None:
+    """Makes two queues, and pushes the messages that stay."""
     for qid in ("cold", "hot"):
         engine.create(qid, Options())
     for begin in range(0, len(COLD), 100):
         engine.queue("cold").push([Draft(payload) for payload in COLD[begin : begin + 100]])
         engine.commit()
     upkeep(engine)
+
+
+def make_holes(engine: JournalEngine, answered: Callable[[int], object] = lambda number: None) -> None:
+    """Pushes messages that stay, and then others each of which is deleted with the push of the next. answered: is told
+    the number of each of these."""
+    push_cold(engine)
     before: list[int] = []
     for number in range(_HOT):
         new = engine.queue("hot").push([Draft(hot(number))])

@@ -94,7 +94,7 @@ class RemoteError(StorageError):
 
 
 class Durability(Enum):
-    """What an answered operation survives: ALWAYS a power loss, INTERVAL one 50 ms later, NONE a kill."""
+    """Says which faults an answered operation survives: ALWAYS a power loss, INTERVAL one 50 ms later, NONE a kill."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -102,7 +102,7 @@ class Durability(Enum):
 
 
 class Feature(Enum):
-    """What some engines lack. The values are the words of the table in docs/storage.md."""
+    """Names the features that some engines lack. The values are the words of the table in docs/storage.md."""
 
     KEEP = "keeps messages at all"
     DURABLE = "keeps them through a power loss, with `--durability always`"

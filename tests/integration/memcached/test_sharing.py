@@ -89,7 +89,7 @@ def test_removed_by_one_server(make: MakeEngine) -> None:
 
 
 def test_one_key_at_once(make: MakeEngine) -> None:
-    """Of many simultaneous pushes with one key, one stores a message."""
+    """Only one of many simultaneous pushes with one key stores a message."""
     engines = [make(), make()]
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(engines[n % 2].queue("q").push, [Draft(b"%d" % n, key="k")]) for n in range(16)]

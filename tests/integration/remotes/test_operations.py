@@ -209,7 +209,7 @@ def test_a_queue_deleted_during_a_wait(elsewhere: Elsewhere, wire: Wire, other: 
 
 
 def test_get_peek_and_list_in_memcached(wire: Wire, name: str) -> None:
-    """As in any queue, a peek changes nothing, a get begins the window, and the list knows who was retrieved."""
+    """A peek changes nothing, a get begins the window, and the list knows who was retrieved."""
     qid = made(wire, name, "memcached")
     one, two = mids(wire.ask(push_list(qid, "one", "two")))
     listing = request("list-messages", f"<qid>{qid}</qid>")

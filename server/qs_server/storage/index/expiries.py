@@ -74,7 +74,7 @@ class Expiries:
             if not heap:
                 return None
             expiry, mid = heap[0] >> 64, heap[0] & _MID
-            if self._hidden.get(mid) == expiry:
+            if self._hidden.get(mid) == expiry:  # `_is_true` without its call: every commit asks
                 return expiry
             heapq.heappop(heap)
         heap = self._top()

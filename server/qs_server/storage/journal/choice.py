@@ -25,9 +25,7 @@ class Choice:
         log, usage = store.log, store.usage
         seen = (log.segments.changes, usage.emptied, store.checkpointed, store.rollbacks, log.tight, damaged)
         if seen != self._seen:
-            self._least = (
-                usage.least(log.segments.sizes, log.segments.size, tight=log.tight) if log.segments.sizes else 0
-            )
+            self._least = usage.least(log.segments.sizes, log.segments.size, tight=log.tight)
         is_below = usage.total < self._least
         if seen != self._seen or is_below != self._is_below:
             self._seen, self._is_below = seen, is_below

@@ -135,8 +135,7 @@ class Maintenance:
             or self._wants_checkpoint()
         )
         self._looked_at = log.segments.changes, usage.emptied
-        sizes = log.segments.sizes
-        self._least = usage.least(sizes, log.segments.size, tight=log.tight) if len(sizes) > 1 else 0
+        self._least = usage.least(log.segments.sizes, log.segments.size, tight=log.tight)
         self._most = log.spare_below
         if self._has_work:
             self._looked_at = None

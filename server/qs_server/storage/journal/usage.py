@@ -56,6 +56,8 @@ class Usage:
     def least(sizes: dict[int, int], size: int, *, tight: bool) -> int:
         """Returns the live bytes below which a segment should be removed. sizes: of all segments, the one being written
         last; size: their sum; tight: True on a full disk, where small gains count."""
+        if len(sizes) <= 1:
+            return 0
         if tight:
             return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9
         return (size + 1) // 2 if len(sizes) > SEGMENTS else 0

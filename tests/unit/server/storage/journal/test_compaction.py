@@ -7,11 +7,11 @@ import pytest
 from support.engines import LOTS
 from support.power_loss_check import nobody_else
 from support.power_loss_engines import upkeep
-from support.power_loss_short_holes import COLD, open_engine, payloads, small
+from support.power_loss_short_holes import COLD, open_engine, payloads, push_cold, small
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Options, Receipt, State
+from qs_server.storage.engine import Draft, Receipt, State
 from qs_server.storage.journal import choice
 from qs_server.storage.journal.checkpoint import NAME
 from qs_server.storage.journal.compaction import Compaction
@@ -24,12 +24,7 @@ def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal
     small(monkeypatch)
     with nobody_else():
         engine = open_engine(str(tmp_path / "root"), Disk())
-        for qid in ("cold", "hot"):
-            engine.create(qid, Options())
-        for begin in range(0, len(COLD), 100):
-            engine.queue("cold").push([Draft(payload) for payload in COLD[begin : begin + 100]])
-            engine.commit()
-        upkeep(engine)
+        push_cold(engine)
         yield engine
         engine.close()
 
