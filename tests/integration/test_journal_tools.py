@@ -17,6 +17,7 @@ class SmallSegments(Listening):
     """A server whose segments are so small that compaction is always busy."""
 
     name = "server"
+    module = "qs_server.main.queue_server"
 
     def __init__(self, root: Path) -> None:
         program = root.parent / "small.py"
@@ -24,8 +25,7 @@ class SmallSegments(Listening):
             "from qs_server.storage.journal import supply\nfrom qs_server.main.queue_server import main\n"
             "supply.FIRST_SEGMENT = supply.LARGEST_SEGMENT = 1 << 17\nraise SystemExit(main())\n"
         )
-        command = [sys.executable, str(program), "--root", str(root), "--durability", "none"]
-        super().__init__(command, 0, root.parent / "small.log")
+        super().__init__(program, ("--root", str(root), *FAST), 0, root.parent / "small.log")
 
 
 def tool(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from support.serving import PROJECT, Address, Listening, ServerProcess
 
-COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-bus.py")]
+SCRIPT = PROJECT / "scripts" / "queue-bus.py"
+COMMAND = [sys.executable, str(SCRIPT)]
 _numbers = itertools.count(1)
 
 
@@ -27,18 +28,19 @@ def lasting_port() -> int:
 
 
 class BusProcess(Listening):
-    """`queue-bus.py` as a child.
+    """`queue-bus.py` as a process.
 
     server: what it is a client of, which need not run; log: a file, if the server has no root for it to stand beside.
     """
 
     name = "bus"
+    module = "qs_bus.command"
 
     def __init__(self, server: Address, *flags: str, port: int = 0, log: Path | None = None) -> None:
         if log is None:
             assert isinstance(server, ServerProcess)
             log = server.root.parent / f"{server.root.name}-bus-{next(_numbers)}.log"
-        super().__init__([*COMMAND, "--server", f"{server.host}:{server.port}", *flags], port, log)
+        super().__init__(SCRIPT, ("--server", f"{server.host}:{server.port}", *flags), port, log)
 
 
 @contextlib.contextmanager

@@ -3,19 +3,19 @@
 import contextlib
 import os
 import re
-import select
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from support.changes import WITHIN, until
+from support.forked import forking
 
 PROJECT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-server.py")]
+SCRIPT = PROJECT / "scripts" / "queue-server.py"
+COMMAND = [sys.executable, str(SCRIPT)]
 WITH_SUPPORT = {**os.environ, "PYTHONPATH": str(PROJECT / "tests")}
 """The environment of a process that runs a module of this package: `python -m support.NAME`."""
 READY_WITHIN = 30
@@ -30,13 +30,15 @@ class Address(Protocol):
 
 
 class Listening:
-    """A program as a child that listens, `name` in what is said of it. host and port are known once the constructor
-    returns; `log()` is its stderr."""
+    """A program as a process that listens, `name` in what is said of it, forked from one that has imported `module`.
+    host and port are known once the constructor returns; `log()` is its stderr."""
 
     name: str
+    module: str
 
-    def __init__(self, command: list[str], port: int, log: Path) -> None:
-        self._command = command
+    def __init__(self, script: Path, flags: Sequence[str], port: int, log: Path) -> None:
+        self._script = script
+        self._flags = flags
         self._log = log
         self.host, self.port = "127.0.0.1", port
         self.start()
@@ -44,14 +46,8 @@ class Listening:
     def start(self) -> None:
         """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self._command, "--port", str(self.port)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-        assert self.process.stdout is not None
+            flags = [*self._flags, "--port", str(self.port)]
+            self.process = forking(self.module).start(self._script, *flags, log=log)
         line = self.process.stdout.readline().decode()
         ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
         if ready is None:
@@ -81,34 +77,22 @@ class Listening:
 
     def wait(self) -> int:
         """The exit code, once it has ended. subprocess.TimeoutExpired if it does not end within READY_WITHIN."""
-        if self.process.poll() is None:
-            self._await_end()
-        code = self.process.wait(0)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        code = self.process.wait(READY_WITHIN)
+        self.process.stdout.close()
         return code
-
-    def _await_end(self) -> None:
-        """Sleeps until the process ends. Popen.wait with a bound looks again and again."""
-        descriptor = os.pidfd_open(self.process.pid)
-        try:
-            ends = select.poll()  # unlike select(), it takes any descriptor
-            ends.register(descriptor, select.POLLIN)
-            ends.poll(READY_WITHIN * 1000)
-        finally:
-            os.close(descriptor)
 
 
 class ServerProcess(Listening):
-    """`queue-server.py` as a child."""
+    """`queue-server.py` as a process."""
 
     name = "server"
+    module = "qs_server.main.queue_server"
 
     def __init__(self, root: Path, *flags: str, port: int = 0, log: Path | None = None) -> None:
         """log: where its stderr goes, None for beside the root."""
         self.root = root
         log = log or root.parent / f"{root.name}.log"
-        super().__init__([*COMMAND, "--root", str(root), *flags], port, log)
+        super().__init__(SCRIPT, ("--root", str(root), *flags), port, log)
 
     def until(self, condition: Callable[[], object], within: float = WITHIN) -> None:
         """Waits until a condition holds that changes with the queues, or with what those of the journal hold. within:

@@ -1,7 +1,6 @@
 """Processes that stand still for a moment, and go on as if nothing had been."""
 
 import contextlib
-import os
 import select
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ def stopped(process: Listening) -> Iterator[None]:
     """Within the block the process does not run (SIGSTOP): it has stopped when the block begins."""
     process.process.send_signal(signal.SIGSTOP)
     try:
-        os.waitid(os.P_PID, process.process.pid, os.WSTOPPED)
+        process.process.until_stopped()
         yield
     finally:
         process.process.send_signal(signal.SIGCONT)

@@ -9,17 +9,19 @@ import httpx
 
 from support.serving import PROJECT, Address, Listening
 
-COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-web.py")]
+SCRIPT = PROJECT / "scripts" / "queue-web.py"
+COMMAND = [sys.executable, str(SCRIPT)]
 
 
 class WebProcess(Listening):
-    """`queue-web.py` as a child. `url` is the address of the page, without a slash at the end."""
+    """`queue-web.py` as a process. `url` is the address of the page, without a slash at the end."""
 
     name = "page"
+    module = "qs_web.command"
 
     def __init__(self, folder: Path, server: Address, *flags: str, port: int = 0) -> None:
         """folder: where its stderr goes."""
-        super().__init__([*COMMAND, "--server", f"{server.host}:{server.port}", *flags], port, folder / "web.log")
+        super().__init__(SCRIPT, ("--server", f"{server.host}:{server.port}", *flags), port, folder / "web.log")
 
     @property
     def url(self) -> str:

@@ -1,0 +1,182 @@
+"""Starts Python programs as forks of a process that has imported their module already: a start takes a tenth of the
+processor time, most of which goes into imports. What runs is a process of its own, with its own id, arguments,
+environment and standard streams, to be stopped or killed like any other. This file is run in the process that forks."""
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_ORDER = 1 << 17
+"""Bytes that an order may have: arguments and the environment."""
+
+
+class ForkedProcess:
+    """A process that `Forking.start` has started, as `subprocess.Popen` shows one. stdout: its output."""
+
+    def __init__(self, forking: "Forking", pid: int, stdout: BinaryIO) -> None:
+        self._forking = forking
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._lock = threading.Lock()  # its end is told once
+
+    def poll(self) -> int | None:
+        """Returns the exit code, minus the number of the signal that ended it, None while it runs."""
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._forking.exit_code(self.pid)
+            return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Sleeps until the process ends, and returns its exit code. timeout: seconds; subprocess.TimeoutExpired."""
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                ends = select.poll()  # unlike select(), it takes any descriptor
+                ends.register(descriptor, select.POLLIN)
+                ends.poll(timeout * 1000)
+            finally:
+                os.close(descriptor)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Sends nothing to a process that has ended: another may have its id."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def until_stopped(self) -> None:
+        """Waits until SIGSTOP, which was sent, has stopped it."""
+        self._forking.await_stop(self.pid)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Forking:
+    """The process that has imported a module, and forks. It ends with the tests' process."""
+
+    def __init__(self, module: str) -> None:
+        self._lock = threading.Lock()  # some tests start servers in threads
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, module, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def start(self, script: Path, *arguments: str, log: BinaryIO) -> ForkedProcess:
+        """Runs a script in a new process, with the environment and the directory of now, and without an input. log: a
+        file for its stderr."""
+        given = {"argv": [str(script), *arguments], "environ": dict(os.environ), "cwd": os.getcwd()}
+        reading, writing = os.pipe()
+        with open(os.devnull, "rb") as nothing, open(writing, "wb") as stdout:
+            pid = self._ask(given, nothing.fileno(), stdout.fileno(), log.fileno())
+        assert pid is not None
+        return ForkedProcess(self, pid, open(reading, "rb"))
+
+    def exit_code(self, pid: int) -> int | None:
+        """Returns the exit code of a process that has ended, once; None for one that runs."""
+        return self._ask({"ended": pid})
+
+    def await_stop(self, pid: int) -> None:
+        """Waits until a process that was sent SIGSTOP has stopped."""
+        self._ask({"stops": pid})
+
+    def end(self) -> None:
+        """Ends the process that forks, not those that it has started."""
+        self._orders.close()
+        self._process.wait()
+
+    def _ask(self, order: dict[str, object], *descriptors: int) -> int | None:
+        data = json.dumps(order).encode()
+        assert len(data) <= _ORDER
+        try:
+            with self._lock:
+                socket.send_fds(self._orders, [data], descriptors)
+                answer = self._orders.recv(100)
+        except OSError:
+            answer = b""
+        assert answer, "the process that forks has ended"
+        number: int | None = json.loads(answer)
+        return number
+
+
+_forking: dict[str, Forking] = {}
+
+
+def forking(module: str) -> Forking:
+    """Returns the process that forks for a module, one in a test process."""
+    if module not in _forking:
+        _forking[module] = Forking(module)
+    return _forking[module]
+
+
+def end_forking() -> None:
+    """Ends all of them."""
+    while _forking:
+        _forking.popitem()[1].end()
+
+
+def _serve(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Answers orders until there are no more: None. In a process forked from this one, returns its order."""
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(orders, _ORDER, 3)
+        if not data:
+            return None
+        order = json.loads(data)
+        if "ended" in order:
+            pid, status = os.waitpid(order["ended"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        elif "stops" in order:
+            os.waitid(os.P_PID, order["stops"], os.WSTOPPED)
+            answer = None
+        else:
+            answer = os.fork()
+            if answer == 0:
+                return order, descriptors
+            for each in descriptors:
+                os.close(each)
+        orders.send(json.dumps(answer).encode())
+
+
+def _main(module: str, descriptor: str) -> None:
+    """Imports the module and forks. Runs the script in the forked process, as `python script` does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: first the tests end their servers
+    __import__(module)
+    gc.collect()
+    gc.freeze()  # so that a collection in a forked process copies no pages
+    with socket.socket(fileno=int(descriptor)) as orders:
+        served = _serve(orders)
+    if served is None:
+        return
+    order, descriptors = served
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, each in enumerate(descriptors):
+        os.dup2(each, number)
+        os.close(each)
+    os.environ.clear()
+    os.environ.update(order["environ"])
+    os.chdir(order["cwd"])
+    sys.argv = order["argv"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
