@@ -209,7 +209,7 @@ def file_blocks(path: str) -> Iterator[list[bytes]]:
             entries = memoryview(buffer)[:size].tobytes()
             names = of_one_length(entries)
             yield list(each_file(entries, folder)) if names is None else names
-            if len(buffer) < _SIZES[1]:
+            if size > len(buffer) // 2 and len(buffer) < _SIZES[1]:  # a large one costs more than a short listing
                 buffer = ctypes.create_string_buffer(_SIZES[1])
     finally:
         os.close(folder)

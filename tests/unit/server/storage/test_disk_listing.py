@@ -61,6 +61,20 @@ def test_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(blocks) >= 5
 
 
+def test_a_short_directory_needs_no_large_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer for many names, a MB that has to be cleared, is made only once the first one was half full."""
+    made: list[int] = []
+    create = ctypes.create_string_buffer
+    monkeypatch.setattr(ctypes, "create_string_buffer", lambda size: made.append(size) or create(size))
+    (tmp_path / "1111").touch()
+    assert list(chain.from_iterable(file_blocks(str(tmp_path)))) == [b"1111"]
+    assert made == [disk_module._SIZES[0]]
+    for number in range(1000):
+        (tmp_path / f"{number:020d}").touch()
+    assert len(list(chain.from_iterable(file_blocks(str(tmp_path))))) == 1001
+    assert made == [disk_module._SIZES[0], *disk_module._SIZES]
+
+
 @pytest.mark.usefixtures("way")
 def test_errors(tmp_path: Path) -> None:
     """Errors name the directory."""
