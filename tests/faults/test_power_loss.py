@@ -89,11 +89,16 @@ def is_segment(entry: Entry) -> bool:
     return entry.args[1] in (".journal/next", ".journal/spare") and not entry.args[2] & os.O_CREAT
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        pytest.param(name, part, marks=[pytest.mark.long] if name in JOURNALS and part % 2 else [])
+        for name, part in itertools.product(DEFAULT, range(PARTS))
+    ],
+)
 def test_at_every_point(fast: Path, name: str, part: int) -> None:
     """Every point of the run (of a journal every second, without O_DIRECT every third), with one of the variants in
-    turn."""
+    turn. Of the parts of a journal's run, two of four are played by default: each takes 4 s."""
     cases = one_of_each(name, recorded(name).log, part)
     numbers = [number for number, _ in cases]
     found = check(name, fast, cases if not ONE else [*itertools.product(numbers, VARIANTS)])
