@@ -157,7 +157,7 @@ def _serve(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 def _main(module: str, descriptor: str) -> None:
     """Imports the module and forks. Runs the script in the forked process, as `python script` does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: first the tests end their servers
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal all get it: the tests end servers
     __import__(module)
     gc.collect()
     gc.freeze()  # so that a collection in a forked process copies no pages
@@ -166,7 +166,7 @@ def _main(module: str, descriptor: str) -> None:
     if served is None:
         return
     order, descriptors = served
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, usual)
     for number, each in enumerate(descriptors):
         os.dup2(each, number)
         os.close(each)
