@@ -1,5 +1,6 @@
 """Fixtures that any test may use."""
 
+import atexit
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,11 @@ def pytest_collection_finish() -> None:
     collection walks through them, which takes a tenth of all processor time."""
     gc.freeze()
     gc.enable()
+    atexit.register(gc.unfreeze)  # libraries look at exit for what was not collected, pytest five times before
 
 
 def pytest_unconfigure() -> None:
-    """Ends that: libraries look at exit for what was not collected. Ends the processes that fork servers."""
-    gc.unfreeze()
+    """Ends the processes that fork servers."""
     end_forking()
 
 
