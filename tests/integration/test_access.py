@@ -2,7 +2,6 @@
 refuse."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.access import Caller, authenticate, hashed, principal, section, write_access
 from support.documents import code, push, receive, request, subscribe, text
-from support.serving import COMMAND, FAST, ServerProcess, serving
+from support.serving import FAST, ServerProcess, run_server, serving
 
 NAMES = ("a*", "a?c", "a.c", "a[b]c", "a\\c", "bus:q:n", "Ärger-日本", "abc")
 
@@ -202,14 +201,10 @@ def test_without_an_access_file(tmp_path: Path) -> None:
         assert code(caller.ask(new("q"))) == 0
 
 
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=30, check=False)
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_closed_by_default(tmp_path: Path, host: str) -> None:
     """Listening where other machines can connect needs one of two flags."""
-    ended = run("--host", host, "--port", "0", "--root", str(tmp_path / "root"))
+    ended = run_server("--host", host, "--port", "0", "--root", str(tmp_path / "root"))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "--access FILE" in ended.stderr
     assert "--open" in ended.stderr
@@ -228,19 +223,19 @@ def test_check(tmp_path: Path, access: Path) -> None:
     """--check prints the contents of the files, listens nowhere and makes nothing; an error is one line and exit code
     1."""
     root = tmp_path / "root"
-    ended = run("--check", "--access", str(access), "--root", str(root), "--host", "0.0.0.0")
+    ended = run_server("--check", "--access", str(access), "--root", str(root), "--host", "0.0.0.0")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "4 principals, 4 tokens" in ended.stdout
     assert "other machines can connect" in ended.stdout
     assert not root.exists()
     access.write_text("[principals]\nreader = 3\n")
-    ended = run("--check", "--access", str(access), "--root", str(root))
+    ended = run_server("--check", "--access", str(access), "--root", str(root))
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
     assert "principals.reader has to be a table" in ended.stderr
 
 
 def test_flags_that_contradict(access: Path) -> None:
-    ended = run("--access", str(access), "--open")
+    ended = run_server("--access", str(access), "--open")
     assert ended.returncode == 2
     assert "give one of them" in ended.stderr
     assert sys.executable not in ended.stderr

@@ -1,17 +1,16 @@
 """The real bus as a principal of a real queue server: TLS, a token, rights that it lacks, and those that change."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import pytest
 from support.access import principal, section, write_access
 from support.bus_access import known, reload, shows_no_token, token_of
 from support.bus_calls import gone, push_one, stored
-from support.bus_serving import COMMAND, BusProcess, bus_serving
+from support.bus_serving import BusProcess, bus_serving, run_bus
 from support.certificates import authority
 from support.documents import code, mids, request, subscribe, text
 from support.serving import FAST, Listening, ServerProcess, Wire, serving
@@ -202,17 +201,10 @@ def test_over_tls(tmp_path: Path, access: Path, token: Path) -> None:
             assert got == later
 
 
-def run_bus(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A bus that ends by itself."""
-    return subprocess.run(
-        [*COMMAND, "--port", "0", *flags],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+def run_in(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a bus that ends by itself."""
+    with chdir(folder):
+        return run_bus("--port", "0", *flags, **variables)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +223,7 @@ def test_flags_that_cannot_be(
     tmp_path: Path, flags: tuple[str, ...], variables: dict[str, str], text: str, code: int
 ) -> None:
     """One line says what is wrong, and shows no token."""
-    ended = run_bus(tmp_path, *flags, **variables)
+    ended = run_in(tmp_path, *flags, **variables)
     assert ended.returncode == code, ended
     last = ended.stderr.splitlines()[-1]
     assert text in last
@@ -242,20 +234,20 @@ def test_flags_that_cannot_be(
 def test_check(tmp_path: Path, token: Path, access: Path) -> None:
     """--check says what the files are for and ends; it does not listen, and needs no server."""
     files = ("--server-ca", str(authority().cert), "--server-token-file", str(token), "--access", str(access))
-    ended = run_bus(tmp_path, "--check", *files, "--server", "queues.example", *tls_flags())
+    ended = run_in(tmp_path, "--check", *files, "--server", "queues.example", *tls_flags())
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "queue server queues.example:9876: with TLS, with a token" in ended.stdout.splitlines()
     assert str(access) in ended.stdout
     assert "listening" not in ended.stdout
     assert "marked" not in ended.stdout
-    ended = run_bus(tmp_path, "--check", "--server-token-file", "absent.token")
+    ended = run_in(tmp_path, "--check", "--server-token-file", "absent.token")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "absent.token" in ended.stderr
 
 
 def test_other_machines(tmp_path: Path) -> None:
     """Listening for other machines needs an access file, or --open."""
-    ended = run_bus(tmp_path, "--host", "0.0.0.0")
+    ended = run_in(tmp_path, "--host", "0.0.0.0")
     assert ended.returncode == 1
     assert "--access" in ended.stderr
     assert "--open" in ended.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.bus_calls import stored
-from support.bus_serving import COMMAND, BusProcess, bus_serving
+from support.bus_serving import COMMAND, BusProcess, bus_serving, run_bus
 from support.documents import PING, code, delete, mids, new_queue, push, push_list, release, req, subscribe
 from support.serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
 
@@ -23,10 +23,7 @@ from qs_bus.options import Policy
 
 def run(*flags: str, **environment: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command that ends by itself."""
-    done = subprocess.run(
-        [*COMMAND, *flags],
-        capture_output=True, text=True, timeout=READY_WITHIN, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
+    done = run_bus(*flags, **environment)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import resource
-import subprocess
 import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,7 +23,7 @@ from support.documents import (
     request,
     subscribe,
 )
-from support.serving import COMMAND, FAST, Gone, MortalWire, ServerProcess, Wire, serving
+from support.serving import FAST, Gone, MortalWire, ServerProcess, Wire, run_server, serving
 
 from qs_server.main.opening import ENGINES
 from qs_server.main.options import HistoryOptions
@@ -278,8 +277,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path, place: str) -> None:
     """A folder that would be a queue, or cannot be one: one line, exit code 1."""
     (tmp_path / "root").mkdir()
     (tmp_path / "file").write_text("")
-    command = [*COMMAND, "--port", "0", "--root", str(tmp_path / "root"), "--history", str(tmp_path / place)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = run_server("--port", "0", "--root", str(tmp_path / "root"), "--history", str(tmp_path / place))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "--history" in done.stderr
 

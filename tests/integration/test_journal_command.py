@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.broken_journals import flip, middle_of
 from support.documents import mids, new_queue, payloads, push, receive
-from support.serving import COMMAND, PROJECT, READY_WITHIN, ServerProcess, Wire
+from support.serving import PROJECT, READY_WITHIN, ServerProcess, Wire, run_server
 
 from qs_server.main import queue_journal as journal_command
 from qs_server.storage.disk import Disk
@@ -64,8 +64,7 @@ def killed(left: Path, tmp_path: Path) -> Path:
 
 def start(root: Path) -> subprocess.CompletedProcess[str]:
     """A server that does not start."""
-    command = [*COMMAND, "--root", str(root), "--port", "0"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN, check=False)
+    return run_server("--root", str(root), "--port", "0")
 
 
 def delivered(root: Path) -> list[str]:

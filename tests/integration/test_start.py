@@ -115,18 +115,23 @@ def test_all_end_at_once(tmp_path: Path, sig: signal.Signals | None) -> None:
     assert "Traceback" not in error
 
 
-def test_flags_of_the_bus(tmp_path: Path) -> None:
-    """Flags that only the bus has go to the bus."""
-    with started(
-        tmp_path, "-q", "a", "-q", "b,c", "--policy", "disconnect", "--settle", "0", "--max-hold=7", "--outbox", "4096"
-    ) as start:
-        given = Path(f"/proc/{start.bus}/cmdline").read_text().split("\0")
+def test_flags(tmp_path: Path) -> None:
+    """Flags that only the bus has go to the bus, those of the page to the page, with the addresses of server and bus;
+    --log-format goes to all."""
+    of_bus = ("-q", "a", "-q", "b,c", "--policy", "disconnect", "--settle", "0", "--max-hold=7", "--outbox", "4096")
+    with started(tmp_path, *of_bus, "--read-only", "--open", "--log-format", "json") as start:
+        server, bus, web = (
+            Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in (start.server, start.bus, start.web)
+        )
         start.process.terminate()
         assert start.end() == (0, "")
-    for flag in (
-        "--queue=a", "--queue=b,c", "--policy=disconnect", "--settle=0", "--max-hold=7", "--outbox=4096", "--port=0"
-    ):  # fmt: skip
-        assert flag in given
+    assert all("--log-format=json" in given for given in (server, bus, web))
+    passed_on = {"--queue=a", "--queue=b,c", "--policy=disconnect", "--settle=0", "--max-hold=7", "--outbox=4096"}
+    assert passed_on | {"--port=0"} <= set(bus)
+    assert not passed_on & {*server, *web}
+    assert {"--read-only", "--open", "--port=0", "--host=127.0.0.1"} <= set(web)
+    assert "--read-only" not in {*server, *bus}
+    assert [flag for flag in web if re.fullmatch(r"--(server|bus)=127\.0\.0\.1:[1-9]\d*", flag)]
 
 
 @pytest.mark.parametrize(
@@ -154,25 +159,6 @@ def test_wrong_flags(tmp_path: Path, flags: list[str], said: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert f"run: error: {said}" in done.stderr
     assert not (tmp_path / "root").exists()
-
-
-def test_flags_of_the_page(tmp_path: Path) -> None:
-    """Flags that only the page has go to the page, with the addresses of server and bus."""
-    with started(tmp_path, "--read-only", "--open") as start:
-        given = Path(f"/proc/{start.web}/cmdline").read_text().split("\0")
-        start.process.terminate()
-        assert start.end() == (0, "")
-    assert {"--read-only", "--open", "--port=0", "--host=127.0.0.1"} <= set(given)
-    assert [flag for flag in given if re.fullmatch(r"--(server|bus)=127\.0\.0\.1:[1-9]\d*", flag)]
-
-
-def test_the_form_of_the_log(tmp_path: Path) -> None:
-    """--log-format goes to all."""
-    with started(tmp_path, "--log-format", "json") as start:
-        for pid in (start.server, start.bus, start.web):
-            assert "--log-format=json" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        start.process.terminate()
-        assert start.end() == (0, "")
 
 
 def test_without_the_page(tmp_path: Path) -> None:

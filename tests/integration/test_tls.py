@@ -2,15 +2,14 @@
 
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-from support.bus_serving import COMMAND as BUS
-from support.bus_serving import bus_serving
+from support.bus_serving import bus_serving, run_bus
 from support.certificates import LOCAL, Authority, Certificate, authority
-from support.serving import COMMAND, FAST, Listening, ServerProcess, Wire, serving
+from support.serving import FAST, Listening, ServerProcess, Wire, run_server, serving
 from support.tls_serving import PING, OpenSslClient, TlsWire, hello, openssl, speak_raw, tls_flags
 
 WEAK = (
@@ -182,11 +181,11 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
     assert "certificate has expired" in said
 
 
-@pytest.mark.parametrize("command", [COMMAND, BUS])
-def test_a_start_that_fails(tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("run", [run_server, run_bus])
+def test_a_start_that_fails(tmp_path: Path, run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """A file that cannot be used: one line, exit code 1, and nothing is made. Flags that do not fit: exit code 2."""
     _, cert, _, key = tls_flags()
-    root = ("--root", str(tmp_path / "root")) if command is COMMAND else ()
+    root = ("--root", str(tmp_path / "root")) if run is run_server else ()
     missing = str(tmp_path / "missing.pem")
     for flags, code, says in (
         (("--tls-cert", missing, "--tls-key", key), 1, f"cannot read --tls-cert {missing}: No such file"),
@@ -196,8 +195,7 @@ def test_a_start_that_fails(tmp_path: Path, command: list[str]) -> None:
         (("--tls-client-ca", cert), 2, "needs --tls-cert"),
         (("--max-handshakes", "0"), 2, "--max-handshakes"),
     ):
-        words = [*command, *root, "--port", "0", *flags]
-        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+        done = run(*root, "--port", "0", *flags)
         assert (done.returncode, done.stdout) == (code, "")
         assert says in done.stderr.splitlines()[-1]
         if code == 1:

@@ -4,10 +4,12 @@ import contextlib
 import itertools
 import random
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.forked import forking
 from support.serving import PROJECT, Address, Listening, ServerProcess
 
 SCRIPT = PROJECT / "scripts" / "queue-bus.py"
@@ -41,6 +43,11 @@ class BusProcess(Listening):
             assert isinstance(server, ServerProcess)
             log = server.root.parent / f"{server.root.name}-bus-{next(_numbers)}.log"
         super().__init__(SCRIPT, ("--server", f"{server.host}:{server.port}", *flags), port, log)
+
+
+def run_bus(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs `queue-bus.py` with flags with which it ends by itself. variables: as for `run_server`."""
+    return forking(BusProcess.module).run(SCRIPT, *flags, **variables)
 
 
 @contextlib.contextmanager

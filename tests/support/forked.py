@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -80,15 +81,25 @@ class Forking:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    def start(self, script: Path, *arguments: str, log: BinaryIO) -> ForkedProcess:
+    def start(self, script: Path, *arguments: str, log: BinaryIO, **variables: str) -> ForkedProcess:
         """Runs a script in a new process, with the environment and the directory of now, and without an input. log: a
-        file for its stderr."""
-        given = {"argv": [str(script), *arguments], "environ": dict(os.environ), "cwd": os.getcwd()}
+        file for its stderr; variables: are added to the environment."""
+        given = {"argv": [str(script), *arguments], "environ": {**os.environ, **variables}, "cwd": os.getcwd()}
         reading, writing = os.pipe()
         with open(os.devnull, "rb") as nothing, open(writing, "wb") as stdout:
             pid = self._ask(given, nothing.fileno(), stdout.fileno(), log.fileno())
         assert pid is not None
         return ForkedProcess(self, pid, open(reading, "rb"))
+
+    def run(self, script: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs a script that ends by itself, and returns what it printed."""
+        with tempfile.TemporaryFile() as log:
+            process = self.start(script, *arguments, log=log, **variables)
+            with process.stdout:
+                printed = process.stdout.read().decode()
+            code = process.wait(60)
+            log.seek(0)
+            return subprocess.CompletedProcess([str(script), *arguments], code, printed, log.read().decode())
 
     def exit_code(self, pid: int) -> int | None:
         """Returns the exit code of a process that has ended, once; None for one that runs."""

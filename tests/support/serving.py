@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -98,6 +99,12 @@ class ServerProcess(Listening):
         """Waits until a condition holds that changes with the queues, or with what those of the journal hold. within:
         seconds."""
         until(condition, self.root, self.root / ".journal", within=within)
+
+
+def run_server(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs `queue-server.py` with flags with which it ends by itself. variables: of the environment, beside those of
+    now."""
+    return forking(ServerProcess.module).run(SCRIPT, *flags, **variables)
 
 
 @contextlib.contextmanager

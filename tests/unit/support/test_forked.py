@@ -59,6 +59,17 @@ def test_it_is_given_the_same(forking: Forking, tmp_path: Path, monkeypatch: pyt
     assert shown["environ"]["QS_OF_THE_TEST"] == "given later"
 
 
+def test_it_ends_by_itself(forking: Forking, tmp_path: Path) -> None:
+    """run() returns what was printed and the exit code; its variables are set there, and not here."""
+    script = tmp_path / "script.py"
+    script.write_text(SHOWS)
+    done = forking.run(script, "--flag", QS_OF_THE_TEST="added")
+    assert (done.returncode, done.stderr) == (3, "an error\n")
+    shown = json.loads(done.stdout)
+    assert (shown["argv"], shown["environ"]["QS_OF_THE_TEST"]) == ([str(script), "--flag"], "added")
+    assert "QS_OF_THE_TEST" not in os.environ
+
+
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_it_is_ended(forking: Forking, tmp_path: Path, sig: int) -> None:
     """A signal ends it, and wait() returns as with Popen; what is sent later reaches nobody."""
