@@ -29,6 +29,10 @@ REQ = 128
 QID = 200
 """Characters of a queue's name."""
 
+VALUE = 4096
+"""Characters of a value, the white space around it included: an attribute, a name, a number; not a payload or a token.
+The longest one that is valid has 200. For each white space before a name, libxml2 keeps 50 bytes."""
+
 ANSWER_FACTOR = 6
 """The factor by which a text can grow when it is written: `&` becomes `&amp;`. A client accepts that much more."""
 

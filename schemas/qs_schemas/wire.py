@@ -84,6 +84,9 @@ CLAIM: dict[str, Kind] = {
     "consumer": NAME, "since": WHOLE,
 }  # fmt: skip
 PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
+ANSWERED = ("count", "principal", "claim", "claims", "figures")
+"""The children of `qs` that only answers have, and the fields that carry them. Only answers have the attributes QUEUE
+too."""
 
 
 def attribute(field: str) -> str:

@@ -160,7 +160,7 @@ GOOD = [
     ),
     (
         "what an operation has no use for",
-        qs("<qid>a</qid><token>t</token><count>1</count>", op="list-queues"),
+        qs("<qid>a</qid><token>t</token><payload>x</payload>", op="list-queues"),
         ListQueues(req="r1"),
     ),
     (
