@@ -1,17 +1,19 @@
 """Splits a stream of bytes into documents.
 
 A framer takes bytes as they come and returns whole documents. It reads each byte at most a fixed number of times,
-however the bytes are cut, and keeps only the document that has begun and the bytes behind it. It checks only what it
-needs to find the end of a document (markup, names of tags), and bounds that must hold before a parser sees it: no DTD,
-length, depth, attributes and elements. Bytes that cannot be framed make the stream unreadable: the framer raises the
-same error from then on. A document that can be framed but breaks a bound is returned as an error, and the next one is
-read.
+however the bytes are cut, and keeps only the document that has begun and the bytes behind it. It checks what it needs
+to find the end of a document, and bounds that must hold before a parser sees it: no DTD, length, depth, attributes and
+elements. Markup that can never become a document is refused as soon as it has come, so that whoever speaks something
+else is told at once, and not when the time for a document is over: names, attributes, sections, tags that do not
+match, bytes that XML in UTF-8 does not have. References, namespaces and the like are the parser's business. Bytes that
+cannot be framed make the stream unreadable: the framer raises the same error from then on. A document that can be
+framed but breaks a bound is returned as an error, and the next one is read.
 """
 
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .errors import BAD_REQUEST, MALFORMED, TOO_LARGE, ProtocolError
 from .limits import REQ, Limits
@@ -26,21 +28,31 @@ _UNFINISHED = len(EMPTY_LINE) - 1
 _BLANK = 0x20
 # Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes. Those of groups
 # are written as atomic groups: Python 3.11.2, Debian's, forgets where a possessive one began when its last round fails.
-_NAME = rb"[^\x00-\x20<>/=\"'!?&]++"
+# Bytes of a name (XML 1.0, productions 4 and 4a); `_check_characters` looks at those of several bytes.
+_FIRST, _FURTHER = rb"A-Za-z_:\xc3-\xf3", rb"A-Za-z0-9_:.\-\x80-\xbf\xc2-\xf3"
+_NAME = rb"[%b][%b]*+" % (_FIRST, _FURTHER)
 _QUOTED = rb"(?:\"[^\"<]*+\"|'[^'<]*+')"
-_ATTRIBUTES = rb"(?>(?:[^<>\"'/]++|/(?!>)|" + _QUOTED + rb")*)"
-_TAG = re.compile(rb"<(?:/(" + _NAME + rb")\s*+|(" + _NAME + rb")(" + _ATTRIBUTES + rb")(/?))>")
-_TAG_BEGUN = re.compile(rb"<(?:/?\Z|/?[^\x00-\x20<>/=\"'!?&])")
+_ATTRIBUTES = (
+    rb"(?>(?:" + _SPACE + rb"++" + _NAME + _SPACE + rb"*+=" + _SPACE + rb"*+" + _QUOTED + rb")*)" + _SPACE + rb"*+"
+)
+_TAG = re.compile(rb"<(?:/(" + _NAME + rb")" + _SPACE + rb"*+|(" + _NAME + rb")(" + _ATTRIBUTES + rb")(/?))>")
 _TAG_NAME = re.compile(rb"<(/?)(" + _NAME + rb")")
-_IN_TAG = re.compile(rb"[<>\"']")
 _VALUE = re.compile(rb"\"[^\"]*+\"|'[^']*+'")
-_ATTRIBUTE = re.compile(rb"\s(" + _NAME + rb")\s*+=\s*+(" + _VALUE.pattern + rb")")
-_DECLARATION = re.compile(rb"<\?xml\s")
-_ENCODING = re.compile(rb"\sencoding\s*=\s*[\"']([^\"']*)[\"']")
+_ATTRIBUTE = re.compile(_SPACE + rb"(" + _NAME + rb")" + _SPACE + rb"*+=" + _SPACE + rb"*+(" + _VALUE.pattern + rb")")
+_DECLARATION = re.compile(rb"<\?xml" + _SPACE)
+_ENCODING = re.compile(_SPACE + rb"encoding" + _SPACE + rb"*+=" + _SPACE + rb"*+[\"']([^\"']*)[\"']")
 
-# Markup whose end is a fixed text, and what may stand in it.
-_OPENERS = ((b"<!--", b"-->"), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"))
-_LONGEST_OPENER = 9
+# Bytes that no document has, as a table for `bytes.translate`, which leaves all others unchanged.
+_IMPOSSIBLE = bytes(
+    byte ^ 1 if byte in b"\xc0\xc1" or byte >= 0xF5 or (byte < 0x20 and byte not in b"\t\n\r") else byte
+    for byte in range(256)
+)
+
+# Markup whose end is a fixed text. What ends a comment's text has to be followed by `>`.
+_IN_COMMENT = b"--"
+_OPENERS = ((b"<!--", _IN_COMMENT), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"))
+_DOCTYPE = b"<!DOCTYPE"
+_LONGEST_OPENER = len(_DOCTYPE)
 _USUAL_DEPTH = 6
 _RUN_DEPTH = 3
 _SHORTEST = len(b"<a/>")
@@ -55,6 +67,47 @@ _LISTED_DEPTH, _LISTED_ATTRIBUTES = 4, 7
 _LONG = 4096
 
 T = TypeVar("T")
+
+
+class _Part(NamedTuple):
+    """A part of a tag that comes in pieces. run: what it consists of; then: the byte behind it -> the next part."""
+
+    run: re.Pattern[bytes]
+    then: dict[int, str]
+
+
+def _part(run: bytes, **then: bytes) -> _Part:
+    """Makes a part. run: the bytes that it consists of, as of a set of a pattern; then: the next parts, each with the
+    bytes that lead to it, as of a set too."""
+    sets = {name: re.compile(rb"[%b]" % bytes_of) for name, bytes_of in then.items()}
+    behind = {byte: name for name, found in sets.items() for byte in range(256) if found.match(bytes((byte,)))}
+    return _Part(re.compile(rb"[%b]*+" % run if run else rb""), behind)
+
+
+_GAPS = rb" \t\r\n"
+_ENDS = {"empty": rb"/", "end": rb">"}
+_PARTS = {
+    "begun": _part(b"", closing=rb"/", name=_FIRST),
+    "name": _part(_FURTHER, gap=_GAPS, **_ENDS),
+    "gap": _part(_GAPS, attribute=_FIRST, **_ENDS),
+    "attribute": _part(_FURTHER, equals=_GAPS, value=rb"="),
+    "equals": _part(_GAPS, value=rb"="),
+    "value": _part(_GAPS, quoted=rb"\"'"),
+    "quoted": _part(b"", gap=_GAPS, **_ENDS),  # and the quotes around
+    "empty": _part(b"", end=rb">"),
+    "closing": _part(b"", closing_name=_FIRST),
+    "closing_name": _part(_FURTHER, closing_gap=_GAPS, end=rb">"),
+    "closing_gap": _part(_GAPS, end=rb">"),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _in_no_name() -> re.Pattern[str]:
+    """Finds characters beyond ASCII that no name has."""
+    return re.compile(
+        "[^\x00-\x7f\xb7\xc0-\xd6\xd8-\xf6\xf8-\u037d\u037f-\u1fff\u200c\u200d\u203f\u2040\u2070-\u218f\u2c00-\u2fef"
+        "\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff]"
+    )
 
 
 @lru_cache(maxsize=16)
@@ -78,10 +131,9 @@ def _runs() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
 
     They let through nothing that steps would not, and are ten times as quick: for documents that are refused already.
     """
-    comment, cdata, instruction = (
-        re.escape(opener) + rb"(?>(?:[^%b]++|%b(?!%b))*)" % (first, first, rest) + first + rest
-        for opener, first, rest in ((o, re.escape(end[:1]), re.escape(end[1:])) for o, end in _OPENERS)
-    )
+    comment = rb"<!--(?>(?:[^-]++|-(?!-))*)-->"
+    cdata = rb"<!\[CDATA\[(?>(?:[^\]]++|\](?!\]>))*)\]\]>"
+    instruction = rb"<\?(?>(?:[^?]++|\?(?!>))*)\?>"
     before = comment + rb"|" + instruction
     inside = before + rb"|" + cdata
     content = inside
@@ -127,7 +179,7 @@ class Framer:
         self._end = 0  # nothing from here on is looked at: the bytes have not come, or are over the limit
         self._until = b""  # inside a comment, CDATA section or instruction: its end
         self._opened = 0  # where the markup that is still open starts
-        self._in_tag = False
+        self._part = ""  # inside a tag: the part of it that is due
         self._quote = 0  # inside a tag: the quote that is open, or 0
         self._values = 0  # inside a tag: attributes seen
         self._names: list[bytes] = []
@@ -135,6 +187,7 @@ class Framer:
         self._pieces = 0  # elements, comments, CDATA sections and instructions begun
         self._root = 0  # where the root's tag starts
         self._broken: str | None = None  # the bound that this document breaks
+        self._possible = 0  # everything before is free of bytes that no document has
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Takes what came from the peer, in pieces of any size."""
@@ -263,15 +316,28 @@ class Framer:
         while self._step():
             if self._ended:
                 return self._take()
-        if self._end > limit:
+        too_large = self._end > limit
+        self._check_bytes(self._end, quickly=not too_large)
+        if too_large:
             raise self._too_large()
         return None
+
+    def _check_bytes(self, end: int, quickly: bool) -> None:
+        """Refuses bytes that no document has. What is found does not depend on how the bytes are cut: where a document
+        may still become a fault that does not close, all are looked at. quickly: a long piece of ASCII text passes
+        with other control characters than NUL, as that takes a tenth of the time; the parser will find them."""
+        piece = self.buffer[self._possible : end]
+        self._possible = end
+        if quickly and len(piece) > _LONG and piece.isascii() and 0 not in piece:
+            return
+        if piece.translate(_IMPOSSIBLE) != piece:
+            raise _malformed("a byte that no XML in UTF-8 has")
 
     def _step(self) -> bool:
         """Over the next piece of markup. False when more bytes are needed."""
         if self._until:
             return self._finish_section()
-        if self._in_tag:
+        if self._part:
             return self._finish_tag()
         return self._next_markup()
 
@@ -301,6 +367,8 @@ class Framer:
     def _take(self) -> bytes:
         if self._at > self._limits.document:
             raise self._too_large()
+        if self._broken is not None:  # no parser will look at it
+            self._check_bytes(self._at, quickly=False)
         document = bytes(self.buffer[: self._at])
         spaces = _SPACES.match(self.buffer, self._at)
         self._start = self._at if spaces is None else spaces.end()
@@ -348,9 +416,9 @@ class Framer:
             return False
         if buffer[found + 1] in b"!?":
             return self._open_section()
-        self._in_tag = True
+        self._part = "begun"
         self._at = found + 1
-        self._quote = self._values = 0
+        self._values = 0
         return True
 
     def _pass_listed(self) -> None:
@@ -370,6 +438,7 @@ class Framer:
     def _whole_tag(self, tag: re.Match[bytes]) -> None:
         closing, opening, attributes, empty = tag.groups()
         self._at = tag.end()
+        self._check_characters()
         if closing is not None:
             self._close(closing)
         else:
@@ -378,23 +447,24 @@ class Framer:
 
     def _finish_tag(self) -> bool:
         """A tag that came in pieces: on from where the last piece ended, to its `>`."""
-        if _TAG_BEGUN.match(self.buffer, self._opened, self._end) is None:
-            raise self._not_a_tag()
-        while True:
+        buffer = self.buffer
+        while self._part != "end":
             if self._quote and not self._finish_value():
                 return False
-            found = _IN_TAG.search(self.buffer, self._at, self._end)
-            if found is None:
-                self._at = self._end
+            run, then = _PARTS[self._part]
+            found = run.match(buffer, self._at, self._end)
+            self._at = self._at if found is None else found.end()
+            if self._at >= self._end:
                 return False
-            self._at = found.end()
-            mark = self.buffer[found.start()]
-            if mark == 0x3E:
-                self._end_tag()
-                return True
-            if mark == 0x3C:
-                raise _malformed(f"'<' inside a tag: {bytes(self.buffer[self._opened : self._opened + 40])!r}")
-            self._quote = mark
+            byte = buffer[self._at]
+            if byte not in then:
+                raise self._not_a_tag(byte)
+            before, self._part = self._part, then[byte]
+            if self._part == "quoted":
+                self._quote = byte
+            self._at += 1
+        self._end_tag(empty=before == "empty")
+        return True
 
     def _finish_value(self) -> bool:
         at = self.buffer.find(self._quote, self._at, self._end)
@@ -408,18 +478,33 @@ class Framer:
         self._at = at + 1
         return True
 
-    def _end_tag(self) -> None:
-        self._in_tag = False
+    def _end_tag(self, empty: bool) -> None:
+        self._part = ""
         name = _TAG_NAME.match(self.buffer, self._opened, self._end)
-        if name is None:
-            raise self._not_a_tag()
+        if name is None:  # cannot be: the parts of the tag have been looked at
+            raise self._not_a_tag(0x3E)
+        self._check_characters()
         if name[1]:
             self._close(name[2])
         else:
-            self._open(name[2], self._values, self.buffer[self._at - 2] == 0x2F)
+            self._open(name[2], self._values, empty)
 
-    def _not_a_tag(self) -> ProtocolError:
-        return _malformed(f"not a tag: {bytes(self.buffer[self._opened : self._opened + 40])!r}")
+    def _check_characters(self) -> None:
+        """Refuses a tag that is no UTF-8 or has characters in its names that no name has. Not in a document of too many
+        elements, which `_RUN` passes over: none of it is read."""
+        tag = self.buffer[self._opened : self._at]
+        if tag.isascii() or self._pieces > self._limits.elements:
+            return
+        try:
+            tag.decode()
+        except UnicodeDecodeError:
+            raise _malformed(f"a tag that is no UTF-8: {bytes(tag[:40])!r}") from None
+        if _in_no_name().search(_VALUE.sub(b"", tag).decode()) is not None:
+            raise _malformed(f"not a name: {bytes(tag[:40])!r}")
+
+    def _not_a_tag(self, byte: int) -> ProtocolError:
+        begun = bytes(self.buffer[self._opened : self._opened + 40])
+        return _malformed(f"'<' inside a tag: {begun!r}" if byte == 0x3C else f"not a tag: {begun!r}")
 
     def _count(self) -> None:
         self._pieces += 1
@@ -466,11 +551,9 @@ class Framer:
                 return True
         if any(opener.startswith(head) for opener, _ in _OPENERS):
             return False  # not enough bytes yet to tell
-        if not b"<!DOCTYPE".startswith(head):
-            raise _malformed(f"unknown markup {head!r}")
-        if len(head) == _LONGEST_OPENER:
+        if _DOCTYPE.startswith(head):
             raise _malformed("a DOCTYPE is refused: documents need none, and entities are never expanded")
-        return False
+        raise _malformed(f"unknown markup {head!r}")
 
     def _finish_section(self) -> bool:
         ending = self._until
@@ -478,6 +561,13 @@ class Framer:
         if found < 0:
             self._at = max(self._at, self._end - len(ending) + 1)
             return False
+        if ending is _IN_COMMENT:
+            if found + len(ending) == self._end:
+                self._at = found
+                return False
+            if self.buffer[found + len(ending)] != 0x3E:
+                raise _malformed("'--' inside a comment")
+            found += 1
         self._at = found + len(ending)
         self._until = b""
         if ending == b"?>":

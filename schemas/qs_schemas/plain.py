@@ -57,7 +57,7 @@ _HEAD = re.compile(
     rb"<op([^>]{0,300}+)>"
     rb"<(push-message|receive-message|delete-message|get-message|release-message|extend-message|ping|get-claim|"
     rb"stage-messages) ?+/></op>"
-    rb"(?:<qid>([^<]{1,%d}+)</qid>|)" % (NAMESPACE.encode(), REQ, REQ, QID)
+    rb"(?:<qid>([^<]{1,%d}+)</qid>|)" % (re.escape(NAMESPACE).encode(), REQ, REQ, QID)
 )
 _ONLY = re.compile(_END)
 _SINGLE = re.compile(_PAYLOAD + _END)

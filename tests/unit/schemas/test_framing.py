@@ -56,6 +56,40 @@ CLOSING = [
     (b"<!-- c -->x<qs/>", 400, "outside the root"),
 ]
 
+# What can never become a document, however it goes on, and how many of its bytes make that certain.
+HOPELESS = [
+    (b"<1>", 2, "not a tag"),
+    (b"<-a>", 2, "not a tag"),
+    (b"<\x80>", 2, "not a tag"),
+    (b"<\xc2\xb7>", 2, "not a tag"),
+    (b"<qs\xff>", 4, "not a tag"),
+    (b"<qs\x0c>", 4, "not a tag"),
+    (b"<q+s>", 3, "not a tag"),
+    (b"<qs/ >", 5, "not a tag"),
+    (b"<qs a>", 6, "not a tag"),
+    (b"<qs a/>", 6, "not a tag"),
+    (b"<qs a b='c'>", 7, "not a tag"),
+    (b"<qs a=b>", 7, "not a tag"),
+    (b"<qs a='b'c='d'>", 10, "not a tag"),
+    (b"<qs 1='a'>", 5, "not a tag"),
+    (b"<qs a='b\x01'>", 9, "a byte that no XML"),
+    (b"<qs a='\xc3'>", 10, "no UTF-8"),
+    ("<q\N{MULTIPLICATION SIGN}>".encode(), 5, "not a name"),
+    (b"<q\xc3\xc3>", 5, "no UTF-8"),
+    (b"<qs></1", 7, "not a tag"),
+    (b"<qs></qs a", 10, "not a tag"),
+    (b"<qs>\xff", 5, "a byte that no XML"),
+    (b"<qs>\x00", 5, "a byte that no XML"),
+    (b"<qs>\x1f", 5, "a byte that no XML"),
+    (b"<qs>" + b"x" * 5000 + b"\x00", 5005, "a byte that no XML"),
+    (b"<qs>" + b"\xc3\xbc" * 5000 + b"\x01", 10_005, "a byte that no XML"),
+    (b"<qs><!-- \xf8", 10, "a byte that no XML"),
+    (b"<qs><!-- a --a", 14, "'--' inside a comment"),
+    (b"<qs><!-- a --->", 14, "'--' inside a comment"),
+    (b"<!D", 3, "DOCTYPE"),
+    (b"<qs><!a", 7, "unknown markup"),
+]
+
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
@@ -116,6 +150,41 @@ def test_unreadable(data: bytes, code: int, says: str) -> None:
             framer.next_document()
         assert again.value is caught.value
         assert not framer.begun
+
+
+@pytest.mark.parametrize(("data", "certain", "says"), HOPELESS, ids=[repr(row[0][:20]) for row in HOPELESS])
+def test_refused_as_soon_as_it_is_certain(data: bytes, certain: int, says: str) -> None:
+    """Bytes that can never become a document are refused with the first byte that makes that certain, and not when the
+    document is complete, or its time is over: in one piece, byte by byte, behind other documents."""
+    for before in (b"", PING):
+        framer = Framer()
+        framer.feed(before + data[: certain - 1])
+        assert framer.next_document() == (before or None)
+        assert framer.next_document() is None
+        framer.feed(data[certain - 1 : certain])
+        with pytest.raises(ProtocolError, match=says) as caught:
+            framer.next_document()
+        assert (caught.value.error.code, caught.value.error.closes) == (400, True)
+        (*_, text) = documents(before + data, 1 if len(data) < 100 else 1000)
+        assert says in str(text)
+        assert says in str(documents(before + data, len(before + data))[-1])
+
+
+def test_names_of_any_script() -> None:
+    """Names and values beyond ASCII are taken, in pieces of any size."""
+    document = "<qs><größe ñ='\N{MULTIPLICATION SIGN}' \u3042.\u0300\xb7='\U0001f600'/></qs>".encode()
+    for size in (1, 2, 3, 10_000):
+        assert documents(document + PING, size) == [document, PING]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_impossible_bytes_over_a_bound(size: int) -> None:
+    """A document over a bound that has bytes which no XML has closes the stream, however it is cut: no parser looks at
+    it, so the framer does."""
+    (found,) = documents(b"<a><b><c>\x01</c></b></a>" + PING, size, Limits(depth=2))
+    assert "a byte that no XML" in str(found)
+    (found,) = documents(b"<a>" + b"x" * 5000 + b"\x01" + b"x" * 100, size, Limits(document=5050))
+    assert "a byte that no XML" in str(found)
 
 
 def test_nothing_is_kept_after_the_end() -> None:
@@ -315,7 +384,6 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
         "_NOT_SPACE",
         "_TAG",
         "_TAG_NAME",
-        "_IN_TAG",
         "_VALUE",
         "_DECLARATION",
         "_ENCODING",
@@ -323,6 +391,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
         "_RUN_BEFORE_ROOT",
     ):
         monkeypatch.setattr(framing, name, meter.pattern(getattr(framing, name)))
+    for name, part in framing._PARTS.items():
+        monkeypatch.setitem(framing._PARTS, name, part._replace(run=meter.pattern(part.run)))
     return meter
 
 
