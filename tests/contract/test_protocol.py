@@ -4,6 +4,7 @@ import types
 import typing
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -69,10 +70,12 @@ def filled(cls: type[Any]) -> Any:
 
 REQUESTS = [as_asked(filled(cls)) for cls in OPERATIONS.values()]
 ANSWERS = [cls(type="response", req="1", resp="5" * 64) for cls in OPERATIONS.values()]
+FULL_ANSWERS = [replace(filled(cls), type="response") for cls in OPERATIONS.values()]
 ERRORS = [Error(row.code, row.kind, row.when, req="1", resp="5" * 64) for row in errors.TABLE]
 SAMPLES: list[Message] = [
     *REQUESTS,
     *ANSWERS,
+    *FULL_ANSWERS,
     *ERRORS,
     Error(500, "internal", ""),
     PushMessage(qid="a", payload=b""),

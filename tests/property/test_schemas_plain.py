@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import random
 import re
 import sys
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import random_documents
 from support.examples import examples
 
 from qs_schemas import (
@@ -226,6 +228,56 @@ def test_many_are_plain() -> None:
         assert PARSED["plain"] > 100
 
 
+def plain_like_the_parser(data: bytes, limits: Limits) -> bool:
+    """Tells whether the document is read without the parser, and asserts that it is then what the framer and the parser
+    make of it."""
+    found = PlainReader(limits).read(data)
+    if found is None:
+        return False
+    message, end = found
+    framer = Framer(limits)
+    framer.feed(data)
+    document = framer.next_document()
+    assert document == data[:end].strip(b" \t\r\n")
+    assert same(parse(document, limits), message), data
+    return True
+
+
+def compare(plain: int, seed: int) -> tuple[int, int]:
+    """Compares random documents until so many were read without the parser. Returns how many there were in all, and how
+    many of those read without the parser differ from each other."""
+    rng = random.Random(seed)
+    seen = looked_at = 0
+    different = set()
+    while seen < plain:
+        looked_at += 1
+        data = random_documents.plain(rng)
+        if rng.random() < 0.5:
+            data = random_documents.changed(rng, data)
+        if plain_like_the_parser(data, rng.choice(BOUNDS) if rng.random() < 0.1 else BOUNDS[0]):
+            seen += 1
+            different.add(data)
+        assert looked_at < 10 * plain
+    return looked_at, len(different)
+
+
+def test_random_documents() -> None:
+    """1,000 random documents that are read without the parser are what the parser makes of them."""
+    looked_at, different = compare(1000, 1)
+    assert looked_at < 4000
+    assert different > 850
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_random_documents_in_numbers(seed: int) -> None:
+    """100,000 random documents that are read without the parser are what the parser makes of them (a minute or two)."""
+    looked_at, different = compare(100_000, seed)
+    print(f"seed {seed}: {looked_at:,} documents, of which 100,000 were plain, {different:,} of these different")
+    assert different > 70_000
+
+
 def events(pieces: list[bytes], limits: Limits, serving: bool) -> list[Any]:
     """Returns the events that a peer makes of the pieces; of a closing fault only its row, as its text quotes what had
     come."""
@@ -321,3 +373,12 @@ def test_refusals_come_from_the_parser() -> None:
     (fault,) = peer.events()
     assert isinstance(fault, Fault)
     assert (fault.text, fault.req) == (refused.value.text, "7")
+
+
+@pytest.mark.parametrize("dot", [b"\0", b"-", b"x", b"\n"])
+def test_the_namespace_is_taken_literally(dot: bytes) -> None:
+    """A namespace that differs from ours where that has a dot is another one, or none at all."""
+    data = serialize(PushMessage("orders", b"x"))
+    assert PlainReader(Limits()).read(data) is not None
+    for at in [found.start() for found in re.finditer(rb"\.", data)]:
+        assert PlainReader(Limits()).read(data[:at] + dot + data[at + 1 :]) is None

@@ -102,6 +102,16 @@ BAD: dict[str, tuple[str | bytes, int, str, bool]] = {
     "wait is no number": (receive("q", wait="NaN"), 400, "wait", False),
     "an unknown state": (request("list-messages", "<qid>q</qid>", state="odd"), 400, "state", False),
     "too long": (push("q", "x" * (9 << 20)), 413, "8388608", True),
+    "faults without number": (request("ping", "<parts>" + "<part/>" * 9999 + "</parts>"), 400, "'number'", False),
+    "claims without number": (request("ping", "<claims>" + "<claim/>" * 19_000 + "</claims>"), 400, "'claims'", False),
+    "figures of a queue": (request("subscribe", '<queues><queue new="x">q</queue></queues>'), 400, "'new'", False),
+    "a name of white space": (new_queue(" " * 8_000_000 + "a"), 400, "at most 4096", False),
+    "a prefix without a namespace": ('<x:y><a xml:space="z"/></x:y>', 400, "not well-formed", True),
+    "a namespace that is nearly ours": (PING.replace(".oclc.", "-oclc."), 400, "namespace", False),
+    "a NUL in the namespace": (PING.replace(".oclc.", "\0oclc."), 400, "not well-formed", True),
+    "what is no name, and nothing more": ("<1>", 400, "not a tag", True),
+    "a byte of no UTF-8, and nothing more": (b"<qs\xff>", 400, "not a tag", True),
+    "text of no UTF-8, and nothing more": (b"<qs>\xff", 400, "no XML in UTF-8", True),
     "too long and never ending": (b"<qs " + b" " * (9 << 20), 413, "8388608", True),
 }  # fmt: skip
 

@@ -3,18 +3,25 @@
 import re
 from typing import TypeVar
 
-from qs_schemas import Message
+from qs_schemas import Message, QueueStats, wire
 
 M = TypeVar("M", bound=Message)
 NS = "http://purl.oclc.org/DEFUZE/qs"
 
 
 def as_asked(message: M) -> M:
-    """The message without the ids that only an answer has: those of a request are ignored."""
+    """The message without what only an answer has: ids of a request are ignored, the rest is refused."""
+    if message.type != "request":
+        return message
     named = {*message.selects, *(field for group in message.required for field in group)}
-    for field, nothing in (("mid", None), ("mids", [])):
-        if message.type == "request" and hasattr(message, field) and field not in named:
-            setattr(message, field, nothing)
+    for field in ("mid", "mids"):
+        if hasattr(message, field) and field not in named:
+            setattr(message, field, None if field == "mid" else [])
+    for field in wire.ANSWERED:
+        if hasattr(message, field):
+            setattr(message, field, [] if isinstance(getattr(message, field), list) else None)
+    if isinstance(message, QueueStats):
+        message.queues = []
     return message
 
 
