@@ -1,5 +1,6 @@
 """Calls for claims and staged batches: for consumers that replay and producers that retry. See `calls`."""
 
+import itertools
 from collections.abc import Iterable
 
 from qs_schemas import (
@@ -72,15 +73,19 @@ def ack_claim(qid: str, consumer: str, seq: int) -> Call[None]:
     yield from ask(AckClaim(qid, consumer, whole(seq, "seq")))
 
 
-def release_claim(qid: str, consumer: str, seq: int) -> Call[int]:
+def release_claim(qid: str, consumer: str, seq: int, *, owner: str | None = None) -> Call[int]:
     """Makes the messages of a claim visible again, for operators. Returns how many. Raises NotFound when there is no
-    such claim."""
-    return required((yield from ask(ReleaseClaim(qid, consumer, whole(seq, "seq")))).count, "count")
+    such claim.
+
+    owner: the principal whose consumer it is, as `list_claims` names it; another's than your own needs the right admin.
+    """
+    return required((yield from ask(ReleaseClaim(qid, consumer, whole(seq, "seq"), owner))).count, "count")
 
 
 def list_claims(qid: str) -> Call[list[Claim]]:
-    """Returns the claims that are neither acknowledged nor released, with their consumer and their time (microseconds
-    since the Epoch)."""
+    """Returns your own claims that are neither acknowledged nor released, with their consumer and their time
+    (microseconds since the Epoch). With the right admin, those of other principals too: their `owner` is not None, and
+    empty for clients without a principal."""
     return (yield from ask(ListClaims(qid))).claims
 
 
@@ -88,7 +93,7 @@ def stage_messages(
     qid: str, producer: str, payloads: Iterable[bytes | str], *, batch: int, part: int = 0, attempt: int = 0
 ) -> Call[int]:
     """Stores messages durably and invisibly, until `publish_staged` names this attempt at this part of the batch.
-    Returns how many.
+    Returns how many. Without messages, stages an empty part.
 
     Calls for the same attempt append to it, so do not repeat one that failed: stage the part again under another
     attempt. Sent in lists of 1000 messages, some megabytes each. batch, part, attempt: from 0.
@@ -96,7 +101,8 @@ def stage_messages(
     for value, name in ((batch, "batch"), (part, "part"), (attempt, "attempt")):
         whole(value, name)
     total = 0
-    for drafts in drafts_in_batches(payloads):
+    lists = drafts_in_batches(payloads)
+    for drafts in itertools.chain([next(lists, [])], lists):
         answer = yield from ask(StageMessages(qid, producer, batch=batch, part=part, attempt=attempt, messages=drafts))
         total += len(drafts) if answer.count is None else answer.count
     return total
@@ -105,6 +111,7 @@ def stage_messages(
 def publish_staged(qid: str, producer: str, batch: int, parts: Iterable[Part | tuple[int, int]]) -> Call[None]:
     """Makes parts (number, attempt) of a batch visible, in order of number, all or none, and drops whatever else was
     staged for the batch. Can be repeated: does nothing when this batch or a later one of the producer is published.
-    Raises NotFound when a part was not staged."""
+    Without parts, does nothing either: to drop a batch, stage an empty part and publish it. Raises NotFound when a part
+    was not staged, Conflict when the batch is more than one past the greatest staged or published."""
     chosen = [part if isinstance(part, Part) else Part(*part) for part in parts]
     yield from ask(PublishStaged(qid, producer, batch=whole(batch, "batch"), chosen=chosen))

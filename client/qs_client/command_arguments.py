@@ -70,6 +70,8 @@ def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Names
         parser.error("a message without content needs --allow-empty")
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
         parser.error("--seq says which claim to release: give --release CONSUMER too")
+    if arguments.command == "claims" and arguments.owner is not None and arguments.release is None:
+        parser.error("--owner says whose claims to release: give --release CONSUMER too")
     if arguments.command == "set":
         try:
             check_changes(arguments)
@@ -241,6 +243,12 @@ def _listings(add: AddCommand) -> None:
     name_queue(claims, hint=True)
     claims.add_argument("--release", metavar="CONSUMER", help="give up the claims of this consumer")
     claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only this claim")
+    claims.add_argument(
+        "--owner",
+        metavar="NAME",
+        help="with --release: the principal whose consumer it is, '' for clients without one (default: yourself). "
+        "Needs the right admin",
+    )
     stats = add("stats", verbs.stats, "show the figures of one queue or of all")
     name_queue(stats, hint=True, nargs="?")
 

@@ -89,10 +89,12 @@ class Claims:
             raise DataLossError(self._ahead_text(done)) from None
 
     def outstanding(self) -> list[Claim]:
-        """Returns the unacknowledged claims, in order."""
+        """Returns the unacknowledged claims, in order. Others have an owner: those of another principal's consumer of
+        this name, which a principal with the right admin is shown too."""
         queue = self._server.queue
         claims = self._ask(lambda client: client.list_claims(queue))
-        return sorted((claim for claim in claims if claim.consumer == self._consumer), key=lambda claim: claim.seq)
+        own = (claim for claim in claims if claim.owner is None and claim.consumer == self._consumer)
+        return sorted(own, key=lambda claim: claim.seq)
 
     def warn_of_others(self) -> None:
         """Logs claims that exist although there is no checkpoint: they may belong to another query."""

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 
-from qs_client import NotFound, QueueClient, ServerError, ServerUnavailable
+from qs_client import Claim, NotFound, QueueClient, ServerError, ServerUnavailable
 
 from .checkpoint import COMMITS, Checkpoint
 from .errors import ClaimHeldError, DataLossError, NoSuchQueueError
@@ -50,11 +50,17 @@ def acknowledge_finished(
         raise found from error
 
 
+def _holder(claim: Claim) -> str:
+    if claim.owner is None:
+        return str(claim.consumer)
+    return f"{claim.consumer} of {claim.owner or 'a client without a principal'}"
+
+
 def _warn_of_others(client: QueueClient, queue: str, consumer: str) -> None:
     held: Counter[str] = Counter()
     for claim in client.list_claims(queue):
-        if claim.consumer is not None and claim.consumer != consumer:
-            held[claim.consumer] += claim.count
+        if claim.owner is not None or claim.consumer != consumer:
+            held[_holder(claim)] += claim.count
     for other, count in sorted(held.items()):
         what = f"1 message of {queue} is" if count == 1 else f"{count:,} messages of {queue} are"
         log.warning("%s held by %s (qs claims %s)", what, other, queue)

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from qs_client import NotFound, Part, QueueClient, ServerError
+from qs_client import Conflict, NotFound, Part, QueueClient, ServerError
 from qs_client.batches import drafts_in_batches
 
 from .connecting import Server
@@ -113,7 +113,7 @@ def publish(server: Server, staged: Iterable[Staged]) -> None:
     chosen = [Part(number, attempt) for number, attempt in parts]
     try:
         server.ask(lambda client: client.publish_staged(server.queue, producer, batch, chosen))
-    except NotFound as error:
+    except (NotFound, Conflict) as error:
         server.must_have_queue()
         raise DataLossError(
             f"not all that was staged for batch {batch} of the producer {producer!r} on the queue {server.queue!r} is "
@@ -124,12 +124,19 @@ def publish(server: Server, staged: Iterable[Staged]) -> None:
 
 
 def discard(server: Server, producer: str, batch: int) -> None:
-    """Drops what a producer of this write alone has staged for a batch, which can then never be published.
+    """Drops what a producer of this write alone has staged for a batch, which can then never be published: publishes
+    an empty part in its place.
 
     Only logs errors: the write has already failed with an error of its own.
     """
+
+    def once(client: QueueClient) -> None:
+        number = attempt_number(0)
+        client.stage_messages(server.queue, producer, [], batch=batch, part=0, attempt=number)
+        client.publish_staged(server.queue, producer, batch, [Part(0, number)])
+
     try:
-        server.ask(lambda client: client.publish_staged(server.queue, producer, batch, []))
+        server.ask(once)
     except (ServerError, PipelineError) as error:
         log.warning("what was staged for %s on the queue %s could not be dropped: %s", producer, server.queue, error)
 

@@ -265,7 +265,7 @@ class Plan(NamedTuple):
         for group in self.cls.required:
             for field in group:
                 value = values.get(field)
-                if value is not None and value != []:
+                if value is not None and (value != [] or field in self.cls.may_be_empty):
                     break
             else:
                 names = " or ".join(f"'{attribute(field)}'" for field in group).replace("'mids'", "'messages'")

@@ -100,7 +100,8 @@ class QueueInfo:
 @dataclass(slots=True)
 class Claim:
     """The messages that a consumer claimed in one transaction. count: 0 when there was nothing to claim, and then the
-    server keeps no claim; checksum: of the ids; since: when it was made, in microseconds since the Epoch."""
+    server keeps no claim; checksum: of the ids; since: when it was made, in microseconds since the Epoch; owner: the
+    principal that the consumer belongs to, empty for clients without one, None for the client's own."""
 
     seq: int
     count: int
@@ -110,6 +111,7 @@ class Claim:
     checksum: str | None = None
     consumer: str | None = None
     since: int | None = None
+    owner: str | None = None
 
 
 @dataclass(slots=True)
@@ -138,6 +140,8 @@ class Message:
     op: ClassVar[str] = ""
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The fields that a request must carry: at least one of each group."""
+    may_be_empty: ClassVar[tuple[str, ...]] = ()
+    """Those of them that are lists, and may be empty in a request."""
     selects: ClassVar[tuple[str, ...]] = ()
     """Further fields that name the messages of a request, where they are optional. Without this, the parser ignores ids
     in a request that does not need any."""
@@ -542,13 +546,15 @@ class AckClaim(Message):
 
 @checked
 class ReleaseClaim(Message):
-    """Makes the messages of a claim visible again. For operators."""
+    """Makes the messages of a claim visible again. For operators. owner: the principal that the consumer belongs to,
+    empty for clients without one; None for the client itself."""
 
     op: ClassVar[str] = "release-claim"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
     qid: str | None = None
     consumer: str | None = None
     seq: int | None = None
+    owner: str | None = None
     count: int | None = None
 
 
@@ -575,6 +581,7 @@ class StageMessages(Message):
         ("attempt",),
         ("messages",),
     )
+    may_be_empty: ClassVar[tuple[str, ...]] = ("messages",)
     qid: str | None = None
     producer: str | None = None
     batch: int | None = None

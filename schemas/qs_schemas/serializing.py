@@ -20,6 +20,7 @@ from .messages import (
     QueueInfo,
     QueueOptions,
     Receipt,
+    StageMessages,
 )
 from .text import escape, escape_payload, escape_payloads, is_simple, to_base64
 from .wire import (
@@ -235,10 +236,12 @@ def _list_tags(message: Message, early: bool) -> tuple[bytes, ...]:
 
 
 def _keep_empty(message: Message, field: str) -> bool:
-    """Returns whether an empty list is written: where it is the answer, and where a request of an early client carries
-    `m`."""
+    """Returns whether an empty list is written: where it is the answer, where a request needs it, and where a request
+    of an early client carries `m`."""
     if isinstance(message, ListMessages) and message.early:
         return True
+    if isinstance(message, StageMessages):
+        return message.type == "request"
     if message.type != "response" or isinstance(message, PublishStaged):
         return False
     if field == "messages":

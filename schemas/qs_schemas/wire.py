@@ -60,7 +60,7 @@ OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,
     "visibility": SECONDS, "wait": SECONDS, "prefetch": WHOLE, "subscription": TEXT, "ack": TEXT, "name": NAME,
     "seq": WHOLE, "max_bytes": WHOLE, "upto": WHOLE, "part": WHOLE, "parts": WHOLE, "batch": WHOLE, "attempt": WHOLE,
-    "uncounted": DENIAL, "connections": BOOLEAN,
+    "uncounted": DENIAL, "connections": BOOLEAN, "owner": TEXT,
 }  # fmt: skip
 DEAD: dict[str, Kind] = {
     "dead_from": NAME, "dead_mid": WHOLE, "dead_receives": WHOLE, "dead_at": WHOLE, "dead_reason": TEXT,
@@ -81,7 +81,7 @@ OPTIONS: dict[str, Kind] = {
 }  # fmt: skip
 CLAIM: dict[str, Kind] = {
     "seq": WHOLE, "count": WHOLE, "bytes": WHOLE, "first": WHOLE, "last": WHOLE, "checksum": TEXT,
-    "consumer": NAME, "since": WHOLE,
+    "consumer": NAME, "since": WHOLE, "owner": TEXT,
 }  # fmt: skip
 PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
 ANSWERED = ("count", "principal", "claim", "claims", "figures")

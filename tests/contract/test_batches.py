@@ -8,6 +8,7 @@ from support.engines import Bench
 
 from qs_server.storage.engine import (
     BadQueueNameError,
+    BatchOrderError,
     Draft,
     Engine,
     NoSuchPartError,
@@ -15,6 +16,7 @@ from qs_server.storage.engine import (
     QueueFullError,
     State,
 )
+from qs_server.storage.names import owned_name
 
 Reopened = Callable[[Bench], Engine]
 ATTEMPT = 10**18 - 1
@@ -45,17 +47,94 @@ def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_what_nobody_publishes_can_be_dropped(claiming: Bench, reopened: Reopened) -> None:
-    """Publishing nothing drops a batch, and leaves later ones."""
+    """Publishing an empty part drops a batch and earlier ones, and leaves later ones."""
     claiming.queue()
     for batch in range(3):
         stage(claiming.engine, b"x", batch=batch, part=batch)
-    publish(claiming.engine, 1)
+    stage(claiming.engine, batch=1, part=9)
+    publish(claiming.engine, 1, (9, 0))
     engine = reopened(claiming)
+    assert receive(engine) == []
+    publish(engine, 0, (0, 0))
+    publish(engine, 1, (1, 0))
     assert receive(engine) == []
     with pytest.raises(NoSuchPartError):
         publish(engine, 2, (1, 0))
     publish(engine, 2, (2, 0))
     assert payloads(receive(engine)) == [b"x"]
+
+
+def test_publication_without_parts(claiming: Bench, reopened: Reopened) -> None:
+    """Publishes nothing, drops nothing and does not count: what is staged for the batch can still be published."""
+    claiming.queue()
+    engine = claiming.engine
+    stage(engine, b"0")
+    for _ in range(2):
+        for batch in (0, 1):
+            publish(engine, batch)
+        engine = reopened(claiming)
+    assert receive(engine) == []
+    publish(engine, 0, (0, 0))
+    publish(engine, 1)
+    engine = reopened(claiming)
+    stage(engine, b"1", batch=1)
+    publish(engine, 1, (0, 0))
+    assert payloads(receive(engine)) == [b"0", b"1"]
+
+
+def test_too_far_ahead(claiming: Bench, reopened: Reopened) -> None:
+    """A batch more than one past the greatest that was published or staged is refused, and changes nothing. Staging may
+    leave a gap."""
+    claiming.queue()
+    engine = claiming.engine
+
+    def refuse(*batches: int, greatest: int) -> None:
+        for batch in batches:
+            for parts in ((), ((0, 0),)):
+                with pytest.raises(BatchOrderError, match=rf"batch {batch} .*: {greatest} is the greatest"):
+                    publish(engine, batch, *parts)
+
+    refuse(2, 3, 10**18 - 1, greatest=1)
+    stage(engine, b"0")
+    refuse(2, 10**18 - 1, greatest=1)
+    publish(engine, 0, (0, 0))
+    refuse(2, 10**18 - 1, greatest=1)
+    stage(engine, b"7", batch=7)
+    stage(engine, b"another", batch=20, producer="other")
+    engine = reopened(claiming)
+    publish(engine, 8)
+    with pytest.raises(NoSuchPartError):
+        publish(engine, 8, (0, 0))
+    refuse(9, 10**18 - 1, greatest=8)
+    publish(engine, 7, (0, 0))
+    engine = reopened(claiming)
+    refuse(9, 20, greatest=8)
+    publish(engine, 8)
+    assert payloads(receive(engine)) == [b"0", b"7"]
+    stage(engine, b"8", batch=8)
+    publish(engine, 8, (0, 0))
+    assert payloads(receive(engine)) == [b"8"]
+
+
+def test_producers_of_principals(claiming: Bench, reopened: Reopened) -> None:
+    """Two principals' producers of one name have batches of their own. An error shows the name without the
+    principal."""
+    claiming.queue()
+    engine = claiming.engine
+    owners = [None, "a", "ab", "p" * 200, "p:q", 'sp "ace" ', "\N{GRINNING FACE}" * 200]
+    for owner in owners:
+        stage(engine, repr(owner).encode(), batch=3, producer=owned_name(owner, "p"))
+    publish(engine, 3, (0, 0), producer=owned_name("ab", "p"))
+    engine = reopened(claiming)
+    for owner in owners:
+        publish(engine, 3, (0, 0), producer=owned_name(owner, "p"))
+    found = payloads(receive(engine))
+    assert sorted(found) == sorted(repr(owner).encode() for owner in owners)
+    with pytest.raises(NoSuchPartError, match=r"^producer 'p' has not"):
+        publish(engine, 4, (0, 0), producer=owned_name("a", "p"))
+    for name in ("", "x" * 201, "\n"):
+        with pytest.raises(BadQueueNameError, match=r"^the producer '"):
+            stage(engine, b"1", producer=owned_name("a", name))
 
 
 def test_publish(claiming: Bench, reopened: Reopened) -> None:
@@ -127,9 +206,8 @@ def test_missing_part(claiming: Bench, reopened: Reopened) -> None:
 
 
 def test_empty_batch(claiming: Bench, reopened: Reopened) -> None:
-    """Counts: what comes late for it is not published any more."""
+    """A batch of an empty part counts: what comes late for it is not published any more."""
     claiming.queue()
-    publish(claiming.engine, 3)
     stage(claiming.engine, batch=4)
     publish(claiming.engine, 4, (0, 0))
     engine = reopened(claiming)
@@ -203,14 +281,16 @@ def test_claimed_batch(claiming: Bench, reopened: Reopened) -> None:
 def test_delete_queue(claiming: Bench) -> None:
     """With what was staged and published: a queue of the same name knows nothing of it."""
     claiming.queue()
-    stage(claiming.engine, b"1")
-    publish(claiming.engine, 7)
+    stage(claiming.engine, batch=7)
+    publish(claiming.engine, 7, (0, 0))
     stage(claiming.engine, b"1", batch=8)
     claiming.engine.remove("q", force=False)
     claiming.engine.commit()
     claiming.queue()
-    with pytest.raises(NoSuchPartError):
+    with pytest.raises(BatchOrderError):
         publish(claiming.engine, 8, (0, 0))
+    with pytest.raises(NoSuchPartError):
+        publish(claiming.engine, 1, (0, 0))
     stage(claiming.engine, b"2")
     publish(claiming.engine, 0, (0, 0))
     assert payloads(receive(claiming.engine)) == [b"2"]

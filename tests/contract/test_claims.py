@@ -15,6 +15,7 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     State,
 )
+from qs_server.storage.names import owned_name, split_name
 
 Reopened = Callable[[Bench], Engine]
 
@@ -232,6 +233,27 @@ def test_release_of_the_greatest(claiming: Bench) -> None:
     second = claim(engine, 1)
     assert (second.count, second.checksum == first.checksum) == (2, False)
     assert payloads(part(engine)) == [b"1", b"2"]
+
+
+def test_consumers_of_principals(claiming: Bench, reopened: Reopened) -> None:
+    """Two principals' consumers of one name have claims of their own, and none that the other could read or end. An
+    error shows the name without the principal."""
+    owners = [None, "a", "ab", "p" * 200, "\N{GRINNING FACE}" * 200]
+    claiming.queue()
+    claiming.push(*(b"1" for _ in owners))
+    engine = claiming.engine
+    made = {owner: claim(engine, 1, owned_name(owner, "c"), count=1) for owner in owners}
+    acknowledge(engine, 1, owned_name("ab", "c"))
+    engine = reopened(claiming)
+    listed = {split_name(each.consumer): each for each in engine.queue("q").claims.all()}
+    assert listed == {(owner, "c"): made[owner] for owner in owners if owner != "ab"}
+    for operation in (part, release):
+        with pytest.raises(NoSuchClaimError, match=r"^consumer 'c' has no claim 1"):
+            operation(engine, 1, owned_name("ab", "c"))
+    assert release(engine, 1, owned_name("a", "c")) == 1
+    assert len(part(engine, 1, "c")) == 1
+    with pytest.raises(BadQueueNameError, match=r"^the consumer ''"):
+        claim(engine, 1, owned_name("a", ""))
 
 
 def test_consumers(claiming: Bench, reopened: Reopened) -> None:

@@ -211,7 +211,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "get-claim": ("seq part parts", ("qid consumer messages/message/payload message/@mid message/@receives "
                   "message/@pushed-at")),
     "ack-claim": ("seq", "qid consumer"),
-    "release-claim": ("seq", "qid consumer count"),
+    "release-claim": ("seq owner", "qid consumer count"),
     "list-claims": ("", "qid claims/claim claim/@seq"),
     "stage-messages": ("batch part attempt", "qid producer messages/message/payload count"),
     "publish-staged": ("batch", "qid producer parts/part part/@number part/@attempt"),

@@ -13,6 +13,7 @@ from support.engines import ENGINES, LOTS, Bench
 from support.examples import run_machine
 
 from qs_server.storage.engine import (
+    BatchOrderError,
     ClaimOrderError,
     Draft,
     NoSuchClaimError,
@@ -166,9 +167,15 @@ class ClaimsMachine(RuleBasedStateMachine):
         batch = self.model.published["p"] + ahead
         if batch < 0:
             return
+        if batch > max(0, self.model.published["p"], *(name[0] for name in self.staged)) + 1:
+            with pytest.raises(BatchOrderError):
+                self.bench.engine.queue("q").batches.publish("p", batch, [])
+            return
         names = sorted(name for name in self.staged if name[0] == batch)
         self.bench.engine.queue("q").batches.publish("p", batch, [name[1:] for name in names])
         self.bench.engine.commit()
+        if not names:
+            return  # without parts, nothing happens
         for name in names:
             self.model.messages |= dict.fromkeys(self.staged[name], 0)
         self.model.published["p"] = batch

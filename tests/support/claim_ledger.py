@@ -146,7 +146,12 @@ class LedgerClient:
     def publish_staged(self, qid: str, producer: str, batch: int, parts: Sequence[Part]) -> None:
         self._called("publish_staged")
         ledger = self._ledger
-        if batch <= ledger.published.get(producer, 0):
+        last = ledger.published.get(producer, 0)
+        if batch <= last:
+            return
+        if batch > max([last, *(key[1] for key in ledger.staged if key[0] == producer)]) + 1:
+            raise Conflict(409, "conflict", "too far ahead")
+        if not parts:
             return
         keys = [(producer, batch, part.number, part.attempt) for part in parts]
         if any(key not in ledger.staged for key in keys):

@@ -312,11 +312,11 @@ class _Run:
         batch = max([0, self.model.published[producer] + self.rng.randint(0, 1), *(name[0] for name in staged)])
         parts = [name[1:] for name in staged if name[0] == batch]
         self.engine.queue("q").batches.publish(producer, batch, parts)
-        if batch > self.model.published[producer]:
+        if parts and batch > self.model.published[producer]:
             for name in sorted(staged):
                 self.model.messages |= dict.fromkeys(staged[name], 0)
             self.model.published[producer] = batch
-        self.staged[producer] = {}
+            self.staged[producer] = {}
         return (
             f"publish {batch} of {producer}: {sum(map(len, staged.values()))} messages",
             lambda engine: engine.queue("q").batches.publish(producer, batch, parts),

@@ -1,25 +1,29 @@
 """The operations on claims and staged batches, for consumers that replay and producers that retry.
 
-Each can be repeated without harm, for example after its answer was lost.
+Each can be repeated without harm, for example after its answer was lost. A consumer or producer belongs to the
+principal that uses its name: another principal's of the same name is another one.
 """
 
 import qs_schemas as wire
 from qs_schemas import Message
+from qs_schemas import errors as table
+from qs_serving.access.caller import NotAllowedError
 
 from ..broker.delivering import with_origin
 from ..storage.engine import Batches, Claim, Claims, UnsupportedError
+from ..storage.names import owned_name, split_name
 from .service import BadRequestError, Service, qid_of
 
 
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:
-    consumer, seq = _consumer(request), request.seq or 0
+    consumer, seq = _consumer(service, request), request.seq or 0
     claims = _claims(service, request)
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
-    return wire.ClaimMessages(request.qid, consumer, claim=_to_wire(claim))
+    return wire.ClaimMessages(request.qid, request.consumer, claim=_to_wire(claim, service.owner))
 
 
 def get_claim(service: Service, request: wire.GetClaim) -> Message:
-    consumer, seq = _consumer(request), request.seq or 0
+    consumer, seq = _consumer(service, request), request.seq or 0
     part, parts = request.part or 0, request.parts or 1
     if part >= parts:
         raise BadRequestError(f"there is no part {part} of {parts}: they are counted from 0")
@@ -37,20 +41,26 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
 
 
 def ack_claim(service: Service, request: wire.AckClaim) -> Message:
-    consumer = _consumer(request)
-    _claims(service, request).acknowledge(consumer, request.seq or 0)
-    return wire.AckClaim(request.qid, consumer)
+    _claims(service, request).acknowledge(_consumer(service, request), request.seq or 0)
+    return wire.AckClaim(request.qid, request.consumer)
 
 
 def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
-    consumer = _consumer(request)
+    owner, own = request.owner, service.owner
+    if owner is None:
+        owner = own
+    elif owner != (own or "") and not service.is_admin:
+        raise NotAllowedError(table.FORBIDDEN, f"to release a claim of {owner!r} needs the right 'admin'")
+    consumer = owned_name(owner or None, request.consumer or "")
     count = _claims(service, request).release(consumer, request.seq or 0)
-    return wire.ReleaseClaim(request.qid, consumer, count=count)
+    return wire.ReleaseClaim(request.qid, request.consumer, count=count)
 
 
 def list_claims(service: Service, request: wire.ListClaims) -> Message:
-    claims = _claims(service, request).all()
-    return wire.ListClaims(request.qid, claims=list(map(_to_wire, claims)))
+    """Lists the client's own claims; for who may do everything, those of all principals."""
+    own, everybody = service.owner, service.is_admin
+    claims = [_to_wire(claim, own) for claim in _claims(service, request).all()]
+    return wire.ListClaims(request.qid, claims=[claim for claim in claims if claim.owner is None or everybody])
 
 
 def stage_messages(service: Service, request: wire.StageMessages) -> Message:
@@ -59,7 +69,7 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message:
             raise BadRequestError("a staged message has neither a 'delay' nor a 'key'")
     name = (request.batch or 0, request.part or 0, request.attempt or 0)
     payloads = [d.payload.encode() if isinstance(d.payload, str) else d.payload for d in request.messages]
-    _batches(service, request).stage(_producer(request), name, payloads)
+    _batches(service, request).stage(_producer(service, request), name, payloads)
     return wire.StageMessages(request.qid, request.producer, count=len(payloads))
 
 
@@ -67,7 +77,7 @@ def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
     parts = [(part.number, part.attempt) for part in request.chosen]
     if len({number for number, _ in parts}) < len(parts):
         raise BadRequestError("a part is published with one of its attempts, and here a part is named twice")
-    _batches(service, request).publish(_producer(request), request.batch or 0, parts)
+    _batches(service, request).publish(_producer(service, request), request.batch or 0, parts)
     return wire.PublishStaged(request.qid, request.producer)
 
 
@@ -93,15 +103,25 @@ def _only_in_the_journal(service: Service, qid: str, lack: str) -> UnsupportedEr
     )
 
 
-def _to_wire(claim: Claim) -> wire.Claim:
+def _to_wire(claim: Claim, own: str | None) -> wire.Claim:
+    """Describes a claim to a principal (own: None for a client without one). Only another's claim names its owner."""
+    owner, consumer = split_name(claim.consumer)
     return wire.Claim(
-        claim.seq, claim.count, claim.bytes, claim.first, claim.last, claim.checksum, claim.consumer, claim.since
+        claim.seq,
+        claim.count,
+        claim.bytes,
+        claim.first,
+        claim.last,
+        claim.checksum,
+        consumer,
+        claim.since,
+        owner=None if owner == own else owner or "",
     )
 
 
-def _consumer(request: wire.ClaimMessages | wire.GetClaim | wire.AckClaim | wire.ReleaseClaim) -> str:
-    return request.consumer or ""
+def _consumer(service: Service, request: wire.ClaimMessages | wire.GetClaim | wire.AckClaim) -> str:
+    return service.owned(request.consumer or "")
 
 
-def _producer(request: wire.StageMessages | wire.PublishStaged) -> str:
-    return request.producer or ""
+def _producer(service: Service, request: wire.StageMessages | wire.PublishStaged) -> str:
+    return service.owned(request.producer or "")

@@ -19,6 +19,7 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.NoSuchClaimError: table.NOT_FOUND,
     engine.NoSuchPartError: table.NOT_FOUND,
     engine.ClaimOrderError: table.CONFLICT,
+    engine.BatchOrderError: table.CONFLICT,
     engine.QueueExistsError: table.CONFLICT,
     engine.OtherMessageError: table.CONFLICT,
     engine.DeadLetterCycleError: table.CONFLICT,

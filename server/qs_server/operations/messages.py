@@ -63,14 +63,19 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             raise BadRequestError("a list has a 'key' for each 'message', and none on 'op'")
         delay = microseconds(request.delay) or 0  # for drafts without their own
         drafts = [
-            Draft(_bytes(draft.payload), delay if draft.delay is None else round(draft.delay * SECOND), draft.key)
+            Draft(
+                _bytes(draft.payload),
+                delay if draft.delay is None else round(draft.delay * SECOND),
+                None if draft.key is None else service.owned(draft.key),
+            )
             for draft in request.messages
         ]
         return wire.PushMessage(request.qid, mids=service.storage.queue(qid_of(request)).push(drafts))
     delay = 0 if request.delay is None else round(request.delay * SECOND)
     payload = request.payload if isinstance(request.payload, bytes) else _bytes(request.payload)
+    key = None if request.key is None else service.owned(request.key)
     queue = service.storage.queue(request.qid or "")
-    return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, request.key)])[0])
+    return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, key)])[0])
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message:

@@ -99,6 +99,7 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
         service.document,
         service.peer,
         service.subscriber,
+        caller=service.caller,
     )
     call = Call(lambda stop: _run_to_end(handler(there, request)))
     yield Pause(call=call)

@@ -17,6 +17,7 @@ from ..broker.remotes import Remotes
 from ..broker.subscriber import Subscriber
 from ..broker.subscriptions import Subscriptions
 from ..storage.engine import SECOND, Engine, StorageError
+from ..storage.names import owned_name
 
 
 class NoSuchSubscriptionError(StorageError):
@@ -46,6 +47,20 @@ class Service:
     caller: Caller | None = None
     waiting: Callable[[str], int] = lambda qid: 0
     figures: Callable[[bool], list[Figure]] = lambda connections: []
+
+    @property
+    def owner(self) -> str | None:
+        """The principal to whom the client's keys, producers and consumers belong. None without one: on an open server
+        the same for everybody. NotAllowedError."""
+        return None if self.caller is None else self.caller.owner
+
+    @property
+    def is_admin(self) -> bool:
+        return self.caller is None or self.caller.is_admin
+
+    def owned(self, name: str) -> str:
+        """Returns what the storage calls the client's key, producer or consumer of this name. NotAllowedError."""
+        return owned_name(self.owner, name)
 
     def queues(self) -> Collection[str]:
         return {*self.storage.queues(), *self.remotes.queues()}

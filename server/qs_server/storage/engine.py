@@ -69,6 +69,10 @@ class ClaimOrderError(StorageError):
     """The number of the claim is not the one that follows."""
 
 
+class BatchOrderError(StorageError):
+    """The number of the batch is too far ahead of the producer's others."""
+
+
 class NoSuchPartError(StorageError):
     """That part of the batch was not staged."""
 
@@ -140,7 +144,8 @@ class State(Enum):
 
 
 class Draft(NamedTuple):
-    """delay: microseconds until it is visible; key: a push with it within five minutes gets the id of the first."""
+    """delay: microseconds until it is visible; key: a push with it within five minutes gets the id of the first, see
+    `names.owned_name`."""
 
     payload: bytes
     delay: int = 0
@@ -227,7 +232,8 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """seq: 1, 2, 3, …; bytes: of payload; first, last: ids or None; checksum: of the ids; since: microseconds."""
+    """consumer: see `names.owned_name`; seq: 1, 2, 3, …; bytes: of payload; first, last: ids or None; checksum: of the
+    ids; since: microseconds."""
 
     consumer: str
     seq: int
@@ -240,7 +246,7 @@ class Claim:
 
 
 class Claims(Protocol):
-    """The claims on a queue's messages. Each call may be repeated."""
+    """The claims on a queue's messages. Each call may be repeated. consumer: see `names.owned_name`."""
 
     @property
     def most(self) -> int:
@@ -268,13 +274,15 @@ class Claims(Protocol):
 
 
 class Batches(Protocol):
-    """Batches of messages that producers stage for a queue. Each call may be repeated."""
+    """Batches of messages that producers stage for a queue. Each call may be repeated. producer: see
+    `names.owned_name`."""
 
     def stage(self, producer: str, name: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
         """Adds messages to a part of a batch. name: batch, part, attempt."""
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
-        """Publishes the named attempt of each part, and drops all else staged up to that batch. NoSuchPartError."""
+        """Publishes the named attempt of each part, and drops all else staged up to that batch. Does nothing without
+        parts. BatchOrderError, NoSuchPartError."""
 
 
 class Redrive(Protocol):

@@ -25,6 +25,9 @@ PRIVATE = ".taken-"
 """Begins the name of a file that a journal is taking in."""
 NEW = -1
 """The expiry of a file that is still being written."""
+_OWNER_END = "\x1f"
+"""Stands between a principal and a name in `owned_name`. XML cannot carry this character, and neither a principal's
+name nor a checked name has it, so no two principals have a name in common."""
 
 
 def check_qid(qid: str) -> None:
@@ -51,8 +54,27 @@ def directory_of(qid: str) -> str:
     return name
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raises BadQueueNameError unless a consumer's or producer's name (kind) could be a queue's."""
+def owned_name(owner: str | None, name: str) -> str:
+    """Returns what the storage calls a key, producer or consumer. owner: the principal that it belongs to, None for a
+    client without one, whose names are as they are; name: what the principal calls it."""
+    return name if owner is None else f"{owner}{_OWNER_END}{name}"
+
+
+def split_name(owned: str) -> tuple[str | None, str]:
+    """Returns (owner, name) of a result of `owned_name`."""
+    owner, end, name = owned.partition(_OWNER_END)
+    return (owner, name) if end else (None, owner)
+
+
+def quoted(owned: str) -> str:
+    """Returns what the owner calls an owned name, in quotes, for the text of an error."""
+    return repr(split_name(owned)[1])
+
+
+def check_name(kind: str, owned: str) -> None:
+    """Raises BadQueueNameError unless the name of a consumer or producer (kind) could be a queue's. owned: see
+    `owned_name`."""
+    _, name = split_name(owned)
     try:
         directory_of(name)
     except BadQueueNameError as error:

@@ -103,6 +103,20 @@ class Caller:
                 if not decisions[qid]:
                     raise self._refused(right, qid)
 
+    @property
+    def owner(self) -> str | None:
+        """The name of the principal to whom everything belongs that the client names now; None for clients that have
+        said nothing. NotAllowedError if it is nobody any more."""
+        principal = self.principal
+        if principal is None:
+            raise self._refused()
+        return principal.name
+
+    @property
+    def is_admin(self) -> bool:
+        principal = self.principal
+        return principal is not None and principal.admin
+
     def may(self, right: Right, qid: str) -> bool:
         """Returns whether it has a right to a queue now."""
         principal = self.principal

@@ -124,7 +124,7 @@ def test_a_batch_without_messages_is_not_counted() -> None:
 def test_claims_of_others_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line for each consumer; nothing of our own."""
+    """One line for each consumer; nothing of our own. A consumer of another principal is told with the principal."""
 
     class Client:
         def __init__(self, *_: object) -> None: ...
@@ -133,8 +133,9 @@ def test_claims_of_others_are_told(
 
         def __exit__(self, *_: object) -> None: ...
         def list_claims(self, queue: str) -> list[Claim]:
-            held = [("a", 1, 2), ("mine", 1, 5), ("a", 2, 1), ("b", 7, 1)]
-            return [Claim(seq, count, 0, 1, 2, "x", consumer, 0) for consumer, seq, count in held]
+            held = [("a", 1, 2, None), ("mine", 1, 5, None), ("a", 2, 1, None), ("b", 7, 1, None)]
+            held += [("mine", 1, 3, "shop"), ("mine", 1, 4, "")]
+            return [Claim(seq, count, 0, 1, 2, "x", consumer, 0, owner) for consumer, seq, count, owner in held]
 
     monkeypatch.setattr(QueueServer, "client", Client)
     with caplog.at_level(logging.WARNING, "qs_pipeline"):
@@ -142,6 +143,8 @@ def test_claims_of_others_are_told(
     assert caplog.messages == [
         "3 messages of q are held by a (qs claims q)",
         "1 message of q is held by b (qs claims q)",
+        "4 messages of q are held by mine of a client without a principal (qs claims q)",
+        "3 messages of q are held by mine of shop (qs claims q)",
     ]
 
 

@@ -99,12 +99,15 @@ def test_attempts_differ() -> None:
     assert attempt_number(5, lambda below: below - 1) == 10**18 - 1000 + 5
 
 
-def test_what_was_staged_is_gone(ledger: Ledger) -> None:
-    """The batch fails, and says so; a queue that is gone is named."""
+@pytest.mark.parametrize("batch", [1, 7])
+def test_what_was_staged_is_gone(ledger: Ledger, batch: int) -> None:
+    """The batch fails, and says so, also if the server finds it too far ahead; a queue that is gone is named."""
     server = ledger.server()
-    staged = stage(server, _bodies(1), "p", 1, 0, 0)
+    staged = stage(server, _bodies(1), "p", batch, 0, 0)
     ledger.staged.clear()
-    with pytest.raises(DataLossError, match="staged for batch 1 of the producer 'p' on the queue 'orders' is still"):
+    with pytest.raises(
+        DataLossError, match=f"staged for batch {batch} of the producer 'p' on the queue 'orders' is still"
+    ):
         publish(server, [staged])
     ledger.deleted = True
     with pytest.raises(NoSuchQueueError):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..capacity import require_room
-from ..engine import Clock, NoSuchPartError, Options
-from ..names import check_name
+from ..engine import BatchOrderError, Clock, NoSuchPartError, Options
+from ..names import check_name, quoted
 from . import records
 from .claim_records import EMPTY, Published, Staged
 from .places import segment_of
@@ -109,18 +109,27 @@ class LogBatches:
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
         """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all
-        others staged up to this batch. Does nothing if this batch or a later one is published. NoSuchPartError,
-        QueueFullError."""
+        others staged up to this batch. Does nothing if this batch or a later one is published, or without parts.
+        BatchOrderError if a batch before this one is missing, NoSuchPartError, QueueFullError."""
         check_name("producer", producer)
-        state = self.producers.setdefault(producer, Producer())
+        state = self.producers.get(producer, Producer())
         if batch <= state.last:
+            return
+        # A number by mistake would make the producer's later batches "published" for good: nobody would get them.
+        greatest = max(0, state.last, *(name[0] for name in state.staged))
+        if batch > greatest + 1:
+            raise BatchOrderError(
+                f"batch {batch} of producer {quoted(producer)} on queue {self._table.qid!r} is more than one "
+                f"past the greatest that was staged or published: {greatest + 1} is the greatest to publish now"
+            )
+        if not parts:
             return
         parts = sorted(parts)
         for number, attempt in parts:
             if (batch, number, attempt) not in state.staged:
                 raise NoSuchPartError(
-                    f"producer {producer!r} has not staged part {number} of batch {batch}, attempt {attempt}, on queue "
-                    f"{self._table.qid!r}"
+                    f"producer {quoted(producer)} has not staged part {number} of batch {batch}, attempt {attempt}, on "
+                    f"queue {self._table.qid!r}"
                 )
         counted = [(number, attempt, len(state.staged[batch, number, attempt])) for number, attempt in parts]
         count = sum(each for _, _, each in counted)

@@ -14,7 +14,7 @@ from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, O
 from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..lifecycle import Event, Lifecycle
-from ..names import WITHHELD, check_name
+from ..names import WITHHELD, check_name, quoted
 from . import claim_records, records
 from .places import segment_of
 from .store import Store
@@ -102,18 +102,20 @@ class LogClaims:
         state = self.consumers.get(consumer, Consumer())
         if seq <= state.acked:
             raise StaleReceiptError(
-                f"claim {seq} of consumer {consumer!r} on queue {self._table.qid!r} is acknowledged: the next one is "
-                f"{self._last(state) + 1}"
+                f"claim {seq} of consumer {quoted(consumer)} on queue {self._table.qid!r} is acknowledged: the next "
+                f"one is {self._last(state) + 1}"
             )
         if seq in state.claims:
             return state.claims[seq]
         following = self._last(state) + 1
         if seq < following:
-            raise NoSuchClaimError(f"claim {seq} of consumer {consumer!r} on queue {self._table.qid!r} was released")
+            raise NoSuchClaimError(
+                f"claim {seq} of consumer {quoted(consumer)} on queue {self._table.qid!r} was released"
+            )
         if seq > following:
             raise ClaimOrderError(
-                f"consumer {consumer!r} has made {following - 1} claims on queue {self._table.qid!r}: the next one is "
-                f"{following}, not {seq}"
+                f"consumer {quoted(consumer)} has made {following - 1} claims on queue {self._table.qid!r}: the next "
+                f"one is {following}, not {seq}"
             )
         return None
 
@@ -194,7 +196,7 @@ class LogClaims:
         claim = self.consumers.get(consumer, Consumer()).claims.get(seq)
         if claim is None:
             raise NoSuchClaimError(
-                f"consumer {consumer!r} has no claim {seq} on queue {self._table.qid!r}: it was never made, is "
+                f"consumer {quoted(consumer)} has no claim {seq} on queue {self._table.qid!r}: it was never made, is "
                 "acknowledged, or was released"
             )
         return claim
@@ -207,8 +209,8 @@ class LogClaims:
             return
         if seq > self._last(state):
             raise ClaimOrderError(
-                f"consumer {consumer!r} has made {self._last(state)} claims on queue {self._table.qid!r}: there is no "
-                f"claim {seq} to acknowledge"
+                f"consumer {quoted(consumer)} has made {self._last(state)} claims on queue {self._table.qid!r}: there "
+                f"is no claim {seq} to acknowledge"
             )
         done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
         mids = [mid for claim in done.values() for mid in claim.remaining()]
