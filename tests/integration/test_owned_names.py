@@ -11,7 +11,7 @@ from support.access import Caller, hashed, principal, section, write_access
 from support.documents import code, request
 from support.serving import FAST, ServerProcess, serving
 
-from qs_client import Conflict, Delivery, Draft, Forbidden, NotFound, QueueClient, command
+from qs_client import Conflict, Delivery, Draft, Forbidden, Full, NotFound, QueueClient, command
 
 RIGHTS = {"read": ["*"], "write": ["*"], "configure": ["*"]}
 SECTIONS = (principal("spark", **RIGHTS), principal("other", **RIGHTS), principal("ops", admin=True))
@@ -222,6 +222,23 @@ def test_an_access_file_that_comes_later(tmp_path: Path) -> None:
         assert client.release_claim("q", "c", 1, owner="spark") == 1
         client.publish_staged("q", "p", 5, [(0, 0)])
         assert sorted(payloads(client.receive("q", 9))) == [b"staged", b"y"]
+
+
+def test_more_keys_than_the_server_remembers(tmp_path: Path) -> None:
+    """A push with a key beyond --max-keys is 507, which says what to do, also after a restart; others are not."""
+    with serving(tmp_path / "root", *FAST, "--max-keys", "2") as server:
+        with client_of(server, None) as client:
+            client.new_queue("q")
+            mids = [client.push("q", b"x", key=key) for key in "ab"]
+        again(server)
+        with client_of(server, None) as client:
+            with pytest.raises(Full, match=r"507 full: .*2 is the most: push without a key, .* --max-keys"):
+                client.push("q", b"x", key="c")
+            with pytest.raises(Full):
+                client.push_many("q", [b"x", Draft(b"x", key="c")])
+            assert client.push_many("q", [Draft(b"x", key=key) for key in "ab"]) == mids
+            client.push("q", b"x")
+            assert len(list(client.list_messages("q"))) == 3
 
 
 def test_empty_part(server: ServerProcess) -> None:

@@ -298,11 +298,18 @@ class CompactingEngine(JournalEngine):
 
 
 def journal_engine(
-    durability: Durability, disk: Callable[[], Disk] = Disk, *, cache: int = 1 << 20, compacting: bool = False
+    durability: Durability,
+    disk: Callable[[], Disk] = Disk,
+    *,
+    cache: int = 1 << 20,
+    compacting: bool = False,
+    **more: Any,
 ) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
-    """disk: called for each engine; compacting: upkeep is done after each commit."""
+    """disk: called for each engine; compacting: upkeep is done after each commit; more: arguments of the engine."""
     kind = CompactingEngine if compacting else JournalEngine
-    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), cache=cache)
+    return lambda root: (
+        lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), cache=cache, **more)
+    )
 
 
 ENGINES = {

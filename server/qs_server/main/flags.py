@@ -27,6 +27,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
         durability=Durability(parsed.durability),
         history=None if parsed.history is None else history,
         cache=parsed.cache,
+        max_keys=parsed.max_keys,
         memcached=parsed.memcached,
         sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
         **read_common(parser, parsed),
@@ -56,8 +57,12 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
         help="when an answered change survives a power loss: 'always' (default), at once; 'interval', after 50 ms; "
         "'none', perhaps never (it survives the end of the server)",
     )
-    number_group(parser.add_argument_group("journal"), "BYTES")(
+    journal = parser.add_argument_group("journal")
+    number_group(journal, "BYTES")(
         "--cache", _DEFAULTS.cache, "payloads kept in memory; others are read from the journal", 0
+    )
+    number_group(journal, "KEYS")(
+        "--max-keys", _DEFAULTS.max_keys, "keys of pushes remembered, some 300 bytes each; pushes with more are refused"
     )
     _add_history(parser)
     _add_remotes(parser)

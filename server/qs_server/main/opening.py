@@ -62,6 +62,7 @@ def open_storage(
             clock=clock,
             durability=options.durability,
             cache=options.cache,
+            keys=options.max_keys,
             lifecycle=lifecycle,
             on_sync=on_sync,
         )

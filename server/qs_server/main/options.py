@@ -9,6 +9,7 @@ from qs_serving.tls import TlsFiles
 from ..history.record import HistoryOptions
 from ..storage.engine import Durability
 from ..storage.journal.cache import CACHE
+from ..storage.journal.store import KEYS
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 
@@ -27,10 +28,10 @@ class SqsOptions:
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """root: made if missing; port: 0 for a free one; storage: the default engine; history: None for no record; cache:
-    the most bytes of journal payloads in memory; memcached: (host, port) of each server; early: True to assume that all
-    clients end documents with an empty line; tls: None for none; access: path of the access file, None if everybody may
-    do everything; open: True to allow that also from other machines; check: True to only check files and flags;
-    log_format: text or json."""
+    the most bytes of journal payloads in memory; max_keys: the most keys of pushes there; memcached: (host, port) of
+    each server; early: True to assume that all clients end documents with an empty line; tls: None for none; access:
+    path of the access file, None if everybody may do everything; open: True to allow that also from other machines;
+    check: True to only check files and flags; log_format: text or json."""
 
     root: str
     host: str = "127.0.0.1"
@@ -41,6 +42,7 @@ class ServerOptions:
     wire: Limits = field(default_factory=Limits)
     history: HistoryOptions | None = None
     cache: int = CACHE
+    max_keys: int = KEYS
     memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
     sqs: SqsOptions = field(default_factory=SqsOptions)
     early: bool = False

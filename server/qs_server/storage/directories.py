@@ -29,6 +29,7 @@ from .files.files_queue import open_files_queue
 from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
+from .journal.store import KEYS
 from .lifecycle import Lifecycle
 from .nullqueue import NullQueue
 from .queues import EngineQueue, take_oldest
@@ -52,16 +53,17 @@ class DirectoriesEngine(Engine):
         durability: Durability,
         disk: Disk | None = None,
         cache: int = CACHE,
+        keys: int = KEYS,
         lifecycle: Lifecycle | None = None,
         on_sync: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """root: an existing directory; cache: bytes of payloads of the journal in memory; on_sync: is told the
-        seconds of each sync of the journal, in any thread. OSError; StorageError for a wrong `.queue.toml`, or a
-        journal that is damaged or another server's."""
+        """root: an existing directory; cache: bytes of payloads of the journal in memory; keys: the most keys of pushes
+        there; on_sync: is told the seconds of each sync of the journal, in any thread. OSError; StorageError for a
+        wrong `.queue.toml`, or a journal that is damaged or another server's."""
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit, on_sync)
+        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit, on_sync, keys)
         self._totals = Totals()
         if self.name == "journal":
             self._journal.open()

@@ -78,7 +78,8 @@ class NoSuchPartError(StorageError):
 
 
 class QueueFullError(StorageError):
-    """The queue holds as many messages as its capacity allows, or no room is left for another id."""
+    """The queue holds as many messages as its capacity allows, or no room is left for another id, or the server
+    remembers as many keys as it may."""
 
 
 class UnfinishedError(StorageError):

@@ -28,6 +28,7 @@ from .reader import Reader
 from .replay import Replay
 from .scanning import Scan
 from .snapshot import Snapshot, read_links, read_snapshot, write_snapshot
+from .store import KEYS
 
 _logger = logging.getLogger(__name__)
 
@@ -44,9 +45,10 @@ class LogKeeper:
         cache: int = CACHE,
         committed_early: Callable[[], None] = lambda: None,
         on_sync: Callable[[float], object] = lambda seconds: None,
+        keys: int = KEYS,
     ) -> None:
-        """Opens nothing: see `open`. committed_early: called after a commit in the middle of a batch; on_sync: see
-        `Log`."""
+        """Opens nothing: see `open`. cache, keys: see `Store`; committed_early: called after a commit in the middle of
+        a batch; on_sync: see `Log`."""
         self._committed_early = committed_early
         self._on_sync = on_sync
         self._root = root
@@ -55,6 +57,7 @@ class LogKeeper:
         self._durability = durability
         self._disk = disk
         self._cache = cache
+        self._keys = keys
         self.queues: dict[str, LogQueue] = {}
         """The queues of the log, by name."""
         self._store: LogStore | None = None
@@ -74,7 +77,7 @@ class LogKeeper:
         if self._store is None:
             log = Log(self._directory, self._disk, self._durability, perf_counter)
             log.on_sync = self._on_sync
-            store = LogStore(log, Reader(log.segments, self._disk), self._cache)
+            store = LogStore(log, Reader(log.segments, self._disk), self._cache, self._keys)
             store.committed_early = self._committed_early
             store.log.first_records = self._announcements
             self._store = store
@@ -162,7 +165,7 @@ class LogKeeper:
             return queue
 
         scans = find_segments(self._directory, self._disk)
-        replay = Replay(make, store.log.segments.links)
+        replay = Replay(make, store.log.segments.links, self._clock())
         try:
             begin = self._read_checkpoint(replay, store, {scan.header.number: scan.header for scan in scans})
             opened = open_log(self._directory, self._disk, scans, replay, begin)
@@ -185,7 +188,7 @@ class LogKeeper:
         for queue in self.queues.values():
             queue.reset()
         store.reset()
-        replay = Replay(make, store.log.segments.links)
+        replay = Replay(make, store.log.segments.links, self._clock())
         try:
             return replay, open_log(self._directory, self._disk, scans, replay)
         except LeftoverError as error:

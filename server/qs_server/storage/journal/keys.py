@@ -1,6 +1,7 @@
 """The idempotency keys of pushes: maps each key to its message while a repeated push must be recognized.
 
-A key counts as live bytes of its segment; else compaction would copy segments full of keys again and again.
+A key counts as live bytes of its segment; else compaction would copy segments full of keys again and again. All queues
+together have at most `Store.most_keys`: keys are in memory, and clients choose how many there are.
 """
 
 from collections import Counter
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
-from ..engine import SECOND
+from ..engine import SECOND, QueueFullError
 from .places import place_of, segment_of
 from .records import KEY_SIZE, key_of
 from .store import Store
@@ -49,6 +50,19 @@ class Keys:
         entry = self.entries.get(key)
         return entry.mid if entry is not None and entry.at > now - WINDOW else None
 
+    def require_room(self, count: int, now: int) -> None:
+        """Raises QueueFullError if there is no room for so many further keys, once expired ones of any queue are
+        forgotten."""
+        store = self._store
+        for keys in list(store.keyed) if store.key_count + count > store.most_keys else ():
+            while store.key_count + count > store.most_keys and keys.forget_old(now, count):
+                pass
+        if store.key_count + count > store.most_keys:
+            raise QueueFullError(
+                f"the server remembers {store.key_count} keys of pushes of the last {WINDOW // SECOND // 60} minutes, "
+                f"and {store.most_keys} is the most: push without a key, or later, or start it with more --max-keys"
+            )
+
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
         self.forget(key)
         self.entries[key] = entry = KeyEntry(key, mid, at, segment)
@@ -56,6 +70,7 @@ class Keys:
             self._pages.append([])
         self._pages[-1].append(entry)
         self._store.usage.add(place_of(segment, 0), KEY_SIZE)
+        self._store.key_count += 1
         self._store.keyed.add(self)
 
     def forget(self, key: bytes) -> None:
@@ -63,6 +78,7 @@ class Keys:
         entry = self.entries.pop(key, None)
         if entry is not None:
             self._store.usage.drop(place_of(entry.segment, 0), KEY_SIZE)
+            self._store.key_count -= 1
 
     def forget_old(self, now: int, count: int) -> bool:
         """Forgets expired keys, at most four for each of `count` pushes. Returns True if there may be more."""
@@ -90,6 +106,7 @@ class Keys:
     def clear(self) -> None:
         for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
             self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
+        self._store.key_count -= len(self.entries)
         self.entries.clear()
         self._pages.clear()
 

@@ -71,6 +71,8 @@ class Pushing:
             fresh.append((mid, draft, key))
             if key is not None:
                 asked[key] = mid
+        if asked:
+            self._keys.require_room(len(asked), now)
         size = sum(len(draft.payload) for _, draft, _ in fresh) + len(fresh) * records.PUSH_SIZE
         self._log.reserve(size, push=True)
         for mid, draft, key in fresh:

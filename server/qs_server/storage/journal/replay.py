@@ -10,6 +10,7 @@ from ..engine import Origin
 from . import records
 from .absent_record import Absent, Run
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
+from .keys import WINDOW
 from .links import Links
 from .places import place_of, segment_of
 from .queue_state import QueueState
@@ -26,10 +27,13 @@ Q = TypeVar("Q", bound=QueueState)
 class Replay(Generic[Q]):
     """Makes the queues that records name, and applies records to them."""
 
-    def __init__(self, make: Callable[[str, int], Q], links: Links) -> None:
-        """make: makes a queue from its name and its number; links: filled with the links between segments."""
+    def __init__(self, make: Callable[[str, int], Q], links: Links, now: int) -> None:
+        """make: makes a queue from its name and its number; links: filled with the links between segments; now:
+        microseconds since the Epoch."""
         self.make = make
         self._links = links
+        self._keys_since = now - WINDOW
+        """Keys of pushes up to then are over. A log may have any number of them, and memory has not."""
         self.queues: dict[int, Q] = {}
         self.last_number = 0
         """The greatest queue number."""
@@ -93,10 +97,10 @@ class Replay(Generic[Q]):
             del self.queues[record.number]
             queue.clear()
             return
+        if isinstance(record, Push | Key) and record.key is not None and record.at > self._keys_since:
+            queue.keys.note(record.key, record.mid, record.at, segment_of(place))
         if isinstance(record, _OF_MESSAGES) and not queue.table.is_newer(record.mid, place):
             queue.table.saw(record.mid)
-            if isinstance(record, Push) and record.key is not None:
-                queue.keys.note(record.key, record.mid, record.at, segment_of(place))
         else:
             _apply_to(queue, place, record)
 
@@ -149,10 +153,8 @@ class _Run:
 def _apply_to(queue: QueueState, place: int, record: Record) -> None:
     table = queue.table
     match record:
-        case Push(mid=mid, visible=visible, payload=payload, key=key, at=at):
+        case Push(mid=mid, visible=visible, payload=payload):
             table.restore(mid, place, len(payload), (0, visible, bool(visible)))
-            if key is not None:
-                queue.keys.note(key, mid, at, segment_of(place))
         case Moved(mid=mid, receives=receives, visible=visible, delayed=delayed, payload=payload):
             table.restore(mid, place, len(payload), (receives, visible, delayed))
         case Shared():
@@ -161,8 +163,6 @@ def _apply_to(queue: QueueState, place: int, record: Record) -> None:
             table.restore_state(mid, (receives, visible, delayed))
         case Delete(mid=mid):
             queue.restore_deletion(mid)
-        case Key(mid=mid, key=key, at=at):
-            queue.keys.note(key, mid, at, segment_of(place))
         case Taken(token=token):
             queue.taken[token] = place
         case Unlinked(token=token):

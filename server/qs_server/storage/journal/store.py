@@ -14,6 +14,8 @@ from .log_interface import RecordLog
 from .places import Position
 from .usage import Usage
 
+KEYS = 800_000
+"""The default for the most keys of pushes in memory: each takes some 300 bytes, so some 240 MB."""
 SLICE = 0.002
 """Approximate seconds of a slice of compaction or of a checkpoint."""
 
@@ -51,8 +53,8 @@ class PayloadReader(Protocol):
 class Store:
     """One log and its queues."""
 
-    def __init__(self, log: RecordLog, reader: PayloadReader, cache: int) -> None:
-        """cache: the most bytes of payloads in memory."""
+    def __init__(self, log: RecordLog, reader: PayloadReader, cache: int, keys: int = KEYS) -> None:
+        """cache: the most bytes of payloads in memory; keys: the most keys of pushes."""
         self.log = log
         self._links = log.segments.links
         self.log.commit_batch = self.commit_early
@@ -75,6 +77,9 @@ class Store:
         self._gone: dict[int, int] = {}  # for removed queues: the last segment that may have their records
         self.keyed: set[Any] = set()
         """The `Keys` of each queue that has any."""
+        self.key_count = 0
+        """How many keys all of them have."""
+        self.most_keys = keys
         self._failure: OSError | None = None
 
     # -- commits --------------------------------------------------------------------------------------------------
@@ -209,6 +214,7 @@ class Store:
         self.families.clear()
         self._gone.clear()
         self.keyed.clear()
+        self.key_count = 0
         self.tables.clear()
         self.undo.clear()
 

@@ -7,7 +7,7 @@ from support.crashing import Place, segments_of
 from support.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.engine import Draft, Durability, Receipt, State
+from qs_server.storage.engine import Draft, Durability, Options, QueueFullError, Receipt, State
 from qs_server.storage.journal.keys import WINDOW
 from qs_server.storage.journal.queue import LogQueue
 
@@ -134,3 +134,113 @@ def test_a_checkpoint_with_old_keys_is_used(
     assert checkpointed(place.engine) is not None
     assert "is ignored" not in caplog.text
     place.leave()
+
+
+def _push(bench: Bench, *keys: str | None, qid: str = "q") -> list[int]:
+    mids = bench.engine.queue(qid).push([Draft(b"x", key=key) for key in keys])
+    bench.engine.commit()
+    return mids
+
+
+def _bounded(root: Path, keys: int) -> Bench:
+    bench = Bench(journal_engine(Durability.NONE, keys=keys)(root))
+    for qid in ("q", "r"):
+        bench.engine.create(qid, Options(storage="journal"))
+    bench.engine.commit()
+    return bench
+
+
+def _count(bench: Bench) -> int:
+    """The number of keys that the engine counts, which has to be that of those it has."""
+    assert isinstance(bench.engine, DirectoriesEngine)
+    journal = bench.engine._journal
+    assert journal.open().key_count == sum(len(queue.keys.entries) for queue in journal.queues.values())
+    return journal.open().key_count
+
+
+def test_keys_are_bounded(tmp_path: Path) -> None:
+    """Beyond the bound, of all queues together, a push with a new key is refused, a list as a whole; known keys and
+    pushes without a key are not. After the window there is room again."""
+    bench = _bounded(tmp_path, 5)
+    mids = _push(bench, "0", "1", "1", None)
+    other = _push(bench, "0", "1", qid="r")
+    bench.clock.now += WINDOW // 2
+    with pytest.raises(QueueFullError, match=r"remembers 4 keys .*, and 5 is the most: .*without a key.*--max-keys"):
+        _push(bench, "1", "2", None, "3")
+    assert len(bench.engine.queue("q").list_mids(State.ALL, 10, -1)) == 3
+    last = _push(bench, "2", None)
+    for qid in ("q", "r"):
+        with pytest.raises(QueueFullError):
+            _push(bench, "4", qid=qid)
+    assert _push(bench, "0", "1", "2") == [*mids[:2], last[0]]
+    assert _push(bench, "0", "1", qid="r") == other
+    assert _count(bench) == 5
+    bench.clock.now += WINDOW // 2  # those of both queues but the last are over
+    assert len(set(_push(bench, "5", "6", "7", "8"))) == 4
+    assert _push(bench, "2") == last[:1]
+    assert _count(bench) == 5
+    with pytest.raises(QueueFullError):
+        _push(bench, "9")
+    bench.engine.close()
+
+
+def test_the_bound_of_keys_over_a_restart(tmp_path: Path) -> None:
+    """What is remembered after a stop or a kill counts, also above a bound that is lower now; what is over does not."""
+    bench = _bounded(tmp_path, 4)
+    mids = _push(bench, "0", "1", "2")
+    for end in ("stop", "kill"):
+        if end == "stop":
+            bench.reopen()
+        else:
+            assert isinstance(bench.engine, DirectoriesEngine)
+            bench.engine._watch.close()
+            bench.engine._journal.close()
+            bench.engine = bench.make(bench.clock)
+        assert _count(bench) == 3
+        with pytest.raises(QueueFullError):
+            _push(bench, "3", "4")
+        assert _push(bench, "0", "1", "2") == mids
+    bench.engine.close()
+    bench = Bench(journal_engine(Durability.NONE, keys=2)(tmp_path), bench.clock)
+    with pytest.raises(QueueFullError):
+        _push(bench, "3")
+    assert _push(bench, "2", None)[0] == mids[2]
+    bench.clock.now += WINDOW
+    assert _push(bench, "3", "4") == _push(bench, "3", "4")
+    bench.clock.now += WINDOW
+    bench.reopen()
+    assert _count(bench) == 0
+    bench.engine.close()
+
+
+def test_keys_of_a_start_from_the_log_alone(tmp_path: Path) -> None:
+    """A start reads only keys whose window is not over, though the log has others: memory does not depend on it."""
+    bench = _bounded(tmp_path, 4)
+    for number in range(5):
+        _push(bench, *(f"{number}-{each}" for each in range(4)))
+        bench.clock.now += WINDOW
+    kept = _push(bench, "kept")
+    bench.clock.now += WINDOW - 1
+    assert isinstance(bench.engine, DirectoriesEngine)
+    bench.engine._watch.close()
+    bench.engine._journal.close()
+    bench.engine = bench.make(bench.clock)
+    assert checkpointed(bench.engine) is None
+    assert _count(bench) == 1
+    assert _push(bench, "kept") == kept
+    bench.engine.close()
+
+
+def test_keys_of_what_is_taken_back_or_removed(tmp_path: Path) -> None:
+    """Neither pushes of a batch that fails nor those to a queue that is removed count."""
+    bench = _bounded(tmp_path, 3)
+    _push(bench, "0")
+    bench.engine.queue("q").push([Draft(b"x", key="1"), Draft(b"x", key="2")])
+    bench.engine.roll_back()
+    assert _count(bench) == 1
+    _push(bench, "1", "2", qid="r")
+    bench.engine.remove("r", force=True)
+    bench.engine.commit()
+    assert _count(bench) == 1
+    _push(bench, "3", "4")
+    bench.engine.close()
