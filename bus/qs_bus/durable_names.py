@@ -48,9 +48,6 @@ class NameRequests(Protocol):
     async def call(self, call: Call[T]) -> T:
         """Makes a call and returns its result. Raises ServerError, or ServerUnavailable when the connection ends."""
 
-    async def queues(self) -> list[str]:
-        """Returns the queues that the server shows to the bus. Raises like `call`."""
-
     def sync(self, feed: Feed) -> None:
         """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now."""
 
@@ -79,15 +76,15 @@ class DurableNames:
 
     async def share(self, feed: FanOut, name: str, rights: Rights) -> Feed:
         """Returns the feed of a name, and makes the name if there is none. Its queue exists then, so no message is
-        missed. Waits for the server. Raises RefusedError, also when the name belongs to another principal.
+        missed. Waits for the server. Raises RefusedError.
 
-        rights: of the client that subscribes.
+        rights: of the client that subscribes. Another principal's name is another one, unless the client may use it.
         """
         while True:
             await self._upstream.connected.wait()
             try:
                 async with self.lock:
-                    found = await self._find(feed, name, rights)
+                    found = _find(feed, name, rights)
                     # Also for a known name: while it had no members, the bus was not told if its queue was deleted.
                     await self._make(_checked(found), feed.qid)
                     return self.add(found)
@@ -120,24 +117,6 @@ class DurableNames:
             # A dead-letter queue has the storage of its queue.
             "storage": options.storage if options.dead_letter else None,
         }
-
-    async def _find(self, feed: FanOut, name: str, rights: Rights) -> DurableName:
-        """Returns the client's own name, else one that the client may use, else a new one."""
-        own = DurableName(feed.label, name, rights.owner)
-        known = _of_that_name(feed, name)
-        if known and not _usable(known, rights):
-            await self._drop_deleted(known)  # the bus is not told when the queue of a name without members is deleted
-            known = _of_that_name(feed, name)
-        usable = _usable(known, rights)
-        if known and not usable:
-            raise rights.refused_name(feed.label, name)
-        return own if own in usable or not usable else usable[0]
-
-    async def _drop_deleted(self, names: Iterable[DurableName]) -> None:
-        existing = set(await self._upstream.queues())
-        for name in names:
-            if queue_of(name) not in existing:
-                self._drop(name)
 
     def add(self, name: DurableName) -> Feed:
         """Returns the feed of a name that has a queue on the server."""
@@ -192,12 +171,11 @@ def names_in(existing: Iterable[str]) -> list[DurableName]:
     return [name for name in map(name_in, existing) if name is not None]
 
 
-def _of_that_name(feed: FanOut, name: str) -> list[DurableName]:
-    return sorted((each for each in feed.names if each.name == name), key=lambda each: each.owner or "")
-
-
-def _usable(names: list[DurableName], rights: Rights) -> list[DurableName]:
-    return [name for name in names if rights.may_use(name.owner)]
+def _find(feed: FanOut, name: str, rights: Rights) -> DurableName:
+    """Returns the client's own name, else one of others that the client may use, else a new one of its own."""
+    own = DurableName(feed.label, name, rights.owner)
+    usable = [each for each in feed.names if each.name == name and rights.may_use(each.owner)]
+    return own if own in usable or not usable else min(usable, key=lambda each: each.owner or "")
 
 
 def _checked(name: DurableName) -> str:

@@ -28,9 +28,9 @@ class Rights:
         return self._caller is None or self._caller.may(Right.READ, qid)
 
     def may_use(self, owner: str | None) -> bool:
-        """Tells whether the client may use the durable names of an owner, on the queues that it may read. Names without
-        an owner belong to everybody."""
-        if self._caller is None or owner is None:
+        """Tells whether the client may use the durable names of an owner, on the queues that it may read. owner: None
+        for the names that clients without a principal share."""
+        if self._caller is None:
             return True
         principal = self._caller.principal
         return principal is not None and (principal.admin or principal.name == owner)
@@ -41,8 +41,8 @@ class Rights:
             self._caller.check(rights, request)
 
     def refused_name(self, qid: str, name: str) -> RefusedError:
-        """Returns the error for a durable name that belongs to somebody else."""
-        text = f"the name {name!r} of the queue {qid!r} belongs to another principal: use another name"
+        """Returns the error that ends the subscription of a client to a durable name that has become another's."""
+        text = f"the name {name!r} of the queue {qid!r} belongs to another principal: subscribe again to have your own"
         return RefusedError(table.UNAUTHORIZED if self.owner is None else table.FORBIDDEN, text)
 
     def refused_queue(self, qid: str) -> RefusedError:
