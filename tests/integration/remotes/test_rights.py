@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 from support.access import Caller, principal, write_access
-from support.documents import code, new_queue, payloads, push, receive, req, subscribe
+from support.documents import code, mids, new_queue, payloads, push, receive, req, subscribe
 from support.memcached_serving import needs_memcached
 from support.remote_serving import Elsewhere
 
@@ -33,3 +33,19 @@ def test_what_waits_there(elsewhere: Elsewhere, storage: str, tmp_path: Path) ->
             assert (code(line), req(line)) == (401, asked)
         assert code(admin.ask(push("q", "x"))) == 0
         assert payloads(admin.ask(receive("q", wait=20))) == ["x"]
+
+
+def test_keys(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """A key in memcached belongs to the principal that used it, too."""
+    writers = [principal(name, write=["*"]) for name in ("one", "two")]
+    access = write_access(tmp_path / "access.toml", [ADMIN, *writers])
+    with (
+        elsewhere.serving(tmp_path / "root", "--access", str(access)) as server,
+        Caller(server, "admin-token") as admin,
+        Caller(server, "one-token") as one,
+        Caller(server, "two-token") as two,
+    ):
+        assert code(admin.ask(new_queue("q", '<options storage="memcached"/>'))) == 0
+        first, other = (mids(writer.ask(push("q", "x", key="k"))) for writer in (one, two))
+        assert first != other
+        assert [mids(writer.ask(push("q", "y", key="k"))) for writer in (one, two)] == [first, other]
