@@ -16,7 +16,7 @@ from support.power_loss_nodes import EVERYTHING
 from qs_server.storage.journal.claims import LogClaims
 
 pytestmark = pytest.mark.usefixtures("small_segments")
-SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261122"))
+SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261124"))
 OPERATIONS = 70
 MANY = 250
 NAMES = ["journal", "journal-buffered"]
