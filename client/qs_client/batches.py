@@ -46,10 +46,10 @@ def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[
         yield batch
 
 
-def in_batches(entries: Iterable[T]) -> Iterator[list[T]]:
-    """Yields the entries in order, in lists of at most MOST."""
+def in_batches(entries: Iterable[T], most: int = MOST) -> Iterator[list[T]]:
+    """Yields the entries in order, in lists of at most `most`."""
     left = iter(entries)
-    while batch := list(itertools.islice(left, MOST)):
+    while batch := list(itertools.islice(left, most)):
         yield batch
 
 

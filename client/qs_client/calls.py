@@ -39,6 +39,7 @@ from qs_schemas import (
     Subscribe,
 )
 from qs_schemas.checked import text
+from qs_schemas.limits import COPIES
 
 from .asking import TEXT, Call, ask, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
@@ -285,8 +286,8 @@ def copy(
     queues: str | Iterable[str] = (),
 ) -> Call[list[int]]:
     """Stores a message in other queues too, under the same id: `copy(delivery, queues=…)`, `copy(qid, mid, queues)` or
-    `copy(qid, mids, queues)`, the last in lists of 1000. The original stays. A queue that has the id already is left
-    unchanged, so a copy can be repeated.
+    `copy(qid, mids, queues)`, the last in lists of at most 1000 ids and 3000 copies. The original stays. A queue that
+    has the id already is left unchanged, so a copy can be repeated.
 
     queues: one name or several. Returns the ids of the messages that exist. Raises NotFound when one of the queues does
     not exist, or the single message; Conflict when one of them has another message of this id.
@@ -301,7 +302,7 @@ def copy(
     if isinstance(message, Delivery | GetMessage):
         raise TypeError("a received message has its id: give either the message or (qid, mids), not both")
     copied: list[int] = []
-    for batch in in_batches(mids):
+    for batch in in_batches(mids, min(MOST, max(COPIES // len(targets), 1))):
         answer = yield from ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))
         copied += map(_number, answer.mids)
     return copied

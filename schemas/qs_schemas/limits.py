@@ -23,6 +23,10 @@ TOKEN = 1024
 LIST = 1000
 """Messages in one list form, and ids in one answer."""
 
+COPIES = 3000
+"""Copies that one `copy-message` makes: its ids times its queues. All copies of a message are made in one step, in some
+10 to 15 us each, and nobody else is served meanwhile: so the longest step is some 40 ms."""
+
 REQ = 128
 """Characters of a correlation id."""
 

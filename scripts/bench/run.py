@@ -24,6 +24,7 @@ import fanout
 import hostile
 import idle
 import latency
+import longest_waits
 import rivals
 import roundtrips
 import scrapes
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "latency": latency.measure,
     "idle": idle.measure,
     "hostile": hostile.measure,
+    "longest-waits": longest_waits.measure,
     "scrapes": scrapes.measure,
     "rivals": rivals.measure,
 }

@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterable, Sequence
 
 import qs_schemas as wire
 from qs_schemas import Message
+from qs_schemas.limits import COPIES
+from qs_serving.access.caller import Caller
 
 from ..broker.delivering import delivery_of, with_origin
 from ..broker.jobs import Pause
@@ -21,10 +23,14 @@ from ..storage.engine import (
     State,
 )
 from ..storage.engine import Message as Stored
-from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
+from .service import TURN, Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
 """The greatest age in seconds that the protocol has. A client may choose an id that stands for 1970."""
+_NAMES, _IDS = 5, 2
+"""Names of queues, and ids of messages, that an answer takes for one unit of work: see `Service.spent`."""
+_STATS, _FIGURES = 5, 1000
+"""Units of work for the figures of one queue, and of the server."""
 _PURGE_SLICE = 200
 """Messages removed before other requests have their turn: some 5 ms."""
 
@@ -33,11 +39,23 @@ def _bytes(payload: bytes | str | None) -> bytes:
     return payload.encode() if isinstance(payload, str) else payload or b""
 
 
-def list_queues(service: Service, request: wire.ListQueues) -> Message:
-    qids: Iterable[str] = service.queues()
+def list_queues(service: Service, request: wire.ListQueues) -> Message | Answer:
+    qids = sorted(service.queues())
     if service.caller is not None:
-        qids = filter(service.caller.may_see, qids)
-    return wire.ListQueues(sorted(qids))
+        return _list_visible(service, service.caller, qids)
+    service.spent += len(qids) // _NAMES
+    return wire.ListQueues(qids)
+
+
+def _list_visible(service: Service, caller: Caller, qids: Sequence[str]) -> Answer:
+    """Answers with the queues that the caller may see. Each name may have to be compared with the caller's patterns."""
+    visible: list[str] = []
+    for at in range(0, len(qids), _NAMES):
+        if service.spent >= TURN:
+            yield Pause()
+        service.spent += 1
+        visible += filter(caller.may_see, qids[at : at + _NAMES])
+    return wire.ListQueues(visible)
 
 
 def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
@@ -52,6 +70,7 @@ def list_messages(service: Service, request: wire.ListMessages) -> Message:
         service.list_length if request.max is None else min(request.max, service.list_length),
         -1 if request.after is None else request.after,
     )
+    service.spent += len(mids) // _IDS
     return wire.ListMessages(request.qid, mids=mids, early=request.early)
 
 
@@ -102,6 +121,8 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
 def receive_message(service: Service, request: wire.ReceiveMessage) -> Message | Answer:
     qids, most, visibility = what_to_receive(service, request)
     found = service.storage.receive(qids, most, visibility, service.document)
+    if len(qids) > 1:
+        service.spent += len(qids)
     return received(found) if found or not request.wait else _wait_to_receive(service, request, qids)
 
 
@@ -136,15 +157,22 @@ def received(found: Sequence[Stored]) -> Message:
     return wire.ReceiveMessage(messages=deliveries)
 
 
-def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
+def delete_message(service: Service, request: wire.DeleteMessage) -> Message | Answer:
     qid = request.qid or ""
-    if request.mid is not None:
-        if request.mids:
-            raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
-        _delete(service, qid, Receipt(request.mid, request.receives))
-        return wire.DeleteMessage(qid, request.mid)
+    if request.mid is None:
+        return _delete_list(service, qid, request.mids)
+    if request.mids:
+        raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
+    _delete(service, qid, Receipt(request.mid, request.receives))
+    return wire.DeleteMessage(qid, request.mid)
+
+
+def _delete_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt]) -> Answer:
     deleted: list[int | wire.Receipt] = []
-    for entry in request.mids:
+    for entry in mids:
+        if service.spent >= TURN:
+            yield Pause()
+        service.spent += 1
         receipt = Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry)
         try:
             _delete(service, qid, receipt)
@@ -182,18 +210,32 @@ def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
     return wire.ExtendMessage(request.qid, request.mid, visible_at=visible_at)
 
 
-def copy_message(service: Service, request: wire.CopyMessage) -> Message:
-    qid = qid_of(request)
-    if request.mid is not None:
-        if request.mids:
-            raise BadRequestError("copy-message takes either 'mid' or 'messages', and this one has both")
-        service.storage.copy(qid, request.mid, request.queues)
-        return wire.CopyMessage(qid, request.mid)
+def copy_message(service: Service, request: wire.CopyMessage) -> Message | Answer:
+    qid, mids, queues = qid_of(request), request.mids, request.queues
+    if request.mid is not None and mids:
+        raise BadRequestError("copy-message takes either 'mid' or 'messages', and this one has both")
+    if (asked := max(len(mids), 1) * len(queues)) > COPIES:
+        raise BadRequestError(
+            f"{max(len(mids), 1)} ids into {len(queues)} queues are {asked} copies, and one copy-message makes at most "
+            f"{COPIES}: send several, each with fewer ids or fewer queues"
+        )
+    if request.mid is None:
+        return _copy_list(service, qid, mids, queues)
+    service.spent += 2 * len(queues)
+    service.storage.copy(qid, request.mid, queues)
+    return wire.CopyMessage(qid, request.mid)
+
+
+def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], queues: Sequence[str]) -> Answer:
+    """Copies each message in one step: to all queues or to none. Others have their turn between messages."""
     copied: list[int | wire.Receipt] = []
-    for entry in request.mids:
+    for entry in mids:
+        if service.spent >= TURN:
+            yield Pause()
+        service.spent += 2 * len(queues)
         mid = entry.mid if isinstance(entry, wire.Receipt) else entry
         try:
-            service.storage.copy(qid, mid, request.queues)
+            service.storage.copy(qid, mid, queues)
         except NoSuchMessageError:
             continue
         copied.append(mid)  # any other error is the answer: so a message that the answer does not list does not exist
@@ -230,8 +272,13 @@ def stored_stats(service: Service, request: wire.QueueStats) -> Generator[Pause,
     for qid in qids:
         while qid in service.storage.queues() and service.storage.queue(qid).prepare_stats():
             yield Pause()
-    known = service.storage.queues()
-    infos = [stats_of(qid, service.storage.queue(qid)) for qid in qids if qid in known or request.qid is not None]
+    infos: list[wire.QueueInfo] = []
+    for qid in qids:
+        if service.spent >= TURN:
+            yield Pause()
+        service.spent += _STATS
+        if request.qid is not None or qid in service.storage.queues():
+            infos.append(stats_of(qid, service.storage.queue(qid)))
     return wire.QueueStats(request.qid, infos)
 
 
@@ -257,6 +304,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
 
 
 def server_stats(service: Service, request: wire.ServerStats) -> Message:
+    service.spent += _FIGURES
     return wire.ServerStats(service.figures(request.connections))
 
 

@@ -19,6 +19,10 @@ from ..broker.subscriptions import Subscriptions
 from ..storage.engine import SECOND, Engine, StorageError
 from ..storage.names import owned_name
 
+TURN = 2000
+"""The work (see `Service.spent`) after which others have their turn: some 10 ms. A turn costs a commit, of up to 1 ms
+if it is synced, so that shorter ones would slow everybody down."""
+
 
 class NoSuchSubscriptionError(StorageError):
     """The connection has no such subscription."""
@@ -47,6 +51,9 @@ class Service:
     caller: Caller | None = None
     waiting: Callable[[str], int] = lambda qid: 0
     figures: Callable[[bool], list[Figure]] = lambda connections: []
+    spent: int = 0
+    """The work since the last turn, in units of some 5 us: handlers add what is more than that of a message or two. It
+    is counted and not timed, as other processes may have the processor for any time."""
 
     @property
     def owner(self) -> str | None:

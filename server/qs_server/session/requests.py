@@ -32,7 +32,7 @@ from ..broker.jobs import Pause
 from ..operations.errors import disk_error, error_answer, refused, storage_error
 from ..operations.messages import first_mid
 from ..operations.remote_requests import handler_of
-from ..operations.service import Answer, BadRequestError, Service
+from ..operations.service import TURN, Answer, BadRequestError, Service
 from ..operations.table import ANY_PRINCIPAL, OPERATIONS
 from ..storage import engine
 
@@ -143,6 +143,7 @@ class RequestBatch:
             self.left -= 1
 
     def advance(self, *, pushing: bool | None) -> None:
+        self._service.spent = 0
         while self.left and self.pause is None and self._held <= self._outbox:
             event = self._events[-self.left]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
@@ -155,6 +156,8 @@ class RequestBatch:
                 self._add(answer, event.req)
             if self.closes:
                 self.left = 0
+            if self._service.spent >= TURN and self.left and self.pause is None:
+                self.pause = Pause()  # others have their turn
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
         if isinstance(error, NotAllowedError):
@@ -253,6 +256,13 @@ class RequestBatch:
                 self._answers[at] = disk_error(answer, failures[key], self._service.storage)
 
     def fail(self, error: Exception) -> None:
+        pause = self.pause
+        if self._running is not None and pause is not None and pause.call is None and not pause.is_asked_for:
+            # Between two slices: the handler would count what this batch has done, and is taken back.
+            self._running.close()
+            self._running = self.pause = None
+            request = cast(Message, self._events[-self.left])
+            self._add(storage_error(request, error, "a part of it may have been done"), request.req)
         self._answers = [
             answer if isinstance(answer, Error) else storage_error(answer, error, "what was asked may have been done")
             for answer in self._answers

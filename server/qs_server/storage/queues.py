@@ -4,7 +4,7 @@ Ids are of one queue; `time` makes those of several comparable.
 """
 
 from collections.abc import Sequence
-from operator import itemgetter
+from heapq import heapify, heappop, heapreplace
 from typing import Protocol
 
 from .engine import Message, Queue, Stats, StorageError
@@ -84,11 +84,15 @@ def take_oldest(
 ) -> None:
     """See Engine.receive. OSError, StorageError: earlier messages are in `found`."""
     room: int | None = None  # the first message is handed out whatever its size
-    while len(found) < count:
-        first = _oldest(queues)
-        if first is None:
-            return
-        mid, queue = first
+    heads = [
+        (queue.time(mid), number, mid)
+        for number, queue in enumerate(queues)
+        if (mid := queue.first_ready()) is not None
+    ]
+    heapify(heads)  # each queue is looked at once, and again after each of its messages
+    while heads and len(found) < count:
+        _, number, mid = heads[0]
+        queue = queues[number]
         try:
             message = queue.take(mid, visibility, room, held=held)
         except (OSError, StorageError):
@@ -99,12 +103,8 @@ def take_oldest(
             room = (max_bytes if room is None else room) - len(message.payload or b"")
         elif room is not None and queue.first_ready() == mid:
             return  # too large for what room there is left
-
-
-def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
-    if len(queues) == 1:
-        mid = queues[0].first_ready()
-        return None if mid is None else (mid, queues[0])
-    found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
-    first = min(found, key=itemgetter(0), default=None)
-    return None if first is None else first[1:]
+        following = queue.first_ready()
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (queue.time(following), number, following))

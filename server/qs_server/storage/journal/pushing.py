@@ -111,14 +111,17 @@ class Pushing:
         OtherMessageError, QueueFullError."""
         table = self._table
         known = table.places.get(mid)
-        if known is not None and shares is not None and shares.places.get(mid) == known:
-            return False
-        payload = source.payload_of(mid)
         if known is not None:
-            if self._store.payload(known) != payload:
+            if shares is not None and shares.places.get(mid) == known:
+                return False
+            if self._store.payload(known) != source.payload_of(mid):
                 raise OtherMessageError(f"queue {table.qid!r} holds another message of the id {mid}")
             return False
-        require_room(table.qid, table.options.capacity, table.__len__, 1)
+        if shares is not None:
+            shares.expiry_of(mid)  # raises if the message is gone
+        payload = source.payload_of(mid) if shares is None else b""
+        if table.options.capacity is not None:
+            require_room(table.qid, table.options.capacity, table.__len__, 1)
         if shares is not None:
             self._share(mid, shares)
         else:

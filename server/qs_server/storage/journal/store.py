@@ -182,12 +182,12 @@ class Store:
         if other in own:
             return
         joined = self.families.get(other, {other})
-        family = own | joined
-        for number, known in list(self.families.items()):
-            if known is own or known is joined:
+        fewer, family = (own, joined) if len(own) < len(joined) else (joined, own)
+        family |= fewer  # not a new set: a message is copied to thousands of queues, one after the other
+        if (one if fewer is own else other) in self.families:  # else no other entry has the smaller set
+            for number in [number for number, known in self.families.items() if known is fewer]:
                 self.families[number] = family
-        for number in family:
-            self.families[number] = family
+        self.families[one] = self.families[other] = family
 
     def leave(self, number: int) -> None:
         """Forgets a removed queue, except its family: copies of its messages may need its payloads."""

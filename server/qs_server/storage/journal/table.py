@@ -275,6 +275,16 @@ class MessageTable:
             self.note("deleted", mid, more=expiry == WITHHELD)  # a claim counts as a receive
         self._store.undo.append((self.put_back, mid, expiry, self.drop(mid)))
 
+    def delete_all(self, mids: Sequence[int], expiry: int) -> None:
+        """Removes messages as `delete` does, in a third of the time. mids: increasing; expiry: that of each."""
+        for mid in mids if self.lifecycle is not None else ():
+            self.note("deleted", mid, more=expiry == WITHHELD)
+        self._store.undo.append((self._put_back_all, mids, expiry, self.drop_all(mids)))
+
+    def _put_back_all(self, mids: Sequence[int], expiry: int, dropped: Sequence[Dropped]) -> None:
+        for mid, each in zip(mids, dropped, strict=True):
+            self.put_back(mid, expiry, each)
+
     def drop(self, mid: int) -> Dropped:
         """Removes a message. Returns its state for `put_back`."""
         receives, held = self.receives.pop(mid, 0), mid in self.held
@@ -398,5 +408,8 @@ class MessageTable:
             self.show(mid, 1, delayed=False)
 
     def clear(self) -> None:
-        for mid in self.index.messages.after(-1, len(self.index)):
-            self.drop(mid)
+        """Drops all messages, as the queue is gone, and its state with them."""
+        for mids, places in self.places.pages(-1):
+            for mid, place, size in zip(mids, places, self.index.sizes(mids), strict=True):
+                self._store.drop(self, mid, place, size or 0)
+        self.reset()

@@ -1,0 +1,158 @@
+"""Measures how long others wait beside the longest requests that the server takes.
+
+One connection sends a request with a worst document, or a pipeline of them, while another sends one ping after the
+other. The figure is the most processor time that the server took while a ping waited for its answer: what it does in
+one step, without a turn for others. The wait itself is longer where other processes want the processor too.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from load import Client, document
+from processes import Listening, queue_server
+from table import Row
+
+_TARGET = 0.05
+_QUEUES, _LIST, _PIPELINE = 3000, 1000, 256
+_DEEP = 100_000
+_MID = re.compile(rb"<mid[^>]*>(\d+)</mid>")
+
+
+def measure(folder: Path, quick: bool) -> list[Row]:
+    """the work for which a ping waits, beside each of the longest requests: many or deep queues, lists, pipelines"""
+    queues, deep = (300, 10_000) if quick else (_QUEUES, _DEEP)
+    rows: list[Row] = []
+    with queue_server(folder / "root", "--durability", "none") as server, Client(server.address) as client:
+        names = [b"q%d" % number for number in range(queues)]
+        for name in names:
+            client.lines(document(b"new-queue", _qid(name)))
+        for title, request, count in _requests(client, names, deep):
+            rows.append(_beside(server, client, title, request, count))
+            print(*rows[-1], flush=True)
+    return rows
+
+
+def _requests(client: Client, names: list[bytes], deep: int) -> Iterator[tuple[str, bytes, int]]:
+    """Yields what is measured: its name, the bytes of the requests, and the number of answers. Prepares each first."""
+    every = _names(names[: 10 * _LIST])
+    yield "nothing", document(b"ping"), 1
+    yield f"{_PIPELINE} list-queues", document(b"list-queues") * _PIPELINE, _PIPELINE
+    yield "queue-stats of all queues", document(b"queue-stats"), 1
+    yield f"{_PIPELINE // 16} queue-stats of all queues", document(b"queue-stats") * (_PIPELINE // 16), _PIPELINE // 16
+    yield f"{_PIPELINE} server-stats", document(b"server-stats") * _PIPELINE, _PIPELINE
+    yield "receive of many queues, nothing there", document(b"receive-message", every, b' max="1000"'), 1
+    for name in names[:_LIST]:
+        client.lines(document(b"push-message", _qid(name) + b"<payload>x</payload>"))
+    yield "receive of 1000 from many queues", document(b"receive-message", every, b' max="1000"'), 1
+    subscription = document(b"subscribe", every, b' prefetch="1"')
+    yield "subscribe to many queues", subscription.replace(b"<qs ", b'<qs req="s" '), 1
+    yield "unsubscribe of many queues", document(b"unsubscribe", b"", b' subscription="s"'), 1
+    mids = _fill(client, b"source", _LIST)
+    for count, into in ((1, len(names)), (10, len(names) // 10), (1000, 3)):
+        request = document(b"copy-message", _qid(b"source") + _mids(mids[:count]) + _names(names[:into]))
+        yield f"copy of {count} into {into} queues", request, 1
+    yield "delete of 1000 shared", document(b"delete-message", _qid(b"source") + _mids(mids)), 1
+    mids = _fill(client, b"deep", deep)
+    for state in (b"new", b"all"):
+        after = b' state="%s" after="%s"' % (state, mids[len(mids) // 2])
+        listing = document(b"list-messages", _qid(b"deep"), after)
+        yield f"{_PIPELINE} list-messages ({state.decode()}), deep", listing * _PIPELINE, _PIPELINE
+    yield "receive of 1000", document(b"receive-message", _qid(b"deep"), b' max="1000"'), 1
+    yield "delete of 1000", document(b"delete-message", _qid(b"deep") + _mids(mids[:_LIST])), 1
+    deletes = document(b"delete-message", _qid(b"deep") + _mids(mids[:_LIST])) * 16
+    yield "16 deletes of 1000 that are gone", deletes, 16
+    claim = _qid(b"deep") + b"<consumer>c</consumer>"
+    yield "claim of 100,000", document(b"claim-messages", claim, b' seq="1"'), 1
+    yield "get-claim of a part", document(b"get-claim", claim, b' seq="1" part="0" parts="1000"'), 1
+    yield "ack of 100,000", document(b"ack-claim", claim, b' seq="1"'), 1
+    _fill(client, b"deep", deep)
+    yield "claim of 100,000", document(b"claim-messages", claim, b' seq="2"'), 1
+    yield "release of 100,000", document(b"release-claim", claim, b' seq="2"'), 1
+    _fill(client, b"deep", 1)
+    yield "purge of a deep queue", document(b"purge-queue", _qid(b"deep")), 1
+    _fill(client, b"deep", deep)
+    yield "delete of a deep queue", document(b"delete-queue", _qid(b"deep"), b' force="yes"'), 1
+    yield from _staged(client, deep)
+    yield from _dead(client, names)
+
+
+def _staged(client: Client, deep: int) -> Iterator[tuple[str, bytes, int]]:
+    producer = _qid(b"source") + b"<producer>p</producer>"
+    parts = deep // _LIST
+    messages = b"<messages>%s</messages>" % (b"<message><payload>x</payload></message>" * _LIST)
+    stages = [
+        document(b"stage-messages", producer + messages, b' batch="1" part="%d" attempt="0"' % part)
+        for part in range(parts)
+    ]
+    yield "stages of 1000", stages[0], 1
+    for stage in stages[1:]:
+        client.lines(stage)
+    chosen = b"".join(b'<part number="%d" attempt="0"/>' % part for part in range(parts))
+    published = document(b"publish-staged", producer + b"<parts>%s</parts>" % chosen, b' batch="1"')
+    yield f"publish-staged of {parts * _LIST} messages", published, 1
+
+
+def _dead(client: Client, names: list[bytes]) -> Iterator[tuple[str, bytes, int]]:
+    options = b'<options max-receives="1" dead-letter="dead"/>'
+    for name in names[:_LIST]:
+        client.lines(document(b"set-queue", _qid(name) + options))
+        client.lines(document(b"push-message", _qid(name) + b"<payload>x</payload>"))
+    every = _names(names[:_LIST])
+    client.lines(document(b"receive-message", every, b' max="1000" visibility="0.001"'))
+    time.sleep(1)
+    yield "redrive of 1000 into their queues", document(b"redrive-messages", _qid(b"dead")), 1
+
+
+def _beside(server: Listening, client: Client, title: str, request: bytes, count: int) -> Row:
+    """Returns the most work for which a ping waits while the requests are answered."""
+    waits: list[tuple[float, float]] = []  # processor time of the server, and time
+    over = threading.Event()
+    ready = threading.Event()
+
+    def ping() -> None:
+        with Client(server.address) as other:
+            while not over.is_set():
+                started, before = time.perf_counter(), server.processor_seconds()
+                other.lines(document(b"ping"))
+                waits.append((server.processor_seconds() - before, time.perf_counter() - started))
+                ready.set()
+
+    pinging = threading.Thread(target=ping)
+    pinging.start()
+    ready.wait()
+    waits.clear()
+    before, started = server.processor_seconds(), time.perf_counter()
+    client.lines(request, count)
+    took, used = time.perf_counter() - started, server.processor_seconds() - before
+    over.set()
+    pinging.join()
+    work, wait = max(waits)[0], max(wait for _, wait in waits)
+    figures = f"{used * 1000:,.0f} ms in all; longest wait {wait * 1000:,.0f} ms, answered after {took * 1000:,.0f} ms"
+    return Row(f"a ping beside: {title}", f"{work * 1000:,.0f} ms", f"<= {_TARGET * 1000:.0f} ms", figures)
+
+
+def _fill(client: Client, qid: bytes, count: int) -> list[bytes]:
+    """Pushes messages into a queue that is made if missing, and returns their ids."""
+    if b">%s<" % qid not in client.lines(document(b"list-queues")):
+        client.lines(document(b"new-queue", _qid(qid)))
+    found: list[bytes] = []
+    while len(found) < count:
+        some = min(count - len(found), _LIST)
+        messages = b"<messages>%s</messages>" % (b"<message><payload>x</payload></message>" * some)
+        found += _MID.findall(client.lines(document(b"push-message", _qid(qid) + messages)))
+    return found
+
+
+def _qid(name: bytes) -> bytes:
+    return b"<qid>%s</qid>" % name
+
+
+def _names(names: list[bytes]) -> bytes:
+    return b"<queues>%s</queues>" % b"".join(b"<queue>%s</queue>" % name for name in names)
+
+
+def _mids(mids: list[bytes]) -> bytes:
+    return b"<messages>%s</messages>" % b"".join(b"<mid>%s</mid>" % mid for mid in mids)

@@ -1,0 +1,178 @@
+"""Long requests are done in slices, and others have their turn in between; what is one step is bounded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.documents import code, mids, new_queue, push_list, request, text
+from support.memory_serving import Clock, Serving
+
+from qs_schemas import CopyMessage, DeleteMessage, Error, ListQueues, Message, Ping, QueueStats
+from qs_schemas.limits import COPIES
+from qs_server.broker.jobs import Pause
+from qs_server.operations import messages
+from qs_server.operations.service import TURN, Service
+from qs_server.session.requests import RequestBatch
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.engine import Draft, Durability, Engine, Options
+from qs_serving.access.caller import Caller
+from qs_serving.access.principal import Principal, Right
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[JournalEngine]:
+    engine = JournalEngine(str(tmp_path), clock=lambda: 1_760_000_000_000_000, durability=Durability.NONE)
+    for qid in ("q", *(f"into-{number}" for number in range(40))):
+        engine.create(qid, Options())
+    engine.commit()
+    yield engine
+    engine.close()
+
+
+class _Subscriptions:
+    def settled(self, qid: str, mid: int) -> None: ...
+
+    def count(self, qid: str) -> int:
+        return 0
+
+
+def service_of(engine: Engine, caller: Any = None) -> Service:
+    return Service(engine, _Subscriptions(), lambda: None, caller=caller)  # type: ignore[arg-type]
+
+
+def slices_of(batch: RequestBatch) -> list[int]:
+    """Runs a batch to its end. Returns the work of each of its slices."""
+    found: list[int] = []
+    while batch.left:
+        batch.resume()
+        batch.advance(pushing=None)
+        found.append(batch._service.spent)
+    return found
+
+
+def fill(engine: JournalEngine, count: int) -> list[int]:
+    stored = engine.queue("q").push([Draft(b"x", 0, None)] * count)
+    engine.commit()
+    return stored
+
+
+def test_a_list_of_copies_is_done_in_slices(engine: JournalEngine) -> None:
+    """copy-message of many ids into many queues: no slice is much longer than a turn, and each message is whole in the
+    slice that copies it."""
+    stored = fill(engine, 75)
+    into = [f"into-{number}" for number in range(40)]
+    batch = RequestBatch([CopyMessage("q", mids=list(stored), queues=into), Ping()], service_of(engine), 1 << 20)
+    while batch.left:
+        batch.resume()
+        batch.advance(pushing=None)
+        assert len({len(engine.queue(qid)) for qid in into}) == 1
+        assert batch._service.spent <= TURN + 2 * len(into)
+        assert (batch.pause is None) == (batch.left == 0)
+    _, answers = batch.take_answers()
+    assert [type(answer) for answer in answers] == [CopyMessage, Ping]
+    assert answers[0].mids == stored  # type: ignore[attr-defined]
+    assert [len(engine.queue(qid)) for qid in into] == [75] * 40
+
+
+def test_pipelined_requests_are_done_in_slices(engine: JournalEngine) -> None:
+    """256 list-queues of one connection, by somebody who may see one of the queues: in slices of a turn."""
+    batch = RequestBatch([ListQueues() for _ in range(256)], service_of(engine, _caller("q")), 1 << 30)
+    slices = slices_of(batch)
+    assert len(slices) == -(-256 * 9 // TURN)
+    assert all(spent <= TURN + 9 for spent in slices)
+    assert [answer.queues for answer in batch.take_answers()[1]] == [["q"]] * 256  # type: ignore[attr-defined]
+
+
+def _caller(*read: str) -> Caller:
+    principal = Principal("reader", {Right.READ: read})
+
+    class One(Caller):
+        def __init__(self) -> None: ...
+
+        @property
+        def principal(self) -> Principal:
+            return principal
+
+        def check(self, rights: object, request: object) -> None: ...
+
+    return One()
+
+
+@pytest.mark.parametrize("asked", [ListQueues(), QueueStats()], ids=["list-queues", "queue-stats"])
+def test_a_look_at_very_many_queues_is_done_in_slices(
+    engine: JournalEngine, monkeypatch: pytest.MonkeyPatch, asked: Message
+) -> None:
+    """One request that looks at all queues lets others have their turn on the way, and answers with all of them."""
+    monkeypatch.setattr(messages, "TURN", 5)
+    batch = RequestBatch([asked], service_of(engine, _caller("*")), 1 << 20)
+    slices = slices_of(batch)
+    assert len(slices) > 1
+    assert max(slices) <= 10
+    assert len(batch.take_answers()[1][0].queues) == 41  # type: ignore[attr-defined]
+
+
+def test_a_list_of_deletes_is_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delete-message with a list: all are deleted, in slices."""
+    monkeypatch.setattr(messages, "TURN", 10)
+    stored = fill(engine, 25)
+    batch = RequestBatch([DeleteMessage("q", mids=list(stored))], service_of(engine), 1 << 20)
+    assert slices_of(batch) == [10, 10, 5]
+    assert len(engine.queue("q")) == 0
+
+
+def test_a_failed_commit_between_slices_is_the_answer(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that fails between two slices ends the request with an error: the copies that it has taken back are in
+    no answer. Later requests of the connection are handled."""
+    monkeypatch.setattr(messages, "TURN", 10)
+    stored = fill(engine, 25)
+    batch = RequestBatch([CopyMessage("q", mids=list(stored), queues=["into-1"]), Ping()], service_of(engine), 1 << 20)
+    batch.advance(pushing=None)
+    assert isinstance(batch.pause, Pause)
+    engine.roll_back()
+    batch.fail(OSError(5, "Input/output error"))
+    assert batch.runnable
+    batch.advance(pushing=None)
+    error, ping = batch.take_answers()[1]
+    assert (type(error), type(ping)) == (Error, Ping)
+    assert error.text == "the storage failed: Input/output error; a part of it may have been done"  # type: ignore[attr-defined]
+    assert len(engine.queue("into-1")) == 0
+
+
+def test_copies_into_very_many_queues_are_quick(tmp_path: Path) -> None:
+    """A message that is copied into many queues joins them one by one: the set of them is not made anew each time."""
+    engine = JournalEngine(str(tmp_path), clock=lambda: 1_760_000_000_000_000, durability=Durability.NONE)
+    into = [f"into-{number}" for number in range(50)]
+    for qid in ("q", *into):
+        engine.create(qid, Options())
+    engine.copy("q", fill(engine, 1)[0], into)
+    store = engine._journal._store
+    assert store is not None
+    family = store.families[engine.queue("q").number]  # type: ignore[attr-defined]
+    assert len(family) == 51
+    assert all(each is family for each in store.families.values())
+    engine.create("late", Options())
+    engine.copy("q", engine.queue("q").list_mids(messages.State("all"), 1, -1)[0], ["late"])
+    assert store.families[engine.queue("late").number] is family  # type: ignore[attr-defined]
+    engine.close()
+
+
+@pytest.mark.parametrize(("ids", "queues"), [(3, COPIES // 3 + 1), (0, COPIES + 1)])
+async def test_too_many_copies_are_refused(running: Serving, autojump_clock: Clock, ids: int, queues: int) -> None:
+    """copy-message of more copies than are made at once: 400 that says the bound and what to do; nothing is copied, and
+    the connection goes on. As many as the bound are taken."""
+    client = running.connect()
+    stored = mids(await client.ask(push_list("q", *["x"] * max(ids, 1))))
+    await client.ask(new_queue("into"))
+
+    def copies(count: int) -> str:
+        listed = "".join(f"<mid>{mid}</mid>" for mid in stored)
+        which = f"<messages>{listed}</messages>" if ids else listed
+        names = "<queue>into</queue>" * count
+        return request("copy-message", f"<qid>q</qid>{which}<queues>{names}</queues>")
+
+    line = await client.ask(copies(queues))
+    assert code(line) == 400
+    assert f"at most {COPIES}: send several" in text(line)
+    assert mids(await client.ask(request("list-messages", "<qid>into</qid>", state="all"))) == []
+    assert code(await client.ask(copies(COPIES // max(ids, 1)))) == 0
