@@ -28,6 +28,15 @@ def _number(value: int) -> str:
     return str(int(value))
 
 
+LONGEST = 999_999_999.999999
+"""The longest time in seconds. The server stores microseconds, so a greater value of as many digits before the point
+would be rounded up to one of ten digits, which no document can have."""
+
+
+def _duration(text: str) -> float:
+    return min(float(text), LONGEST)
+
+
 def seconds(value: float) -> str:
     """Writes seconds without an exponent, to the nanosecond."""
     return str(value) if type(value) is int else f"{value:.9f}".rstrip("0").rstrip(".")
@@ -48,7 +57,7 @@ def _no(value: bool) -> str:
 Kind = tuple[Callable[[str], Any], Callable[[Any], str] | None]
 TEXT: Kind = (str, None)
 WHOLE: Kind = (int, _number)
-SECONDS: Kind = (float, seconds)
+SECONDS: Kind = (_duration, seconds)
 BOOLEAN: Kind = (_truth, _yes)
 DENIAL: Kind = (_denial, _no)
 YES_OR_NO: Kind = (_truth, _yes)

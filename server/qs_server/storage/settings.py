@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable
 
 from .disk import Disk
-from .engine import SECOND, Options, QueueExistsError, StorageError
+from .engine import SECOND, BadQueueNameError, Options, QueueExistsError, StorageError
 from .names import directory_of
 
 FILE = ".queue.toml"
@@ -26,9 +26,11 @@ _OPTIONS_HELP = (
     "dead-letter = the 'name' of a queue and with it max-receives = 1 to 1000, retention = seconds (more than 0), "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
-_MOST_SECONDS = 10**10
-"""Some 300 years: a window's end has to fit into a file name."""
-
+_LONGEST = 10**15 - 1
+"""Microseconds. Some 31 years: the longest time that an answer can say. Older servers wrote 10**15, and a file may have
+been written by hand: a longer time counts as this one."""
+_MOST_MESSAGES = 10**18 - 1
+"""The greatest capacity that an answer can say. A greater one counts as this one: neither is ever reached."""
 _MOST_RECEIVES = 1000
 
 
@@ -46,7 +48,7 @@ def read_options(directory: str, default_storage: str) -> Options:
     for key, value in found.items():
         try:
             _set(options, key, value)
-        except ValueError as error:
+        except (ValueError, BadQueueNameError) as error:
             raise StorageError(f"{path}: {key}: {error}") from None
     if bool(options.dead_letter) != (options.max_receives is not None):
         raise StorageError(f"{path}: dead-letter and max-receives go together; {_OPTIONS_HELP}")
@@ -58,17 +60,18 @@ def _set(options: Options, key: str, value: object) -> None:
     if key == "storage" and isinstance(value, str):
         options.storage = value
     elif key == "visibility" and number:
-        options.visibility = round(min(value, _MOST_SECONDS) * SECOND)  # type: ignore[call-overload]
+        options.visibility = _micros(value)  # type: ignore[arg-type]
     elif key == "capacity" and isinstance(value, int) and number and value >= 1:
-        options.capacity = value
+        options.capacity = min(value, _MOST_MESSAGES)
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
     elif key == "dead-letter" and isinstance(value, str) and value:
+        directory_of(value)  # BadQueueNameError
         options.dead_letter = value
     elif key == "max-receives" and isinstance(value, int) and number and 1 <= value <= _MOST_RECEIVES:
         options.max_receives = value
     elif key == "retention" and number and value:
-        options.retention = max(round(min(value, _MOST_SECONDS) * SECOND), 1)  # type: ignore[call-overload]
+        options.retention = max(_micros(value), 1)  # type: ignore[arg-type]
     elif key == "paused" and isinstance(value, bool):
         options.paused = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
@@ -80,6 +83,10 @@ def _set(options: Options, key: str, value: object) -> None:
             else "there is no such option"
         )
         raise ValueError(f"{wrong}; {_OPTIONS_HELP}")
+
+
+def _micros(seconds: float) -> int:
+    return min(round(min(seconds, _LONGEST) * SECOND), _LONGEST)
 
 
 is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch

@@ -107,8 +107,9 @@ class MessageTable:
     # -- ids and times --------------------------------------------------------------------------------------------
 
     def time(self, number: int) -> int:
-        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch."""
-        return number * self.unit
+        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch: at most as many as an answer
+        can say, as other programs may name a message by any number."""
+        return number if self.unit == 1 else min(number * self.unit, MAX_MID)
 
     def window_end(self, visibility: int | None) -> int:
         """Returns the end of a visibility window that begins now, in the unit of ids. visibility: microseconds, None
