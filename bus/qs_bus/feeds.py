@@ -61,6 +61,8 @@ class Feed(ABC):
         self.counted = False
         """True if the queue has `max-receives`: a message that a client has not handled goes back to the server,
         which counts that, and sends it again or moves it to the dead-letter queue."""
+        self.skipped = False
+        """True if a message of the queue could not be read, and stays on the server."""
         self._stopped = False
         self._upstream = upstream
         self._memory = memory

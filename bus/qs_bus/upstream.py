@@ -29,7 +29,7 @@ from qs_client.asking import Call
 from qs_client.async_connection import AsyncConnection
 from qs_client.async_opening import open_async_connection
 from qs_client.backoff import delays
-from qs_client.errors import closes
+from qs_client.errors import UNREADABLE, closes
 from qs_client.place import Place, endpoint
 from qs_client.security import PLAIN, Security
 from qs_schemas import errors as table
@@ -267,8 +267,22 @@ class Upstream:
             feed.forbidden = ""
         elif isinstance(message, Unsubscribe):
             del self._feeds[message.req or ""]
+        elif isinstance(message, Error) and message.kind == UNREADABLE:
+            self._unreadable(feed, message)
         elif isinstance(message, Error) and not closes(message):  # otherwise the connection ends anyway
             self._refused(feed, message)
+
+    def _unreadable(self, feed: Feed, error: Error) -> None:
+        """Leaves a delivery that cannot be read to the server, which keeps it in flight for as long as the connection
+        lasts: the feed's other messages come. Logs the first of each feed."""
+        if not feed.skipped:
+            feed.skipped = True
+            _logger.warning(
+                "a message of %r cannot be read and stays on the queue server; others of this queue like it are not "
+                "reported: %s",
+                feed.qid,
+                error.text,
+            )
 
     def _refused(self, feed: Feed, error: Error) -> None:
         """Removes a subscription that the server has refused or ended. Subscribes again later, unless the queue is

@@ -6,6 +6,9 @@
 
 from qs_schemas import TABLE, Error
 
+UNREADABLE = "unreadable"
+"""The kind of an `Error` that the client makes in place of an answer that it cannot read. Its code is 500."""
+
 
 class ServerError(Exception):
     """The server answered with an error; the request has changed nothing.

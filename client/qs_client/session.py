@@ -5,6 +5,7 @@ called when what it waits for has come.
 """
 
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -20,13 +21,14 @@ from qs_schemas import (
     Subscribe,
     Unsubscribe,
 )
-from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
+from qs_schemas.errors import BAD_REQUEST, INTERNAL, TOO_LARGE
 
-from .errors import CLOSING
+from .errors import CLOSING, UNREADABLE
 from .skimming import Skim, may_hold_messages, releases_of
 from .stream_errors import Cut, SpeaksTls, TooLong, Unexpected
 from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
+_logger = logging.getLogger(__name__)
 _DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors about one document, also when the server could not read its `req`."""
 
@@ -148,6 +150,9 @@ class Session:
         if isinstance(message, Fault):
             if self._beginning in _TLS:
                 raise SpeaksTls
+            if not message.error.closes and message.req is not None:
+                self._unreadable(message, message.req)
+                return True
             if message.error is not TOO_LARGE:
                 raise Unexpected(message.text)
             self._skim = Skim(self._peer.too_large, message.text)
@@ -161,6 +166,27 @@ class Session:
         else:
             self._keep(message)
         return True
+
+    def _unreadable(self, fault: Fault, req: str) -> None:
+        """Fails the request of an answer that is well-formed, and not valid. Leaves a delivery with the server, which
+        makes it visible again when its window or the connection ends."""
+        subscription = self._subscriptions.get(req)
+        if req in self._pending or subscription is None:
+            text = f"the answer cannot be read, and the request may have been done: {fault.text}"
+            error = Error(INTERNAL.code, UNREADABLE, text, req=req)
+            pending = self._pending.get(req)
+            if pending is None:
+                self._keep(error)
+            else:
+                self._answer(pending, error)
+        elif not subscription.skipped:
+            subscription.skipped = True
+            _logger.warning(
+                "a message of the subscription to %s cannot be read, and is left to the server (others like it are not "
+                "reported): %s",
+                subscription.request.qid or ", ".join(subscription.request.queues),
+                fault.text,
+            )
 
     def _skimmed(self, skim: Skim) -> bool:
         """Reads an answer that is too long to its end if it holds messages, to release them."""

@@ -75,15 +75,16 @@ class Mailbox(Waitable):
 
 class Subscription(Mailbox):
     """The deliveries of a subscribe request. asked: the request and its answer; ending: the unsubscribe request, once
-    it is sent."""
+    it is sent; skipped: whether one could not be read."""
 
-    __slots__ = ("asked", "ending", "over", "request")
+    __slots__ = ("asked", "ending", "over", "request", "skipped")
 
     def __init__(self, request: Subscribe, asked: Pending) -> None:
         super().__init__()
         self.request = request
         self.asked = asked
         self.ending: Pending | None = None
+        self.skipped = False
         self.over = False  # no delivery is wanted, or none will come
 
     def next(self) -> GetMessage | None:

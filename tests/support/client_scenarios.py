@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from qs_client import (
     Delivery,
     Error,
+    InternalError,
     Message,
     NoAnswer,
     ProtocolMismatch,
@@ -122,6 +123,11 @@ def _too_long(conversation: Conversation) -> None:
         conversation.wait_for_close()
 
 
+def _invalid(conversation: Conversation) -> None:
+    conversation.write(answer_bytes(conversation.read()).replace(b"</op>", b"</op><colour/>"))
+    healthy(conversation)  # on this very connection
+
+
 def _refusing(code: int, kind: str) -> Script:
     return _saying(Peer().send(Error(code, kind, "why")))
 
@@ -139,6 +145,7 @@ SCENARIOS = (
     Scenario("the network cuts a request off and half-closes", _refusing(400, "bad-request"), ServerUnavailable),
     Scenario("something else answers there", _saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ProtocolMismatch),
     Scenario("an answer is over max_document", _too_long, ProtocolMismatch),
+    Scenario("an answer is XML and not valid; the connection goes on", _invalid, InternalError),
     Scenario("a request takes longer than the server's --document-time", _refusing(408, "timeout"), RequestTimeout),
     Scenario("a request is over the server's --max-document", _refusing(413, "too-large"), TooLarge),
     Scenario("the server has as many connections as it takes", _refusing(429, "too-many"), TooMany),

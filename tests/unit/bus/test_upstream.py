@@ -335,3 +335,30 @@ async def test_who_waits_for_a_connection_is_told_of_the_next_one(
     with trio.fail_after(60):
         await upstream.connected.wait()
     assert not cuts
+
+
+async def test_what_cannot_be_read_concerns_one_queue(caplog: pytest.LogCaptureFixture) -> None:
+    """Options that cannot be read count as none. A delivery that cannot be read is logged once and stays on the server;
+    the subscription goes on, and nothing is asked of the server."""
+
+    async def prepare(upstream: Upstream) -> None: ...
+
+    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
+    posted: list[Message] = []
+    upstream._connection = SimpleNamespace(post=posted.append)  # type: ignore[assignment]
+    upstream.connected.set()
+    feed = FanOut("q", upstream, 100, 100)
+    feed.names["n"] = feed  # type: ignore[index]
+    upstream.sync(feed)
+    asked, subscribed = posted
+    feed.counted = True
+    upstream._take(Error(500, "unreadable", "the answer cannot be read", req=asked.req))
+    assert not feed.counted
+    taken: list[GetMessage] = []
+    feed.take = taken.append  # type: ignore[method-assign]
+    for _ in range(2):
+        upstream._take(Error(500, "unreadable", "the answer cannot be read", req=subscribed.req))
+    upstream._take(GetMessage("q", 8, payload=b"x", req=subscribed.req, type="response"))
+    assert [message.mid for message in taken] == [8]
+    assert posted == [asked, subscribed]
+    assert caplog.text.count("a message of 'q' cannot be read and stays on the queue server") == 1

@@ -1,12 +1,14 @@
 """The session: which message belongs to which request or subscription, without a connection."""
 
 import pytest
+from support.documents import NS
 from support.scripted_server import answer_bytes
 
 from qs_client import (
     Delivery,
     Error,
     GetMessage,
+    GetQueue,
     ListQueues,
     Message,
     NotFound,
@@ -18,7 +20,7 @@ from qs_client import (
     Subscribe,
     Unsubscribe,
 )
-from qs_client.errors import closes
+from qs_client.errors import InternalError, closes, exception_for
 from qs_client.session import Session
 from qs_client.stream_errors import Cut, Unexpected
 from qs_client.waiting import Pending, Subscription
@@ -341,3 +343,74 @@ def test_a_bad_request_closes_only_without_req() -> None:
     """A 400 with req was about one document; the next one can be sent on the same connection."""
     assert not closes(Error(400, "bad-request", "", req="1"))
     assert closes(Error(400, "bad-request", ""))
+
+
+# -- what cannot be read ----------------------------------------------------------------------------------------------
+
+
+def unreadable(req: str | None, op: str = "get-queue", inside: str = "") -> bytes:
+    """An answer that is well-formed and breaks the contract."""
+    named = "" if req is None else f' req="{req}"'
+    options = '<options visibility="1000000000"/>'
+    return f'<qs xmlns="{NS}" type="response"{named}><op><{op}/></op><qid>q</qid>{inside or options}</qs>\r\n'.encode()
+
+
+def test_an_answer_that_cannot_be_read_fails_its_request() -> None:
+    """An answer that is not valid is the error of its request, which says what is wrong with it. The others get their
+    answers."""
+    session = Session()
+    first, _ = ask(session, Ping())
+    wrong, asked = ask(session, GetQueue("q"))
+    last, later = ask(session, Ping())
+    come(session, unreadable(asked.req), answer_bytes(later))
+    assert isinstance(wrong.answer, Error)
+    error = exception_for(wrong.answer)
+    assert isinstance(error, InternalError)
+    assert error.type == "unreadable"
+    assert "the answer cannot be read" in str(error)
+    assert "'visibility'" in str(error)
+    assert isinstance(last.answer, Ping)
+    assert not first.ready
+
+
+def test_an_answer_that_cannot_be_read_refuses_a_subscription() -> None:
+    """The answer to a subscribe request, if it cannot be read, ends the subscription."""
+    session = Session()
+    subscription = session.subscribe(Subscribe("q"))
+    (asked,) = sent(session)
+    come(session, unreadable(asked.req, "subscribe"))
+    assert isinstance(subscription.asked.answer, Error)
+    assert subscription.over
+
+
+def test_a_delivery_that_cannot_be_read_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """A delivery that is not valid is logged once for its subscription, and left to the server. The next ones come."""
+    session = Session()
+    subscription = subscribed(session)
+    req = subscription.request.req
+    wrong = unreadable(req, "get-message", '<mid receives="many">7</mid><payload>x</payload>')
+    come(session, wrong, delivery(subscription, 8), wrong)
+    message = session.next_delivery(subscription)
+    assert message is not None
+    assert message.mid == 8
+    assert sent(session) == []
+    assert len(caplog.records) == 1
+    assert "a message of the subscription to q cannot be read" in caplog.text
+
+
+def test_what_cannot_be_read_and_was_posted_is_an_error() -> None:
+    """`recv` gets an error with the `req` of the message that was sent."""
+    session = Session()
+    session.post(GetQueue("q", req="mine"))
+    come(session, unreadable("mine"))
+    message = session.next_message()
+    assert isinstance(message, Error)
+    assert (message.req, message.code, message.kind) == ("mine", 500, "unreadable")
+
+
+def test_what_cannot_be_read_and_belongs_to_nothing_ends_the_connection() -> None:
+    """Without a `req` it cannot be told which request has failed."""
+    session = Session()
+    session.ask(GetQueue("q"))
+    with pytest.raises(Unexpected, match="'visibility'"):
+        come(session, unreadable(None))
