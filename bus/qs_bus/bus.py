@@ -5,6 +5,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -16,7 +17,7 @@ from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
 from qs_serving.command import guards_of
 from qs_serving.inherited_sockets import inherited_sockets
-from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
+from qs_serving.listening import Announce, fit_descriptors, open_listeners
 from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
@@ -39,6 +40,9 @@ from .timers import Timers
 _logger = logging.getLogger(__name__)
 _FLUSH_TIME = 2
 """Seconds for deleting handled messages on the server after the clients have used up `grace`."""
+_DESCRIPTORS = 64
+"""Open files of the bus beside its clients: some 20 for the event loop, the log, listening sockets, the connections to
+the queue server, and files that are read again."""
 _TAKEN = "this connection is already subscribed to {!r}; use another connection for another subscription"
 
 
@@ -221,7 +225,7 @@ def _allowed(rights: Rights, feed: Source) -> bool:
 
 async def run_bus(options: BusOptions, announce: Announce, manager: ServiceManager) -> None:
     """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
-    raise_descriptor_limit(options.limits)
+    options = replace(options, limits=fit_descriptors(options.limits, _DESCRIPTORS, _DESCRIPTORS))
     inherited = inherited_sockets(manager.environ, manager.pid)
     guards, security = guards_of(options, inherited), ServerSecurity(options.security)
     listeners = await open_listeners(options.host, options.port, inherited)

@@ -19,6 +19,7 @@ from qs_serving.answers import new_resp
 from qs_serving.conversation import Conversation
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
+from qs_serving.strangers import Strangers
 from qs_serving.transport import Transport
 
 from .delivery_counts import DeliveryCounts
@@ -62,6 +63,10 @@ class Broker(Protocol):
     @property
     def counts(self) -> RequestCounts:
         """The requests of all clients, and how long they took."""
+
+    @property
+    def strangers(self) -> Strangers:
+        """The clients that have not said who they are."""
 
     @property
     def delivery_counts(self) -> DeliveryCounts:
@@ -116,7 +121,7 @@ class BusConnection(Conversation):
         caller: Caller | None,
     ) -> None:
         """caller: who the client is; None if there is no access file."""
-        super().__init__(stream, peer, limits, writers, bus.counts, caller=caller)
+        super().__init__(stream, peer, limits, writers, bus.counts, strangers=bus.strangers, caller=caller)
         self.rights = Rights(caller)
         self._bus = bus
         self.subscriptions: list[Subscription] = []
@@ -176,7 +181,7 @@ class BusConnection(Conversation):
                 break
         self._send(group)
         self._parse()
-        if self._outbox.unsent > 2 * self._limits.outbox:
+        if self._outbox.unsent > 2 * self._most_unread:
             await self._outbox.drained()  # the client sends requests and does not read the answers
         await trio.lowlevel.checkpoint()
         return not self._closes

@@ -156,6 +156,8 @@ class Framer:
     def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
         """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
+        self._most = limits.document
+        self._over = f"the document is over the limit of {limits.document} bytes"
         self._keep_too_large = keep_too_large
         self.too_large = b""
         self._usual = _usual(limits.depth, limits.attributes)
@@ -188,6 +190,12 @@ class Framer:
         self._root = 0  # where the root's tag starts
         self._broken: str | None = None  # the bound that this document breaks
         self._possible = 0  # everything before is free of bytes that no document has
+
+    def bound(self, document: int, why: str = "") -> None:
+        """Changes the most bytes of a document, for those that begin from now on and for the one that has begun. why:
+        follows the number in the text of the error."""
+        self._most = document
+        self._over = f"the document is over the limit of {document} bytes{why}"
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Takes what came from the peer, in pieces of any size."""
@@ -251,6 +259,8 @@ class Framer:
         if found is None:
             return None
         event, end = found
+        if end - self._start > self._most:  # with white space around it: `next_document` counts the bytes
+            return None
         if buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
             self._look_at_end(end)
         if end < len(buffer):
@@ -281,7 +291,7 @@ class Framer:
             # Only before a document's first step, or the bytes of one that comes in pieces were looked at again.
             long = len(self.buffer) - self._start > _LONG
             whole = None if long and not self._has_end() else self._usual.match(self.buffer, self._start)
-            if whole is not None and whole.end(1) - whole.start(1) <= self._limits.document:
+            if whole is not None and whole.end(1) - whole.start(1) <= self._most:
                 document = whole[1]
                 if len(document) <= self._few or self._has_few(document):
                     end = self._start = whole.end()
@@ -311,7 +321,7 @@ class Framer:
     def _scan(self) -> bytes | None:
         if not self.begun and not self._begin():
             return None
-        limit = self._limits.document
+        limit = self._most
         self._end = min(len(self.buffer), limit + 1)
         while self._step():
             if self._ended:
@@ -365,7 +375,7 @@ class Framer:
         return True
 
     def _take(self) -> bytes:
-        if self._at > self._limits.document:
+        if self._at > self._most:
             raise self._too_large()
         if self._broken is not None:  # no parser will look at it
             self._check_bytes(self._at, quickly=False)
@@ -385,7 +395,7 @@ class Framer:
         return document
 
     def _too_large(self) -> ProtocolError:
-        return ProtocolError(TOO_LARGE, f"the document is over the limit of {self._limits.document} bytes")
+        return ProtocolError(TOO_LARGE, self._over)
 
     # -- markup ---------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,12 @@ class Peer:
         """True if the other side ends its documents with an empty line, and so gets such documents: see `serialize`. It
         becomes True once `next_event` has read the first one."""
 
+    def bound_documents(self, most: int | None, why: str = "") -> None:
+        """Takes documents of at most so many bytes from now on, None for what the limits say. why: follows the number
+        in the text of the fault."""
+        document = self._limits.document
+        self._framer.bound(document if most is None else min(document, most), why if most is not None else "")
+
     @property
     def too_large(self) -> bytes:
         """The bytes that have come of the document that was over the limit."""

@@ -1,8 +1,9 @@
 """Accepts clients up to a limit, serves them concurrently, and gives them some time to finish when the server stops."""
 
+import errno
 import logging
+import os
 import time
-from contextlib import suppress
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -17,9 +18,11 @@ from .conversation import Conversation
 from .figures import RequestCounts, process_figures
 from .handshakes import Handshakes
 from .hub import Hub
+from .logs import RareLine
 from .options import ServerLimits
 from .patience import within
 from .socket_transport import SocketTransport
+from .strangers import Strangers
 from .tls import ServerTls
 from .transport import Transport
 
@@ -27,6 +30,12 @@ C = TypeVar("C", bound=Conversation)
 _logger = logging.getLogger(__name__)
 _MOST_DESCRIBED = 1000
 """Connections of which one answer gives figures, so that an answer stays below 1 MB, whatever the number of clients."""
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of accept(2) that pass when others give something back."""
+_RETRY, _LONGEST_RETRY = 0.1, 1.0
+"""Seconds until accept(2) is tried again after such an error: at first, and when it has failed again and again."""
+_LOGGED = 60.0
+"""Seconds between two lines of the log about that."""
 
 
 class Acceptor(Generic[C]):
@@ -42,6 +51,9 @@ class Acceptor(Generic[C]):
         self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
         self._connections: dict[C, None] = {}  # the oldest first
+        self.strangers = Strangers(limits)
+        """The clients that have not said who they are, if that matters here."""
+        self._cannot_accept = RareLine(_logger, logging.ERROR, _LOGGED)
         self._stopping = False
         self._listening: trio.CancelScope | None = None
         self._clients: trio.Nursery | None = None
@@ -64,6 +76,7 @@ class Acceptor(Generic[C]):
 
     def _rights_changed(self) -> None:
         for connection in list(self._connections):
+            connection.identify()
             connection.rights_changed()
 
     def _joined(self, conversation: C) -> None:
@@ -114,6 +127,7 @@ class Acceptor(Generic[C]):
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self._hub.serve)
+            reading.start_soon(self.strangers.serve)
             if self._access is not None:
                 reading.start_soon(self._access.failures.serve)
             async with trio.open_nursery() as clients:
@@ -121,12 +135,37 @@ class Acceptor(Generic[C]):
                 with trio.CancelScope() as self._listening:
                     if self._stopping:  # a signal may come before anything is accepted
                         self._listening.cancel()
-                    await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
+                    async with trio.open_nursery() as accepting:
+                        for listener in listeners:
+                            accepting.start_soon(self._accept_from, listener, clients)
                 reading.start_soon(self._end_grace, clients.cancel_scope)
             reading.cancel_scope.cancel()
         self._hub.close()
         if clients.cancel_scope.cancelled_caught:
             _logger.warning("clients that did not read their answers in time were cut off")
+
+    async def _accept_from(self, listener: trio.SocketListener, clients: trio.Nursery) -> None:
+        retry = _RETRY
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in _NO_ROOM:
+                        raise
+                    text = "no client can connect: %s; those that are connected go on, and others wait"
+                    self._cannot_accept.log(text, os.strerror(error.errno))
+                    await trio.sleep(retry)
+                    retry = min(2 * retry, _LONGEST_RETRY)
+                else:
+                    retry = _RETRY
+                    clients.start_soon(self._serve_accepted, stream)
+
+    async def _serve_accepted(self, stream: trio.SocketStream) -> None:
+        try:
+            await self._serve_socket(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
 
     async def _end_grace(self, clients: trio.CancelScope) -> None:
         await within(self._limits.grace, trio.sleep_forever)
@@ -158,19 +197,32 @@ class Acceptor(Generic[C]):
         if self._clients is None:
             raise RuntimeError("clients are served from within accept()")
         conversation = self._converse_with(stream, self._clients)
-        most = self._limits.connections
-        if len(self._connections) >= most:
-            with suppress(trio.BrokenResourceError):
-                await conversation.refuse(table.TOO_MANY, f"there are {most} connections already; try again later")
-            await stream.aclose()
+        if not self._has_room():
+            text = f"there are {self._limits.connections} connections already; try again later"
+            self.strangers.turn_out(conversation, table.TOO_MANY, text)
+            await self._converse(conversation)
             return
         self._accepted += 1
         self._connections[conversation] = None
         self._joined(conversation)
+        conversation.identify()
         if self._stopping:
             conversation.stop()
         try:
-            await conversation.serve()
+            await self._converse(conversation)
         finally:
             del self._connections[conversation]
             await self._left(conversation)
+
+    def _has_room(self) -> bool:
+        """Tells whether there is a place for one more client; if there is none, the oldest stranger gives up its."""
+        taken = len(self._connections)
+        if taken >= self._limits.connections:
+            taken -= sum(each in self._connections for each in self.strangers.leaving)
+        return taken < self._limits.connections or self.strangers.make_room()
+
+    async def _converse(self, conversation: C) -> None:
+        try:
+            await conversation.serve()
+        finally:
+            self.strangers.forget(conversation)

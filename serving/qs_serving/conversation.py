@@ -10,7 +10,7 @@ from collections import deque
 
 import trio
 
-from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer
+from qs_schemas import LINE_END, Authenticate, ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 
 from .access.caller import Caller
@@ -19,9 +19,11 @@ from .figures import NO_OPERATION, RequestCounts
 from .options import ServerLimits
 from .outbox import Outbox
 from .patience import STEPS, within
+from .strangers import DOCUMENT, Strangers
 from .transport import CHUNK, Transport
 
 _logger = logging.getLogger(__name__)
+_UNKNOWN = ", which is that of clients that have not authenticated; send authenticate first"
 
 
 class Conversation:
@@ -37,17 +39,22 @@ class Conversation:
         writers: trio.Nursery,
         counts: RequestCounts,
         *,
+        strangers: Strangers,
         caller: Caller | None = None,
     ) -> None:
-        """writers: where what a slow client has not read yet is sent from; counts: of all clients' requests; caller:
-        who the client is, None if everybody may do everything."""
+        """writers: where what a slow client has not read yet is sent from; counts: of all clients' requests; strangers:
+        among all clients; caller: who the client is, None if everybody may do everything."""
         self.started = time.time()
         """When the connection began, in seconds since 1970."""
         self._stream = stream
         self._peer = peer
         self._limits = limits
         self._counts = counts
+        self._strangers = strangers
         self._caller = caller
+        self._most_ahead = limits.outbox  # bytes of requests that are read while an earlier one waits
+        self._most_unread = limits.outbox  # bytes of answers that the client may leave unread and be read from
+        self._identifying = False  # nothing behind the last of the events, an `authenticate`, has been made an event
         self._outbox = Outbox(stream, writers, self._written)
         self._early = peer.early
         self._events: deque[Message | Fault] = deque()
@@ -56,7 +63,9 @@ class Conversation:
         self._timed = False  # the present step ends at the deadline of the connection's life
         self._unanswered = 0  # bytes that came since the last time that everything was answered
         self._ended = False  # the client sends nothing more
-        self._stopping = False
+        self._stopping = False  # the server is
+        self._closing = False  # no request begins any more: the server is stopping, or the client is turned out
+        self._cut = False
         self._refusal: tuple[ErrorCode, str] | None = None
         self._life = trio.CancelScope()
         self._interruptible: trio.CancelScope | None = None  # True while it only waits for the client, or for messages
@@ -64,8 +73,24 @@ class Conversation:
     def stop(self) -> None:
         """The server is stopping: what is begun is finished, the rest is refused."""
         self._stopping = True
+        self._finish()
+
+    def turn_out(self, error: ErrorCode, text: str) -> None:
+        """Ends the connection from this side: what is begun is finished, then the client is told why. Call it before
+        `serve` to refuse the client."""
+        if self._refusal is None:
+            self._refusal = error, text
+        self._finish()
+
+    def _finish(self) -> None:
+        self._closing = True
         if self._interruptible is not None:
             self._interruptible.cancel()
+
+    def cut_off(self) -> None:
+        """Ends the connection at once, without a word more."""
+        self._cut = True
+        self._life.cancel()
 
     @property
     def address(self) -> str:
@@ -83,6 +108,26 @@ class Conversation:
         """The number of subscriptions of the client."""
         raise NotImplementedError
 
+    @property
+    def is_known(self) -> bool:
+        """True if the client has said who it is, or need not."""
+        return self._caller is None or self._caller.is_known
+
+    @property
+    def may_stay(self) -> bool:
+        """True if the client may do more than authenticate."""
+        return self._caller is None or self._caller.may_stay
+
+    def identify(self) -> None:
+        """Applies the bounds of who the client is now: call it when it has come, and when that may have changed."""
+        if self._caller is None:
+            return
+        limits, known = self._limits, self._caller.is_known
+        self._peer.bound_documents(None if known else DOCUMENT, _UNKNOWN)
+        self._most_ahead = limits.outbox if known else min(limits.outbox, DOCUMENT)
+        self._most_unread = limits.outbox if self._caller.may_stay else min(limits.outbox, DOCUMENT)
+        self._strangers.note(self)
+
     def rights_changed(self) -> None:
         """The access file has been read again: what the client may not do any more has to end."""
         raise NotImplementedError
@@ -95,13 +140,10 @@ class Conversation:
     async def serve(self) -> None:
         """Serves the client until it has gone, or is refused. Closes the stream."""
         try:
-            if await self._live():
-                pass  # the client has been told already
-            elif self._refusal is not None:
-                self._put_error(*self._refusal)
-                await self._close_gently()
-            elif self._stopping:
-                await self.refuse(table.SHUTTING_DOWN, self.stopping_text)
+            told = await self._live()
+            if not self._cut:
+                with trio.CancelScope() as self._life:
+                    await self._part(told=told)
         except trio.BrokenResourceError as error:
             _logger.debug("%s: %s", error, error.__cause__)
         except Exception:
@@ -116,7 +158,7 @@ class Conversation:
         while True:
             with self._life:
                 return await self._converse()
-            if self._stopping or self._refusal is not None:
+            if self._closing or self._refusal is not None:
                 return False
             self._life, self._timed = trio.CancelScope(), False
             if not self._events:
@@ -129,14 +171,13 @@ class Conversation:
         while await self._read():
             while self._at_hand:
                 if not await self._answer():
-                    await self._close_gently()
                     return True
         return False
 
     @property
     def _at_hand(self) -> bool:
         """True if there is something for `_answer`."""
-        return bool(self._events) and not self._stopping
+        return bool(self._events) and not self._closing
 
     async def _answer(self) -> bool:
         """Handles at least one of the events at hand. False when the connection is to be closed: it has been told."""
@@ -156,7 +197,7 @@ class Conversation:
         """Reads until something is at hand. Returns False when nothing will come any more, or nothing is wanted."""
         if not self._events:
             self._unanswered = 0
-        while not self._stopping and not self._at_hand:
+        while not self._closing and not self._at_hand:
             if self._ended:
                 return False
             self._keep_time()
@@ -245,12 +286,21 @@ class Conversation:
             self._parse()
             return
         self._ended = True
-        self._events.extend(self._peer.events())
-        fault = self._peer.end_of_data()
-        if fault is not None:
-            self._events.append(fault)
+        self._parse()
+
+    @property
+    def _is_answering(self) -> bool:
+        """True if requests are under way that are no events any more."""
+        return False
 
     def _parse(self) -> None:
+        """Makes events of what has come, as many as may wait. What follows an `authenticate` is left alone until that
+        is answered: then the bounds for it are known."""
+        if self._identifying:
+            if self._events or self._is_answering:
+                return
+            self._identifying = False
+            self.identify()
         events, most, next_event = self._events, self._limits.pipeline, self._peer.next_event
         self._more = True
         while len(events) < most:
@@ -258,9 +308,14 @@ class Conversation:
             if event is not None:
                 events.append(event)
                 self._steps = 0
+                if type(event) is Authenticate:
+                    self._identifying = True
+                    break
             if event is None or self._peer.drained:
                 self._more = False
                 break
+        if self._ended and not self._more and (fault := self._peer.end_of_data()) is not None:
+            events.append(fault)
         if self._early is not self._peer.early:
             self._end_what_was_sent()
 
@@ -274,9 +329,9 @@ class Conversation:
     async def _read_ahead(self, waiting: trio.CancelScope) -> None:
         """Takes requests that come during a wait, up to the bounds; then the client has to wait too. At the end of the
         stream, the wait is over."""
-        limits = self._limits
+        most = self._limits.pipeline
         try:
-            while len(self._events) < limits.pipeline and self._unanswered < limits.outbox and not self._ended:
+            while len(self._events) < most and self._unanswered < self._most_ahead and not self._ended:
                 self._take(await self._stream.receive_some(CHUNK))
         except trio.BrokenResourceError:
             self._ended = True  # the next send raises this error again
@@ -285,10 +340,17 @@ class Conversation:
 
     # -- refusing -------------------------------------------------------------------------------------------------
 
-    async def refuse(self, error: ErrorCode, text: str) -> None:
-        """Sends what is in the outbox, and an error, and closes."""
-        self._put_error(error, text)
-        await self._outbox.drained()
+    async def _part(self, *, told: bool) -> None:
+        """Says why nothing more is read, unless the client has been told or has gone, and waits until it has read
+        that."""
+        if not told:
+            if self._refusal is not None:
+                self._put_error(*self._refusal)
+            elif self._stopping:
+                self._put_error(table.SHUTTING_DOWN, self.stopping_text)
+                await self._outbox.drained()
+            else:
+                return
         await self._close_gently()
 
     def _put_error(self, error: ErrorCode, text: str) -> None:
@@ -302,13 +364,13 @@ class Conversation:
         """Sends what is left, and reads and drops what still arrives for a moment: closing at once would destroy what
         is on its way. A client that has not taken everything by then is a slow one. It has as long for that as a
         document may take, as a line that it got half of is worse than none."""
-        if await within(self._limits.linger, self._part):
+        if await within(self._limits.linger, self._end_both):
             return
         for _ in range(int(self._limits.document_time)):
-            if not (self._outbox.unsent or self._stream.backlog()) or await within(1, self._part):
+            if not (self._outbox.unsent or self._stream.backlog()) or await within(1, self._end_both):
                 return
 
-    async def _part(self) -> None:
+    async def _end_both(self) -> None:
         """Returns when the client has taken everything, and has ended its side of the stream."""
         await self._outbox.drained()
         await self._stream.send_eof()

@@ -1,15 +1,20 @@
 """Opens the sockets that clients connect to."""
 
 import errno
+import logging
 import resource
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import trio
 
 from .options import ServerLimits
 
+_logger = logging.getLogger(__name__)
+_LEAST_ROOM = 16
+"""Descriptors for clients with which it is worth to start."""
 Announce = Callable[[str, int], None]
 """Is called with host and port once clients can connect."""
 
@@ -62,12 +67,38 @@ def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
     return f"cannot listen on {where}: {reason}; choose an address with --host and --port"
 
 
-def raise_descriptor_limit(limits: ServerLimits) -> None:
-    """Raises the soft limit of open files so that all connections fit, as far as the hard limit allows. The usual soft
-    limit of 1024 is for programs that use select()."""
+def fit_descriptors(limits: ServerLimits, least: int, most: int) -> ServerLimits:
+    """Raises the soft limit of open files so that all connections fit, as far as the hard limit allows: the usual soft
+    limit of 1024 is for programs that use select(). Returns the limits, with fewer connections if not all fit, so that
+    clients never take the descriptors that the process itself needs. Logs that. StartError if too few are left.
+
+    least, most: descriptors that the process itself needs. If the limit is low, it keeps half, and at least `least`.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + limits.handshakes + 256
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    clients = limits.connections + limits.handshakes + limits.leaving
+    wanted = clients + most
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    elif soft != resource.RLIM_INFINITY:
+        allowed = min(wanted, soft)
+    room = allowed - min(most, max(least, allowed // 2))
+    if room >= clients:
+        return limits
+    if room < _LEAST_ROOM:
+        raise StartError(
+            f"the limit of open files is {allowed}, and {least + _LEAST_ROOM} are needed at least: raise it, with "
+            "`ulimit -n` or, under systemd, LimitNOFILE="
+        )
+    # Handshakes, and clients that are told why they have to go, get little: the oldest of those give way to others.
+    handshakes, leaving = min(limits.handshakes, room // 8), min(limits.leaving, room // 8)
+    connections = min(limits.connections, room - handshakes - leaving)
+    if connections < limits.connections:
+        _logger.warning(
+            "the limit of open files is %d: at most %d connections at once, not %d as --max-connections says; raise "
+            "the limit, with `ulimit -n` or, under systemd, LimitNOFILE=",
+            allowed,
+            connections,
+            limits.connections,
+        )
+    return replace(limits, connections=connections, handshakes=handshakes, leaving=leaving)

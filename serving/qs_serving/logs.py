@@ -4,7 +4,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -41,6 +42,31 @@ class _JournalLines(logging.Formatter):
         """Returns one line or, with a traceback, several, each of which is an entry of the journal."""
         priority = next((number for level, number in _PRIORITIES if record.levelno >= level), _DEBUG)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
+
+
+class RareLine:
+    """Logs what may happen very often: the first time at once, then at most once in a while, with how often."""
+
+    def __init__(
+        self, logger: logging.Logger, level: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """seconds: between two lines, at least."""
+        self._logger = logger
+        self._level = level
+        self._seconds = seconds
+        self._clock = clock
+        self._next = 0.0
+        self._unlogged = 0
+
+    def log(self, text: str, *values: object) -> None:
+        """Logs the text with its values, unless a line was logged just before. Then the next line has the count."""
+        now = self._clock()
+        if now < self._next:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} times more since the last such line)" if self._unlogged else ""
+        self._next, self._unlogged = now + self._seconds, 0
+        self._logger.log(self._level, text + more, *values)
 
 
 def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.environ) -> None:

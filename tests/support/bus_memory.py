@@ -19,6 +19,7 @@ from qs_client.asking import Call
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
+from qs_serving.strangers import Strangers
 from support.documents import mids, payloads
 
 MEMORY = 10_000
@@ -131,6 +132,7 @@ class FakeBus:
         self.slow: list[str] = []
         self.timers = Timers()
         self.counts = RequestCounts()
+        self.strangers = Strangers(options.limits)
         self.delivery_counts = DeliveryCounts()
         nursery.start_soon(self.timers.run)
 

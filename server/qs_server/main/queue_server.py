@@ -5,12 +5,13 @@ import os
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from qs_serving.command import check_command, guards_of, run_command
 from qs_serving.figures import Histogram
 from qs_serving.inherited_sockets import inherited_sockets
-from qs_serving.listening import Announce, StartError, open_listeners, raise_descriptor_limit
+from qs_serving.listening import Announce, StartError, fit_descriptors, open_listeners
 from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import StopError, serve_until_signalled
 
@@ -21,6 +22,13 @@ from . import flags
 from .opening import ENGINES, REMOTE, open_remotes, open_storage
 from .options import ServerOptions
 from .server import Server
+
+_LEAST_DESCRIPTORS = 128
+"""Open files of a server whose queues are in the journal: 64 segments that are read, those that are written, locks,
+the event loop, and what requests open for a moment."""
+_MOST_DESCRIPTORS = 1536
+"""With queues of files too: a list of messages has a file for each until all are synced, 1,300 at most. And with queues
+on other servers: 100 connections to each."""
 
 
 def make_parser() -> ArgumentParser:
@@ -55,7 +63,7 @@ def check_root(options: ServerOptions) -> list[str]:
 
 async def run_server(options: ServerOptions, announce: Announce, manager: ServiceManager) -> None:
     """Serves until SIGTERM or SIGINT. StartError, StopError."""
-    raise_descriptor_limit(options.limits)
+    options = replace(options, limits=fit_descriptors(options.limits, _LEAST_DESCRIPTORS, _MOST_DESCRIPTORS))
     inherited = inherited_sockets(manager.environ, manager.pid)
     guards, syncs = guards_of(options, inherited), Histogram()
     with (

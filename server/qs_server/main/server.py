@@ -100,6 +100,7 @@ class Server(Acceptor[Connection]):
             self._limits,
             writers,
             self.counts,
+            strangers=self.strangers,
             wire=self._wire,
             storage=self._storage,
             subscriptions=self._subscriptions,

@@ -16,6 +16,7 @@ from qs_serving.access.caller import Caller
 from qs_serving.conversation import Conversation
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
+from qs_serving.strangers import Strangers
 from qs_serving.transport import Transport
 
 from ..broker.calling import Call, run_call
@@ -50,6 +51,7 @@ class Connection(Conversation):
         writers: trio.Nursery,
         counts: RequestCounts,
         *,
+        strangers: Strangers,
         wire: Limits,
         storage: Engine,
         subscriptions: Subscriptions,
@@ -61,7 +63,7 @@ class Connection(Conversation):
     ) -> None:
         """caller: who the client is, None if everybody may do everything; figures: returns the server's figures; its
         argument: True to include those of each connection."""
-        super().__init__(stream, peer, limits, writers, counts, caller=caller)
+        super().__init__(stream, peer, limits, writers, counts, strangers=strangers, caller=caller)
         self._subscriptions = subscriptions
         self._service = Service(
             storage,
@@ -128,6 +130,10 @@ class Connection(Conversation):
     # -- requests -------------------------------------------------------------------------------------------------
 
     @property
+    def _is_answering(self) -> bool:
+        return self._requests is not None
+
+    @property
     def _at_hand(self) -> bool:
         return self._requests is not None or super()._at_hand
 
@@ -158,7 +164,7 @@ class Connection(Conversation):
         """Sends the answers after the batch, and reads on. Meanwhile the task sleeps, or waits for this to end."""
         requests, subscriber = self._requests, self._service.subscriber
         try:
-            if requests is None or not self._put(requests) or requests.left or requests.closes or self._stopping:
+            if requests is None or not self._put(requests) or requests.left or requests.closes or self._closing:
                 self._stream.rouse()
             else:
                 self._requests = None
@@ -258,7 +264,7 @@ class Connection(Conversation):
             woken.set()
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
-            if self._stopping or self._ended:
+            if self._closing or self._ended:
                 nursery.cancel_scope.cancel()
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
             # The loop's clock is monotonic.
@@ -267,7 +273,7 @@ class Connection(Conversation):
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = self._woken = None
-        if self._stopping or self._ended or not requests.is_allowed():
+        if self._closing or self._ended or not requests.is_allowed():
             # The client cannot or may not take messages any more: the next in line is woken instead.
             self._waiters.leave(requests)
             requests.end_wait()
@@ -282,7 +288,7 @@ class Connection(Conversation):
             if not requests.is_allowed():
                 call.stop.set()
 
-        if self._stopping or self._ended:
+        if self._closing or self._ended:
             call.stop.set()
         self._woken = stop_if_forbidden
         stop_if_forbidden()

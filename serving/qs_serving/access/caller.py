@@ -62,6 +62,18 @@ class Caller:
             self._found = found = current, self._find(current)
         return found[1]
 
+    @property
+    def is_known(self) -> bool:
+        """True if the client has said who it is, and the access file has that principal."""
+        principal = self.principal
+        return principal is not None and principal.name is not None
+
+    @property
+    def may_stay(self) -> bool:
+        """True if the client may do more than authenticate: it is known, or [anonymous] gives it rights."""
+        principal = self.principal
+        return principal is not None and (principal.name is not None or principal.has_rights)
+
     def _find(self, current: AccessTable) -> Principal | None:
         if self._how is _How.TOKEN:
             return current.principals.get(current.tokens.get(self._digest, ""))

@@ -28,7 +28,7 @@ class Principal:
     """One principal of the access file, or everybody who has said nothing. Does not change: a file that is read again
     makes new ones."""
 
-    __slots__ = ("admin", "decisions", "monitor", "name")
+    __slots__ = ("admin", "decisions", "has_rights", "monitor", "name")
 
     def __init__(
         self,
@@ -44,6 +44,8 @@ class Principal:
         self.admin = admin
         self.monitor = monitor or admin
         patterns = patterns or {}
+        self.has_rights = self.monitor or any(patterns.values())
+        """True if there is anything that it may do."""
         self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
         """For each right, the decision by the name of a queue. What `may` returns, without a call."""
         self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
