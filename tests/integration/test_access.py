@@ -83,13 +83,22 @@ def test_another_principal(server: ServerProcess) -> None:
 
 def test_wrong_tokens(server: ServerProcess) -> None:
     """A wrong token is 401, or 400 for an empty element. Others go on."""
-    for token in ("", "x", "reader-toke", "reader-token2", "é" * 600, "a" * 1_000_000, "&#x10FFFF;"):
+    for token in ("", "x", "reader-toke", "reader-token2", "é" * 600, "a" * 60_000, "&#x10FFFF;"):
         with Caller(server) as caller, Caller(server, "writer-token") as other:
             caller.send(authenticate(token))
             assert code(other.ask(push("abc", "x"))) == 0
             answer = caller.line()
             assert code(answer) == 401, answer
             assert token not in answer or len(token) < 2
+
+
+def test_a_token_over_the_limit(server: ServerProcess) -> None:
+    """A token that makes its document longer than that of a stranger may be is 413, and is not repeated."""
+    with Caller(server) as caller:
+        answer = caller.ask(authenticate("a" * 1_000_000))
+        assert code(answer) == 413
+        assert "aa" not in answer
+        assert caller.line() == ""
 
 
 def test_a_token_that_xml_cannot_carry(server: ServerProcess) -> None:
