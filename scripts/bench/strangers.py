@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+"""Measures what clients without a token cost: python scripts/bench/strangers.py --help
+
+For each kind of attack, a server and a bus of their own are attacked with so many sockets or documents. The table shows
+the processor time of one of them, and the memory of one: the largest resident memory meanwhile, less what it was
+before, divided by the number of sockets. A client with a token pings meanwhile; the last column has its longest wait,
+in which the attacker, the client and the server share the machine. docs/security.md has the table. All files are in a
+temporary folder that is removed at the end.
+"""
+
+import argparse
+import hashlib
+import socket
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from attacker import half_handshake
+from load import Client, document
+from machine import machine_line
+from open_files import room_for
+from processes import BUS, Listening, queue_server
+from table import Row, print_table
+
+_TOKEN = b"qs_benchmark"
+_SIGN_IN = document(b"authenticate", b"<token>%b</token>" % _TOKEN)
+_PING = document(b"ping")
+_WRONG = document(b"authenticate", b"<token>qs_%040d</token>" % 7)
+_LARGEST = 64 * 1024
+_CERTIFICATE = (
+    "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+)  # fmt: skip
+_WAIT = 120
+_NAMESPACE = b' xmlns="http://purl.oclc.org/DEFUZE/qs"'
+_PAUSE = 0.02
+_REST, _IDLE = 0.5, 0.03
+"""A process that takes less processor time than this in so many seconds has nothing to do but the pings."""
+
+
+class Target(NamedTuple):
+    """What is attacked. trusting: the context of a client, None without TLS."""
+
+    process: Listening
+    trusting: ssl.SSLContext | None
+
+    def connect(self) -> socket.socket:
+        """Returns a connection, without a TLS handshake."""
+        return socket.create_connection(self.process.address, _WAIT)
+
+
+Attack = Callable[[Target, int, list[socket.socket]], int]
+"""Attacks with so many sockets or documents, and keeps the sockets that stay open in the list. Returns how many units
+of what is measured that was."""
+
+
+def _silent(target: Target, count: int, held: list[socket.socket]) -> int:
+    held += [target.connect() for _ in range(count)]
+    return count
+
+
+def _slow_bytes(target: Target, count: int, held: list[socket.socket]) -> int:
+    """Each has sent nearly 64 KiB of a document, and sends it on byte by byte."""
+    begun = document(b"push-message", b"<qid>q</qid><payload>" + b"x" * (_LARGEST - 1000))[:-100]
+    held += [target.connect() for _ in range(count)]
+    for each in held:
+        each.sendall(begun)
+    for _ in range(20):
+        for each in held:
+            each.sendall(b"x")
+    return 20 * count
+
+
+def _half_handshakes(target: Target, count: int, held: list[socket.socket]) -> int:
+    hello = half_handshake()
+    for _ in range(count):
+        held.append(target.connect())
+        held[-1].sendall(hello)
+    return count
+
+
+def _handshakes(target: Target, count: int, held: list[socket.socket]) -> int:
+    trusting = target.trusting
+    assert trusting is not None
+    held += [trusting.wrap_socket(target.connect(), server_hostname="localhost") for _ in range(count)]
+    return count
+
+
+def _wrong_tokens(target: Target, count: int, held: list[socket.socket]) -> int:
+    for _ in range(0, count, 10):
+        held.append(target.connect())
+        held[-1].sendall(_WRONG * 10)
+    for each in held:
+        _read_all(each)
+    return count
+
+
+def _pings(target: Target, count: int, held: list[socket.socket]) -> int:
+    """One connection asks without a pause, and reads the answers."""
+    held.append(connection := target.connect())
+    burst = 100
+    for _ in range(0, count, burst):
+        connection.sendall(_PING * burst)
+        answered = 0
+        while answered < burst:
+            answered += connection.recv(1 << 16).count(b"\n")
+    return count
+
+
+def _unread(target: Target, count: int, held: list[socket.socket]) -> int:
+    """Each sends requests for as long as the other side reads, and reads no answer."""
+    for _ in range(count):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(_WAIT)
+        connection.connect(target.process.address)
+        connection.setblocking(False)
+        held.append(connection)
+    for _ in range(8):
+        for each in held:
+            with suppress(OSError):
+                each.sendall(_PING * 2000)
+        time.sleep(_PAUSE)
+    return count
+
+
+def _filled(before: bytes, entry: bytes, after: bytes) -> bytes:
+    """Returns a document of at most 64 KiB with as many entries as fit."""
+    return before + entry * ((_LARGEST - len(before) - len(after)) // len(entry)) + after
+
+
+def _request(op: bytes, opening: bytes, entry: bytes, closing: bytes) -> bytes:
+    return _filled(b"<qs%b><op><%b/></op>%b" % (_NAMESPACE, op, opening), entry, closing + b"</qs>")
+
+
+WORST = {
+    "spaces in a qid": _request(b"push-message", b"<qid>", b" ", b"</qid><payload/>"),
+    "faulty claims": _request(b"ping", b"<claims>", b"<claim/>", b"</claims>"),
+    "faulty queues": _request(b"ping", b"<queues>", b"<q/>", b"</queues>"),
+    "queues": _request(b"subscribe", b"<queues>", b"<queue>a</queue>", b"</queues>"),
+    "ids": _request(b"delete-message", b"<qid>q</qid><messages>", b"<mid>1</mid>", b"</messages>"),
+    "faulty ids": _request(b"delete-message", b"<qid>q</qid><messages>", b"<mid/>", b"</messages>"),
+    "messages": _request(b"push-message", b"<qid>q</qid><messages>", b"<message><payload/></message>", b"</messages>"),
+    "unknown children": _request(b"ping", b"", b"<a/>", b""),
+    "children twice": _request(b"ping", b"", b"<qid/>", b""),
+    "references": _request(b"push-message", b"<qid>q</qid><payload>", b"&amp;", b"</payload>"),
+    "XML in a payload": _request(b"push-message", b"<qid>q</qid><payload>", b"<a/>", b"</payload>"),
+    "comments": _request(b"ping", b"", b"<!---->", b""),
+    "CDATA": _request(b"push-message", b"<qid>q</qid><payload>", b"<![CDATA[]]>", b"</payload>"),
+    "other namespaces": _request(b"ping", b"", b'<a xmlns="b"/>', b""),
+    "attributes": _request(b"ping", b"", b'<a xmlns:b="c" b:d="" b:e="" b:f="" b:g=""/>', b""),
+    "nested": _filled(b"<qs%b><op><ping/></op>" % _NAMESPACE, b"<a><a><a><a><a></a></a></a></a></a>", b"</qs>"),
+    "no XML": _filled(b"<qs%b>" % _NAMESPACE, b"a='", b""),
+}
+"""Documents that take long to read, by what they have much of."""
+
+
+def _documents(worst: bytes) -> Attack:
+    def attack(target: Target, count: int, held: list[socket.socket]) -> int:
+        for _ in range(count):
+            with target.connect() as connection:
+                connection.sendall(worst)
+                connection.shutdown(socket.SHUT_WR)
+                _read_all(connection)
+        return count
+
+    return attack
+
+
+def _read_all(connection: socket.socket) -> None:
+    with suppress(ConnectionResetError):
+        while connection.recv(1 << 16):
+            pass
+
+
+class Kind(NamedTuple):
+    """A kind of attack. unit: what the processor time is of; count: how many, and fewer with --quick."""
+
+    name: str
+    attack: Attack
+    unit: str
+    count: int
+    quick: int
+    tls: bool = False
+
+
+KINDS = [
+    Kind("silent sockets", _silent, "socket", 1000, 200),
+    Kind("slow bytes, 64 KiB of a document begun", _slow_bytes, "byte", 1000, 200),
+    Kind("half TLS handshakes", _half_handshakes, "handshake", 1000, 300, tls=True),
+    Kind("complete TLS handshakes", _handshakes, "handshake", 1000, 100, tls=True),
+    Kind("wrong tokens", _wrong_tokens, "token", 2000, 500),
+    Kind("pings, answers read", _pings, "ping", 50_000, 5000),
+    Kind("pings, answers not read", _unread, "socket", 1000, 50),
+]
+
+
+@contextmanager
+def _target(which: str, folder: Path, *, tls: bool) -> Iterator[Target]:
+    """A server, or a bus, with an access file."""
+    folder.mkdir()
+    access = folder / "access.toml"
+    access.write_text(f'[principals.load]\ntokens = ["sha256:{hashlib.sha256(_TOKEN).hexdigest()}"]\nadmin = true\n')
+    access.chmod(0o600)
+    flags = ["--access", str(access)]
+    trusting = None
+    if tls:
+        cert, key = folder / "cert.pem", folder / "key.pem"
+        subprocess.run([*_CERTIFICATE, "-keyout", key, "-out", cert], check=True, capture_output=True)
+        flags += ["--tls-cert", str(cert), "--tls-key", str(key)]
+        trusting = ssl.create_default_context(cafile=str(cert))
+    with ExitStack() as stack:
+        if which == "server":
+            process = stack.enter_context(queue_server(folder / "root", "--durability", "none", *flags))
+        else:
+            server = stack.enter_context(queue_server(folder / "root", "--durability", "none"))
+            host, port = server.address
+            command = [str(BUS), "-s", f"{host}:{port}", "-q", "q", "--port", "0", *flags]
+            process = stack.enter_context(Listening(command, folder / "bus.log"))
+        yield Target(process, trusting)
+
+
+class _Honest(threading.Thread):
+    """A client with a token that pings until it is told to end, and notes its longest wait."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        plain = target.connect()
+        trusting = target.trusting
+        self._socket = plain if trusting is None else trusting.wrap_socket(plain, server_hostname="localhost")
+        self._ended = threading.Event()
+        self.longest = 0.0
+        self.ask(_SIGN_IN)
+
+    def ask(self, request: bytes) -> None:
+        """Sends a request and reads its answer."""
+        self._socket.sendall(request)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise RuntimeError("a client with a token was disconnected")
+            answer += data
+
+    def run(self) -> None:
+        while not self._ended.wait(_PAUSE):
+            began = time.perf_counter()
+            self.ask(_PING)
+            self.longest = max(self.longest, time.perf_counter() - began)
+
+    def end(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        self.join()
+        self._socket.close()
+
+
+def _settle(process: Listening) -> None:
+    """Returns once the process has nothing to do any more."""
+    before = -1.0
+    for _ in range(_WAIT):
+        now = process.processor_seconds()
+        if now - before < _IDLE:
+            return
+        before = now
+        time.sleep(_REST)
+
+
+def _peak(process: Listening) -> int:
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def _forget_peak(process: Listening) -> None:
+    Path(f"/proc/{process.process.pid}/clear_refs").write_text("5")
+
+
+def measure(which: str, folder: Path, kind: Kind, count: int) -> tuple[float, float, float]:
+    """Returns (seconds of processor time for one unit, bytes of memory for one socket, longest wait of a client)."""
+    with _target(which, folder, tls=kind.tls) as target:
+        Client(target.process.address).close()
+        honest = _Honest(target)
+        honest.start()
+        held: list[socket.socket] = []
+        process = target.process
+        _forget_peak(process)
+        memory, processor = process.resident_bytes(), process.processor_seconds()
+        try:
+            done = kind.attack(target, count, held)
+            _settle(process)
+        finally:
+            honest.end()
+        spent = process.processor_seconds() - processor
+        grown = max(0, _peak(process) - memory)
+        for each in held:
+            each.close()
+        return spent / done, grown / max(1, len(held)), honest.longest
+
+
+def rows(folder: Path, *, quick: bool) -> list[Row]:
+    """Measures everything."""
+    found = []
+    for which in ("server", "bus"):
+        for number, kind in enumerate(KINDS):
+            figures = measure(which, folder / f"{which}-{number}", kind, kind.quick if quick else kind.count)
+            found.append(_row(which, kind, *figures))
+        found += _worst(which, folder, 3 if quick else 10)
+    return found
+
+
+def _worst(which: str, folder: Path, count: int) -> list[Row]:
+    """Measures all documents, and shows the three that take longest."""
+    found = []
+    for number, (name, worst) in enumerate(WORST.items()):
+        assert len(worst) <= _LARGEST
+        kind = Kind(f"64 KiB: {name}", _documents(worst), "document", count, count)
+        found.append((measure(which, folder / f"{which}-worst-{number}", kind, count), kind))
+    found.sort(key=lambda entry: entry[0][0], reverse=True)
+    return [_row(which, kind, *figures) for figures, kind in found[:3]]
+
+
+def _row(which: str, kind: Kind, spent: float, memory: float, longest: float) -> Row:
+    """A line of the table: processor time in milliseconds, memory in KiB, the client's wait."""
+    measured = f"{1000 * spent:.3f} ms a {kind.unit}"
+    return Row(f"{which}: {kind.name}", measured, f"{memory / 1024:,.0f} KiB", f"waits {1000 * longest:.0f} ms")
+
+
+def main() -> None:
+    """Measures, and prints one table."""
+    parser = argparse.ArgumentParser(description="Measures what clients without a token cost the server and the bus.")
+    parser.add_argument("--quick", action="store_true", help="fewer sockets and documents: takes a minute")
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
+    arguments = parser.parse_args()
+    room_for(2000)
+    with tempfile.TemporaryDirectory(prefix="qs-strangers-", dir=arguments.dir) as made:
+        print(machine_line(Path(made)), flush=True)
+        print_table(rows(Path(made), quick=arguments.quick))
+
+
+if __name__ == "__main__":
+    main()
