@@ -72,11 +72,13 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
     add("--max-attributes", wire.attributes, "attributes of one element", 12)
     add("--max-elements", wire.elements, "elements and comments of one document", 12)
     add("--max-list", wire.list_length, "messages in one list, and ids in one answer")
-    add("--max-connections", limits.connections, "clients at once")
+    add(
+        "--max-connections", limits.connections, "clients at once; one that has not authenticated gives way to the next"
+    )
     add("--max-handshakes", limits.handshakes, "TLS handshakes at once; the oldest gives way to the next")
     add("--max-pipeline", limits.pipeline, "requests of one connection that wait for their answers")
     add(outbox, limits.outbox, "bytes that wait to be read by one client")
-    text = "seconds from the first byte of a document to its last, and for a TLS handshake"
+    text = "seconds from the first byte of a document to its last, for a TLS handshake, and to authenticate"
     add("--document-time", float(limits.document_time), text, 0.01)
     add("--linger", float(limits.linger), "seconds that a refused client has to read why", 0)
     add("--grace", float(limits.grace), "seconds that a stopping server gives what is begun", 0)

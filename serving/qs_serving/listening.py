@@ -67,21 +67,25 @@ def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
     return f"cannot listen on {where}: {reason}; choose an address with --host and --port"
 
 
-def fit_descriptors(limits: ServerLimits, least: int, most: int) -> ServerLimits:
-    """Raises the soft limit of open files so that all connections fit, as far as the hard limit allows: the usual soft
-    limit of 1024 is for programs that use select(). Returns the limits, with fewer connections if not all fit, so that
-    clients never take the descriptors that the process itself needs. Logs that. StartError if too few are left.
-
-    least, most: descriptors that the process itself needs. If the limit is low, it keeps half, and at least `least`.
-    """
+def raise_descriptor_limit(wanted: int) -> int:
+    """Raises the soft limit of open files to so many, as far as the hard limit allows: the usual soft limit of 1024 is
+    for programs that use select(). Returns how many of those that are wanted there may be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    clients = limits.connections + limits.handshakes + limits.leaving
-    wanted = clients + most
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    elif soft != resource.RLIM_INFINITY:
-        allowed = min(wanted, soft)
+    return allowed
+
+
+def fit_descriptors(limits: ServerLimits, least: int, most: int) -> ServerLimits:
+    """Raises the limit of open files so that all connections fit. Returns the limits, with fewer connections if not all
+    fit, so that clients never take the descriptors that the process itself needs. Logs that. StartError if too few are
+    left.
+
+    least, most: descriptors that the process itself needs. If the limit is low, it keeps half, and at least `least`.
+    """
+    clients = limits.connections + limits.handshakes + limits.leaving
+    allowed = raise_descriptor_limit(clients + most)
     room = allowed - min(most, max(least, allowed // 2))
     if room >= clients:
         return limits

@@ -13,6 +13,7 @@ from support.bus_serving import COMMAND as BUS
 from support.documents import PING, code, mids, new_queue, push, subscribe
 from support.serving import COMMAND as SERVER
 from support.serving import FAST, Listening, ServerProcess, Wire
+from support.web_serving import visitor, web_serving
 
 PAYLOAD = "x" * 1_000_000
 
@@ -92,6 +93,22 @@ def test_a_limit_that_falls_while_it_runs(tmp_path: Path) -> None:
         assert [code(wire.ask(PING)) for wire in waiting] == [0] * 5
     assert server.stop() == 0
     assert server.log().count("\n") == 1
+
+
+def test_the_page_without_descriptors(shared_server: ServerProcess, tmp_path: Path) -> None:
+    """When the page finds no descriptor for a browser, that is one line of the log, without a traceback, and the
+    browser is served once there is one."""
+    with web_serving(tmp_path, shared_server) as web, visitor(web) as browser, contextlib.ExitStack() as stack:
+        assert browser.get("/livez").status_code == 200
+        limit = resource.prlimit(web.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(web.process.pid, resource.RLIMIT_NOFILE, (10, limit[1]))
+        for _ in range(3):
+            stack.enter_context(web.connect())
+        web.until_logged("no browser can connect: Too many open files")
+        resource.prlimit(web.process.pid, resource.RLIMIT_NOFILE, limit)
+        with visitor(web) as other:
+            assert other.get("/livez").status_code == 200
+        assert web.log().count("\n") == 1, web.log()
 
 
 @pytest.mark.parametrize("command", [SERVER, BUS], ids=["server", "bus"])

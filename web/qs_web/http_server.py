@@ -12,6 +12,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from starlette.types import ASGIApp
 
+from qs_serving.logs import RareLine
 from qs_serving.tls import ServerTls
 
 _HEADERS = 16 * 1024
@@ -22,12 +23,23 @@ _SILENT = 60
 """Seconds after which a connection is closed on which nothing comes, an answer under way or not."""
 _UNREAD = 10
 """Seconds after which a connection is closed whose other side takes nothing of an answer."""
+_LOGGED = 60.0
+"""Seconds between two lines of the log that say that no browser can connect."""
+_cannot_accept = RareLine(logging.getLogger(__name__), logging.ERROR, _LOGGED)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Tells whether a line of Hypercorn is worth reading: when a browser goes away in the middle of a form, Hypercorn
     may answer that while we answer the form, and calls the collision an error of ours."""
     return record.exc_info is None or not isinstance(record.exc_info[1], trio.BusyResourceError)
+
+
+def _log_rarely(record: logging.LogRecord) -> bool:
+    """Says in one line what trio would log ten times a second, with a traceback: there is no descriptor for another
+    browser."""
+    reason = record.args[1] if isinstance(record.args, tuple) and len(record.args) > 1 else record.getMessage()
+    _cannot_accept.log("no browser can connect: %s; requests that have begun go on, and others wait", reason)
+    return False
 
 
 class _Config(Config):
@@ -73,6 +85,7 @@ class HttpServer:
         self, app: ASGIApp, listeners: Sequence[trio.SocketListener], tls: ServerTls | None, grace: float
     ) -> None:
         """listeners: stay the caller's; grace: seconds that a stop leaves for begun requests."""
+        logging.getLogger("trio.serve_listeners").addFilter(_log_rarely)
         self._app = app
         self._config = _Config(tls, grace)
         self._config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in listeners]

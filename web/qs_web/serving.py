@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from qs_client.place import endpoint
 from qs_serving.guards import is_loopback
 from qs_serving.inherited_sockets import inherited_sockets
-from qs_serving.listening import Announce, open_listeners
+from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
 from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import Reloadable, serve_until_signalled
 from qs_serving.tls import ServerTls
@@ -21,6 +21,10 @@ from .options import WebOptions
 from .services import Services
 from .sessions import Sessions
 from .upstreams import Upstreams
+
+_DESCRIPTORS = 4096
+"""Open files that are asked for. Browsers keep a connection for ten seconds, and each principal has some to the queue
+server."""
 
 
 def _is_here(options: WebOptions, sockets: Sequence[socket.socket] = ()) -> bool:
@@ -65,6 +69,7 @@ def make_services(
 
 async def run_web(options: WebOptions, announce: Announce, manager: ServiceManager) -> None:
     """Runs the page until it is told to stop. StartError if it cannot start."""
+    raise_descriptor_limit(_DESCRIPTORS)
     inherited = inherited_sockets(manager.environ, manager.pid)
     identity = Identity(options.security, shows_certificate=options.shows_certificate)
     tls = None if options.tls is None else ServerTls(options.tls)
