@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import Caller, authenticate, principal, write_access
+from support.access import Caller, authenticate, principal, section, write_access
+from support.bus_access import until_silent
 from support.bus_serving import bus_serving
 from support.certificates import authority
-from support.documents import code, mids, new_queue, push, subscribe, text
+from support.documents import code, is_delivery, mids, new_queue, push, subscribe, text
 from support.serving import FAST, Listening, ServerProcess, Wire, serving
 from support.tls_serving import TlsWire, half_handshake, tls_flags
 
@@ -143,3 +144,34 @@ def test_a_silent_subscriber_of_the_bus(shared_server: ServerProcess, tmp_path: 
         assert code(stranger.line()) == 408
         sent = mids(producer.ask(push("silent", "x")))
         assert mids(subscriber.line()) == sent
+
+
+def test_a_listener_with_rights(shared_server: ServerProcess, tmp_path: Path) -> None:
+    """A client of the bus that has said nothing and may read a queue stays when the time of others is over. It gives
+    its place to the next client when all are taken; then the messages that it has not acknowledged come to others."""
+    sections = [principal("ops", admin=True), section("anonymous", read=["heard"])]
+    access = write_access(tmp_path / "access.toml", sections)
+    flags = ("-q", "heard", "--access", str(access), "--document-time", "0.5", "--max-connections", "3")
+    with (
+        bus_serving(shared_server, *flags, log=tmp_path / "log") as bus,
+        Wire(bus) as silent,
+        Wire(bus) as listener,
+        Caller(bus, "wrong") as wrong,
+        Wire(shared_server) as producer,
+    ):
+        assert code(listener.ask(subscribe("heard", ack="client"))) == 0
+        assert code(wrong.line()) == 408
+        assert wrong.line() == ""
+        until_silent(silent, producer, "heard")
+        sent = mids(listener.line())
+        clients = [Caller(bus, "ops-token") for _ in range(3)]
+        while is_delivery(line := silent.line()):
+            pass
+        assert code(line) == 429
+        while is_delivery(line := listener.line()):
+            pass
+        assert code(line) == 429
+        assert code(clients[0].ask(subscribe("heard"))) == 0
+        assert mids(clients[0].line()) == sent
+        for client in clients:
+            client.close()

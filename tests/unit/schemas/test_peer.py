@@ -134,3 +134,28 @@ def test_what_an_early_client_is_sent() -> None:
     assert peer.send(listed).endswith(ids)
     assert Peer(early=True).send(listed).endswith(ids)
     assert b"<m>" not in peer.send(ListMessages("a"))
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("piece", [10, 10_000])
+def test_documents_are_bounded_for_a_while(*, plain: bool, piece: int) -> None:
+    """A lower bound holds for documents that are read while it is there, in whatever pieces they come, with and without
+    the parser; what is within it, and what is read once it is gone, is read."""
+    push = serialize(PushMessage("q", payload=b"x" * 2000)).rstrip()
+    push = push if plain else push.replace(b"<payload>", b"<!----><payload>")
+    peer = Peer()
+    for bound, complaint in ((len(push), ""), (None, ""), (len(push) - 1, f"{len(push) - 1} bytes, sorry")):
+        peer.bound_documents(bound, ", sorry")
+        for at in range(0, len(push), piece):
+            peer.receive_data(push[at : at + piece])
+        (event,) = peer.events()
+        if not complaint:
+            assert isinstance(event, PushMessage)
+        else:
+            assert isinstance(event, Fault)
+            assert event.error is errors.TOO_LARGE
+            assert complaint in event.text
+    small = Peer(Limits(document=1000))
+    small.bound_documents(5000, ", sorry")
+    small.receive_data(push)
+    assert [isinstance(event, Fault) for event in small.events()] == [True]

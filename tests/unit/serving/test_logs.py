@@ -1,11 +1,16 @@
 """The log on standard error: text, JSON lines, lines for the journal. Real processes write it."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
+
+from qs_serving.logs import RareLine
 
 _PROGRAM = """
 import logging, sys, warnings
@@ -118,3 +123,13 @@ def test_another_stream_than_the_journal(tmp_path: Path) -> None:
     for value in (journal_of(tmp_path / "other"), "", "nonsense"):
         assert said("text", "hello", JOURNAL_STREAM=value)[0].endswith(" WARNING qs.test: hello")
         assert said("text", "hello", JOURNAL_STREAM=value)[0].startswith("2")
+
+
+def test_a_rare_line(caplog: pytest.LogCaptureFixture) -> None:
+    """What happens very often is logged at once, then once in a while with how often it was."""
+    times = iter((100.0, 101.0, 159.0, 160.0, 161.0, 500.0, 501.0))
+    line = RareLine(logging.getLogger("qs.test"), logging.WARNING, 60, lambda: next(times))
+    for _ in range(7):
+        line.log("no %s", "room")
+    more = "no room ({} times more since the last such line)"
+    assert caplog.messages == ["no room", more.format(2), more.format(1)]
