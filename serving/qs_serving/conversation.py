@@ -19,7 +19,7 @@ from .figures import NO_OPERATION, RequestCounts
 from .options import ServerLimits
 from .outbox import Outbox
 from .patience import STEPS, within
-from .strangers import DOCUMENT, Strangers
+from .strangers import DOCUMENT, PIECE, Strangers
 from .transport import CHUNK, Transport
 
 _logger = logging.getLogger(__name__)
@@ -124,8 +124,9 @@ class Conversation:
             return
         limits, known = self._limits, self._caller.is_known
         self._peer.bound_documents(None if known else DOCUMENT, _UNKNOWN)
-        self._most_ahead = limits.outbox if known else min(limits.outbox, DOCUMENT)
-        self._most_unread = limits.outbox if self._caller.may_stay else min(limits.outbox, DOCUMENT)
+        self._stream.limit_reads(CHUNK if known else PIECE)
+        self._most_ahead = limits.outbox if known else min(limits.outbox, PIECE)
+        self._most_unread = limits.outbox if self._caller.may_stay else min(limits.outbox, PIECE)
         self._strangers.note(self)
 
     def rights_changed(self) -> None:

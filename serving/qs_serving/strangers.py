@@ -27,9 +27,10 @@ from .patience import STEPS
 
 _logger = logging.getLogger(__name__)
 DOCUMENT = 64 * 1024
-"""The most bytes of a stranger's document, of its requests that are read ahead, and of the answers that it does not
-read. What it may send is short: an `authenticate` has at most some 1,200 bytes. It is as much as one read, so that the
-bound costs no memory to enforce."""
+"""The most bytes of a stranger's document. What it may send is short: an `authenticate` has some 1,200 at most."""
+PIECE = 4 * 1024
+"""The most bytes of a stranger that are read at a time, of its requests that are read ahead, and of the answers that it
+leaves unread. A read is a turn: a client that is known waits for at most one of each stranger, some 60 pings."""
 _AT_ONCE = 50
 """Strangers that are turned out before others have their turn: some 10 ms."""
 _LOGGED = 60.0

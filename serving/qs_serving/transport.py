@@ -40,7 +40,8 @@ class Transport(ABC):
         self._turns = 0
         self._sink: Sink | None = None  # None: received bytes are left in the kernel
         self._feeding: Sink | None = None
-        self._most = CHUNK
+        self._chunk = CHUNK
+        self._most = CHUNK  # bytes of the next read
         self._encrypted = 0  # bytes of ciphertext in the last read
         self._task: trio.lowlevel.Task | None = None  # the task that sleeps until it is roused
 
@@ -76,6 +77,10 @@ class Transport(ABC):
     async def aclose(self) -> None:
         """Closes at once."""
 
+    def limit_reads(self, most: int) -> None:
+        """Changes the most bytes of one read, which are `CHUNK` at first: others have their turn after each."""
+        self._most = self._chunk = most
+
     # -- reading, by a task
 
     async def receive_some(self, max_bytes: int) -> bytes:
@@ -85,7 +90,7 @@ class Transport(ABC):
         if self._turns >= _TURNS:
             self._turns = 0
             await trio.lowlevel.checkpoint()
-        self._most = min(max_bytes, CHUNK)
+        self._most = min(max_bytes, self._chunk)
         received: bytes | None = self.look()
         if received is None:
             self._turns = 0
@@ -109,7 +114,7 @@ class Transport(ABC):
     async def feed(self, sink: Sink) -> None:
         """Sleeps until `rouse`, or until the stream breaks. Meanwhile the hub calls sink with received bytes, until the
         end of the stream or an error of sink, which `feed` raises."""
-        self._most = CHUNK
+        self._most = self._chunk
         self._feeding = sink
         try:
             await self._sleep(sink)
