@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attacker import half_handshake
-from load import Client, document
+from load import document
 from machine import machine_line
 from open_files import room_for
 from processes import BUS, Listening, queue_server
@@ -281,26 +281,33 @@ def _forget_peak(process: Listening) -> None:
     Path(f"/proc/{process.process.pid}/clear_refs").write_text("5")
 
 
-def measure(which: str, folder: Path, kind: Kind, count: int) -> tuple[float, float, float]:
-    """Returns (seconds of processor time for one unit, bytes of memory for one socket, longest wait of a client)."""
-    with _target(which, folder, tls=kind.tls) as target:
-        Client(target.process.address).close()
-        honest = _Honest(target)
-        honest.start()
-        held: list[socket.socket] = []
-        process = target.process
-        _forget_peak(process)
-        memory, processor = process.resident_bytes(), process.processor_seconds()
-        try:
-            done = kind.attack(target, count, held)
-            _settle(process)
-        finally:
-            honest.end()
-        spent = process.processor_seconds() - processor
-        grown = max(0, _peak(process) - memory)
-        for each in held:
-            each.close()
-        return spent / done, grown / max(1, len(held)), honest.longest
+class Figures(NamedTuple):
+    """What an attack cost. spent: seconds of processor time for one unit; grown: bytes of memory for one socket;
+    longest: seconds that a client with a token has waited for an answer."""
+
+    spent: float
+    grown: float
+    longest: float
+
+
+def measure(target: Target, attack: Attack, count: int) -> Figures:
+    """Attacks, and returns what that cost."""
+    honest = _Honest(target)
+    honest.start()
+    held: list[socket.socket] = []
+    process = target.process
+    _forget_peak(process)
+    memory, processor = process.resident_bytes(), process.processor_seconds()
+    try:
+        done = attack(target, count, held)
+        _settle(process)
+    finally:
+        honest.end()
+    spent = process.processor_seconds() - processor
+    grown = max(0, _peak(process) - memory)
+    for each in held:
+        each.close()
+    return Figures(spent / done, grown / max(1, len(held)), honest.longest)
 
 
 def rows(folder: Path, *, quick: bool) -> list[Row]:
@@ -308,27 +315,25 @@ def rows(folder: Path, *, quick: bool) -> list[Row]:
     found = []
     for which in ("server", "bus"):
         for number, kind in enumerate(KINDS):
-            figures = measure(which, folder / f"{which}-{number}", kind, kind.quick if quick else kind.count)
-            found.append(_row(which, kind, *figures))
-        found += _worst(which, folder, 3 if quick else 10)
+            with _target(which, folder / f"{which}-{number}", tls=kind.tls) as target:
+                figures = measure(target, kind.attack, kind.quick if quick else kind.count)
+            found.append(_row(f"{which}: {kind.name}", kind.unit, figures))
+        with _target(which, folder / f"{which}-worst", tls=False) as target:
+            found += _worst(which, target, 3 if quick else 10)
     return found
 
 
-def _worst(which: str, folder: Path, count: int) -> list[Row]:
+def _worst(which: str, target: Target, count: int) -> list[Row]:
     """Measures all documents, and shows the three that take longest."""
-    found = []
-    for number, (name, worst) in enumerate(WORST.items()):
-        assert len(worst) <= _LARGEST
-        kind = Kind(f"64 KiB: {name}", _documents(worst), "document", count, count)
-        found.append((measure(which, folder / f"{which}-worst-{number}", kind, count), kind))
-    found.sort(key=lambda entry: entry[0][0], reverse=True)
-    return [_row(which, kind, *figures) for figures, kind in found[:3]]
+    found = {name: measure(target, _documents(worst), count) for name, worst in WORST.items()}
+    longest = sorted(found, key=lambda name: found[name].spent, reverse=True)[:3]
+    return [_row(f"{which}: 64 KiB: {name}", "document", found[name]) for name in longest]
 
 
-def _row(which: str, kind: Kind, spent: float, memory: float, longest: float) -> Row:
+def _row(name: str, unit: str, figures: Figures) -> Row:
     """A line of the table: processor time in milliseconds, memory in KiB, the client's wait."""
-    measured = f"{1000 * spent:.3f} ms a {kind.unit}"
-    return Row(f"{which}: {kind.name}", measured, f"{memory / 1024:,.0f} KiB", f"waits {1000 * longest:.0f} ms")
+    measured = f"{1000 * figures.spent:.3f} ms a {unit}"
+    return Row(name, measured, f"{figures.grown / 1024:,.0f} KiB", f"waits {1000 * figures.longest:.0f} ms")
 
 
 def main() -> None:
