@@ -1,9 +1,10 @@
-"""Opens the engine on the root directory, and the engines of remote storages."""
+"""Opens the clock and the engine on the root directory, and the engines of remote storages."""
 
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 from qs_serving.listening import StartError
 
 from ..broker.remotes import Remotes
+from ..storage.clock import ServerClock
 from ..storage.directories import (
     DirectoriesEngine,
     DirqEngine,
@@ -43,19 +45,35 @@ REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
 """Remote storages, and the library that each needs."""
 
 
+@contextmanager
+def open_clock(options: ServerOptions) -> Iterator[Clock]:
+    """Opens the server's clock for a with block. Makes the root if it is missing. StartError."""
+    root = os.path.abspath(options.root)
+
+    def make() -> ServerClock:
+        disk = Disk()
+        disk.make_directories(root, sync=options.durability is not Durability.NONE)
+        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
+        return ServerClock(root, disk)
+
+    clock = _start(root, f"cannot use root {root}", make)
+    try:
+        yield clock.now
+    finally:
+        clock.close()
+
+
 def open_storage(
     options: ServerOptions,
     clock: Clock,
     lifecycle: Lifecycle | None = None,
     on_sync: Callable[[float], object] = lambda seconds: None,
 ) -> Engine:
-    """Opens the engine on the root directory, which is made if missing. on_sync: see DirectoriesEngine. StartError."""
+    """Opens the engine on the root directory. on_sync: see DirectoriesEngine. StartError."""
     root = os.path.abspath(options.root)
 
     def make() -> Engine:
-        Disk().make_directories(root, sync=options.durability is not Durability.NONE)
-        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         engine = ENGINES.get(options.storage, JournalEngine)
         return engine(
             root,

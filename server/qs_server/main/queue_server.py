@@ -16,10 +16,10 @@ from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import StopError, serve_until_signalled
 
 from ..history.record import recording
-from ..storage.engine import Engine, UnfinishedError, wall_clock
+from ..storage.engine import Clock, Engine, UnfinishedError
 from ..storage.lifecycle import Lifecycle
 from . import flags
-from .opening import ENGINES, REMOTE, open_remotes, open_storage
+from .opening import ENGINES, REMOTE, open_clock, open_remotes, open_storage
 from .options import ServerOptions
 from .server import Server
 
@@ -67,14 +67,22 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
     inherited = inherited_sockets(manager.environ, manager.pid)
     guards, syncs = guards_of(options, inherited), Histogram()
     with (
-        recording(options.history, options.root, wall_clock) as history,
-        _storage_of(options, history, syncs.observe) as storage,
+        open_clock(options) as clock,
+        recording(options.history, options.root, clock) as history,
+        _storage_of(options, clock, history, syncs.observe) as storage,
     ):
-        remotes = open_remotes(options, wall_clock, history)
+        remotes = open_remotes(options, clock, history)
         try:
             listeners = await open_listeners(options.host, options.port, inherited)
             server = Server(
-                storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access, syncs=syncs
+                storage,
+                options,
+                clock,
+                history=history,
+                remotes=remotes,
+                tls=guards.tls,
+                access=guards.access,
+                syncs=syncs,
             )
             serve, grace = partial(server.serve, listeners), options.limits.grace
             await serve_until_signalled(
@@ -93,10 +101,10 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
 
 @contextmanager
 def _storage_of(
-    options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
+    options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
 ) -> Iterator[Engine]:
     """Opens and closes the engine. StartError; StopError if closing fails, unless the with block failed."""
-    storage = open_storage(options, wall_clock, lifecycle, on_sync)
+    storage = open_storage(options, clock, lifecycle, on_sync)
     try:
         yield storage
     except BaseException:
