@@ -3,13 +3,16 @@
 import contextlib
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.engines import ManualClock
+from support.serving import ServerProcess
 from support.small_disk import small_disk
 
+from qs_client import Full, QueueClient
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt
@@ -154,3 +157,33 @@ def test_pushes_wait_for_a_reserve(consumer: Consumer, tmp_path: Path) -> None:
     consumer.delete(0)
     other.unlink()
     assert consumer.push(1)
+
+
+@pytest.mark.slow
+def test_the_log_says_when_it_begins_and_ends(tmp_path: Path) -> None:
+    """A server with 1 MB pushes on a disk of 24 MB: many 507 are one line, which names path and free bytes; once there
+    is room, another line. Some 15 s, nearly all of them a wait."""
+    with small_disk(tmp_path / "small", "24m") as mounted:
+        server = ServerProcess(mounted / "root", log=tmp_path / "log")
+        try:
+            with QueueClient(server.host, server.port) as client:
+                client.new_queue("q")
+                refused = 0
+                for _ in range(60):
+                    try:
+                        client.push("q", bytes(1_000_000))
+                    except Full:
+                        refused += 1
+                assert refused > 30
+                root = re.escape(str(mounted / "root"))
+                line = (
+                    rf"ERROR qs_server\.broker\.room: the disk of {root} is full: it has \d+ bytes free, and a request"
+                )
+                assert len(re.findall(line, server.log())) == 1
+                client.purge("q")
+                client.push("q", bytes(1_000_000))
+                server.until_logged("has room again")
+                assert f"{refused} requests were refused" in server.log()
+                assert len(server.log().splitlines()) == 2, server.log()
+        finally:
+            server.stop()

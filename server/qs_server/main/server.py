@@ -15,6 +15,7 @@ from ..broker.expiry import ExpiryLoop
 from ..broker.fetcher import Fetcher
 from ..broker.jobs import Job
 from ..broker.remotes import Remotes
+from ..broker.room import DiskRoom
 from ..broker.subscriptions import Subscriptions
 from ..broker.turns import Turns
 from ..broker.upkeep import UpkeepLoop
@@ -57,6 +58,7 @@ class Server(Acceptor[Connection]):
         self._subscriptions = Subscriptions(self._fetcher.source, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
+        self._room = DiskRoom(options.root, clock)
         self._hub.on_poll_end = self._committer.on_poll_end
 
     def _own_figures(self) -> list[Figure]:
@@ -78,6 +80,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(ExpiryLoop(self._storage, self._committer, turns, self._clock).serve)
             background.start_soon(UpkeepLoop(self._storage, self._committer, turns, self._clock).serve)
+            background.start_soon(self._room.serve)
             background.start_soon(self._fetcher.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self._hub, self._committer)
@@ -109,6 +112,7 @@ class Server(Acceptor[Connection]):
             remotes=self._remotes,
             caller=self._caller_of(stream),
             figures=self.figures,
+            room=self._room,
         )
 
     def _joined(self, conversation: Connection) -> None:

@@ -14,9 +14,10 @@ from qs_serving.access.principal import Right
 
 from ..broker.jobs import Pause
 from ..broker.remotes import Remotes
+from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber
 from ..broker.subscriptions import Subscriptions
-from ..storage.engine import SECOND, Engine, StorageError
+from ..storage.engine import SECOND, Engine, StorageError, wall_clock
 from ..storage.names import owned_name
 
 TURN = 2000
@@ -38,7 +39,7 @@ class Service:
     messages and ids in an answer; document: the most bytes of payload in an answer, except for the first message; peer:
     the client's HOST:PORT; caller: who the client is, None if everybody may do everything; waiting: returns how many
     receives wait for a queue; figures: returns the server's figures; its argument: True to include those of each
-    connection."""
+    connection; room: is told of requests that are refused for lack of room."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -51,6 +52,7 @@ class Service:
     caller: Caller | None = None
     waiting: Callable[[str], int] = lambda qid: 0
     figures: Callable[[bool], list[Figure]] = lambda connections: []
+    room: DiskRoom = field(default_factory=lambda: DiskRoom("", wall_clock))
     spent: int = 0
     """The work since the last turn, in units of some 5 us: handlers add what is more than that of a message or two. It
     is counted and not timed, as other processes may have the processor for any time."""

@@ -23,6 +23,7 @@ from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
 from ..broker.jobs import Job, Pause
 from ..broker.remotes import Remotes
+from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
 from ..broker.waiting import Waiters
@@ -60,9 +61,10 @@ class Connection(Conversation):
         remotes: Remotes,
         caller: Caller | None = None,
         figures: Callable[[bool], list[Figure]],
+        room: DiskRoom,
     ) -> None:
         """caller: who the client is, None if everybody may do everything; figures: returns the server's figures; its
-        argument: True to include those of each connection."""
+        argument: True to include those of each connection; room: is told of requests that find none on the disk."""
         super().__init__(stream, peer, limits, writers, counts, strangers=strangers, caller=caller)
         self._subscriptions = subscriptions
         self._service = Service(
@@ -76,6 +78,7 @@ class Connection(Conversation):
             caller=caller,
             waiting=waiters.count,
             figures=figures,
+            room=room,
         )
         self._committer = committer
         self._waiters = waiters

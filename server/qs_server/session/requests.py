@@ -35,6 +35,7 @@ from ..operations.remote_requests import handler_of
 from ..operations.service import TURN, Answer, BadRequestError, Service
 from ..operations.table import ANY_PRINCIPAL, OPERATIONS
 from ..storage import engine
+from ..storage.disk import has_no_room
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +51,14 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     QueueStats: lambda answer: 256 * len(answer.queues),
 }
 """Return the approximate bytes of an answer, for answers that can be long."""
+
+
+def stored_bytes(event: Message | Fault) -> int:
+    """Returns the bytes of the payloads that a request brings; a character counts as one."""
+    if isinstance(event, PushMessage | StageMessages):
+        single = event.payload if isinstance(event, PushMessage) else None
+        return len(single or b"") + sum(len(draft.payload or b"") for draft in event.messages)
+    return 0
 
 
 def weight(event: Message | Fault) -> int:
@@ -123,7 +132,8 @@ class RequestBatch:
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
         caller = self._service.caller
-        if self.pause is None and self._running is None and self._held <= self._outbox:
+        # While the disk is full, `advance` handles each push, which tells whether it was stored.
+        if self.pause is None and self._running is None and self._held <= self._outbox and not self._service.room.full:
             for event in islice(self._events, len(self._events) - self.left, None):
                 if type(event) is not PushMessage or event.payload is None or event.messages:
                     break
@@ -150,6 +160,8 @@ class RequestBatch:
                 return
             try:
                 answer = self._handle(event) if self._running is None else self._go_on(event)
+                if self._service.room.full:
+                    self._note_room(event)
             except Exception as error:
                 answer = self._refuse(event, error)
             if answer is not None:
@@ -170,10 +182,21 @@ class RequestBatch:
         if isinstance(error, BadRequestError):
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
+            self._note_lack(request, error)
             return disk_error(request, error, self._service.storage)
         answer = error_answer(request, table.INTERNAL, "a fault of the server; its log says more under this resp")
         _logger.error("resp %s: %s failed", answer.resp, request.op, exc_info=error)
         return answer
+
+    def _note_lack(self, request: Message | Fault, error: Exception) -> None:
+        """Tells of a request that was refused because the disk is full."""
+        if isinstance(error, OSError) and has_no_room(error):
+            self._service.room.refused(stored_bytes(request))
+
+    def _note_room(self, request: Message | Fault) -> None:
+        """Tells of a request that found room on the disk, which one for a queue of another server does not need."""
+        if isinstance(request, PushMessage | StageMessages) and request.qid in self._service.storage.queues():
+            self._service.room.stored(stored_bytes(request))
 
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, None if its handler waits. Raises the handler's errors."""
@@ -253,6 +276,7 @@ class RequestBatch:
         for at, answer in enumerate(self._answers):
             key = first_mid(answer)
             if key is not None and key in failures:
+                self._note_lack(self._events[self._taken + at], failures[key])
                 self._answers[at] = disk_error(answer, failures[key], self._service.storage)
 
     def fail(self, error: Exception) -> None:
@@ -263,7 +287,7 @@ class RequestBatch:
             self._running = self.pause = None
             request = cast(Message, self._events[-self.left])
             self._add(storage_error(request, error, "a part of it may have been done"), request.req)
-        self._answers = [
-            answer if isinstance(answer, Error) else storage_error(answer, error, "what was asked may have been done")
-            for answer in self._answers
-        ]
+        for at, answer in enumerate(self._answers):
+            if not isinstance(answer, Error):
+                self._note_lack(self._events[self._taken + at], error)
+                self._answers[at] = storage_error(answer, error, "what was asked may have been done")

@@ -1,0 +1,87 @@
+"""Says in the log when the disk is full and when it has room again: one line for each, however many requests are
+refused in between.
+
+The disk is full from the first request that is refused for lack of room. It has room again once a request was stored
+that is at least as large as the smallest refused one, and for ten seconds none was refused. So small messages that
+still fit between large ones that do not are no news, and neither is a disk on which each deleted message makes room for
+the next.
+"""
+
+import logging
+import os
+
+import trio
+
+from ..storage.disk import Disk
+from ..storage.engine import SECOND, Clock
+
+_logger = logging.getLogger(__name__)
+_QUIET = 10 * SECOND
+"""Microseconds without a refusal after which it is over: longer than most clients wait before they try again."""
+_LOOK = 1.0
+"""Seconds between looks whether it is over, while the disk is full."""
+
+
+class DiskRoom:
+    """Knows whether there is room on the disk of a root. `refused` and `stored` may be called in any thread, one at a
+    time."""
+
+    def __init__(self, root: str, clock: Clock, disk: Disk | None = None) -> None:
+        """clock: the engine's."""
+        self._root = os.path.abspath(root)
+        self._clock = clock
+        self._disk = disk or Disk()
+        self.full = False
+        """While it is True, `stored` wants to be told."""
+        self._least = self._refusals = 0
+        self._last = 0  # when a request was refused last
+        self._fits = False  # whether one of that size was stored since
+        self._began = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def refused(self, size: int) -> None:
+        """Notes that a request was refused for lack of room. size: bytes of its payloads, 0 if it has none."""
+        if not self.full:
+            self.full, self._least, self._refusals = True, size, 0
+            _logger.error(
+                "the disk of %s is full: it has %s free, and a request with %d bytes of payload is refused. Pushes are "
+                "answered with 507 until there is room; receiving and deleting go on",
+                self._root,
+                self._left(),
+                size,
+            )
+            if self._token is not None:
+                self._token.run_sync_soon(self._began.set)
+        self._least = min(self._least, size)
+        self._last, self._fits = self._clock(), False
+        self._refusals += 1
+
+    def stored(self, size: int) -> None:
+        """Notes that a request was carried out that stores so many bytes. Call it while the disk is full."""
+        self._fits = self._fits or size >= self._least
+
+    async def serve(self) -> None:
+        """Finds out when there is room again. Runs until it is cancelled; sleeps while the disk is not full."""
+        self._token = trio.lowlevel.current_trio_token()
+        while True:
+            await self._began.wait()
+            self._began = trio.Event()
+            while self.full:
+                await trio.sleep(_LOOK)
+                self._look()
+
+    def _look(self) -> None:
+        if self._fits and self._clock() - self._last >= _QUIET:
+            self.full = self._fits = False
+            _logger.warning(
+                "the disk of %s has room again: pushes are stored, and %s are free; %d requests were refused",
+                self._root,
+                self._left(),
+                self._refusals,
+            )
+
+    def _left(self) -> str:
+        try:
+            return f"{self._disk.free_bytes(self._root)} bytes"
+        except OSError as error:
+            return f"an unknown number of bytes ({error.strerror})"
