@@ -4,7 +4,6 @@ They are collected, and sent whenever there is a connection. Those that a lost c
 on the next one.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
@@ -23,6 +22,8 @@ F = TypeVar("F", bound=Feed)
 T = TypeVar("T")
 RETRY_AFTER = 1
 """Seconds before the bus asks again for what the server could not give."""
+_LONGEST_LOOK = 60
+"""Seconds between looks at a message that is still hidden after the delay that it was released with."""
 _LIST = 1000
 _CONCURRENT = 64
 
@@ -41,7 +42,7 @@ class FeedRequests:
         """look_again: finds out which durable names there are; is called when the queue of one is missing."""
         self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
         self.releases: RetryQueue[Feed, Release] = RetryQueue("releasing messages", _CONCURRENT)
-        self._looks: RetryQueue[Feed, int] = RetryQueue("looking for released messages", _CONCURRENT)
+        self._looks: RetryQueue[Feed, tuple[int, float]] = RetryQueue("looking for released messages", _CONCURRENT)
         self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
         self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _CONCURRENT)
         self._server = server
@@ -83,27 +84,29 @@ class FeedRequests:
             with suppress(NotFound, Stale, Unauthorized, Forbidden):  # the bus no longer holds it
                 await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts))
             if awaited:
-                self._looks.add(feed, mid)
+                self._looks.add(feed, (mid, delay or 0))
 
         await run_concurrently(release, [(message,) for message in messages])
 
-    async def _look(self, feed: Feed, mids: list[int]) -> None:
+    async def _look(self, feed: Feed, looks: list[tuple[int, float]]) -> None:
         """Finds out which of the messages that members wait for are dead letters now, or deleted: only the others come
-        again."""
+        again. looks: each message, and the seconds until the next look if it is still there. These are lengths, as the
+        server's clock may differ from ours."""
 
-        async def look(mid: int) -> None:
+        async def look(mid: int, seconds: float) -> None:
             if not feed.awaits(mid):
                 return
             try:
-                message = await self._server.call(calls.peek(feed.qid, mid))
+                await self._server.call(calls.peek(feed.qid, mid))
             except NotFound:
                 feed.missing(mid)
                 return
             if feed.awaits(mid):
-                delay = max((message.visible_at or 0) / 1_000_000 - time.time(), RETRY_AFTER)
-                self._nursery.start_soon(self._later, self._looks, feed, mid, delay)
+                seconds = max(seconds, RETRY_AFTER)
+                again = mid, min(2 * seconds, _LONGEST_LOOK)
+                self._nursery.start_soon(self._later, self._looks, feed, again, seconds)
 
-        await run_concurrently(look, [(mid,) for mid in mids])
+        await run_concurrently(look, looks)
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
         while targets := [share.qid for share in feed.names.values()]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qs_server.storage.clock import ServerClock
 from qs_server.storage.directories import (
     DirectoriesEngine,
     DirqEngine,
@@ -16,7 +17,7 @@ from qs_server.storage.directories import (
     NullEngine,
 )
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
+from qs_server.storage.engine import SECOND, Draft, Durability, Effects, Engine, Options
 from qs_server.storage.journal.maintenance import Maintenance
 from qs_server.storage.journal.places import Position
 
@@ -38,6 +39,34 @@ class ManualClock:
     def tick(self) -> None:
         """Moves it on by 1."""
         self.now += 1
+
+
+class Machine:
+    """A machine whose clocks tests move: time passes for both, a step moves the wall clock alone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.wall, self.steady = ManualClock(), ManualClock(7 * SECOND)
+        self.boots = 1
+        self.interrupted_for = 0  # how long a process stands still before each look at the wall clock
+
+    def start(self, disk: Disk | None = None) -> ServerClock:
+        return ServerClock(
+            self.root, disk or Disk(), self.read_wall, lambda: self.steady.now * 1000, f"boot-{self.boots}"
+        )
+
+    def read_wall(self) -> int:
+        self.passes(self.interrupted_for)
+        return self.wall.now
+
+    def passes(self, micros: int) -> None:
+        self.wall.now += micros
+        self.steady.now += micros
+
+    def boot(self, takes: int) -> None:
+        self.wall.now += takes
+        self.steady.now = SECOND
+        self.boots += 1
 
 
 def always(disk: Disk) -> Callable[[], Disk]:

@@ -14,7 +14,6 @@ from threading import Thread
 from .dead_letter_policy import check_dead_letter
 from .disk import Disk
 from .engine import (
-    SECOND,
     Options,
     QueueExistsError,
     QueueNotEmptyError,
@@ -78,7 +77,7 @@ class RootDirectory:
     def _clear_left_behind(self, path: str) -> None:
         """Removes what a crash has left, unless another server may be at it."""
         try:
-            idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
+            idle = self._shared.idle_seconds(path)
         except FileNotFoundError:
             return
         if idle > _LEFT_AFTER:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .disk import Disk
-from .engine import Clock, Durability, NoSuchQueueError
+from .engine import SECOND, Clock, Durability, NoSuchQueueError, wall_clock
 from .lifecycle import Lifecycle
 from .queues import EngineQueue
 from .watch import Watch
@@ -67,6 +67,13 @@ class Shared:
     def always(self) -> bool:
         """A commit has to survive a power loss."""
         return self.durability is Durability.ALWAYS
+
+    def idle_seconds(self, path: str) -> float:
+        """Returns for how long nobody has written to a file. OSError.
+
+        Files bear the wall clock's time. If that was set forward since, a file that is being written looks old by the
+        wall clock; if it was set back, by the server's time. So the shorter of the two counts."""
+        return min(self.clock(), wall_clock()) / SECOND - self.disk.lstat(path).st_mtime
 
 
 class DirectoryIdentity:

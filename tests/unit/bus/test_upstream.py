@@ -278,16 +278,16 @@ async def test_the_policy_of_a_queue() -> None:
         assert not feed.counted
 
 
-@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize(("delayed", "ahead"), [(False, 0), (True, 0), (True, 3600), (True, -3600)])
 async def test_whether_a_released_message_comes_again(
-    upstream: Scripted, autojump_clock: trio.testing.MockClock, *, delayed: bool
+    upstream: Scripted, autojump_clock: trio.testing.MockClock, *, delayed: bool, ahead: int
 ) -> None:
-    """The bus looks after the release, and again later as long as somebody waits: not before the delay is over. A
-    message that is not there any more is given up."""
+    """The bus looks after the release, and again later as long as somebody waits: when the delay is over, also if the
+    server's clock is an hour ahead of the bus's, or behind. A message that is not there any more is given up."""
     feed = FanOut("q", upstream, 100, 100)
     feed.records[1] = Record(feed, 1, 1, 1, None, 1, waiting=1)
     feed._awaited[1] = {None: None}  # type: ignore[dict-item]
-    visible_at = round((time.time() + 1000) * 1_000_000) if delayed else None
+    visible_at = round((time.time() + ahead + 1000) * 1_000_000) if delayed else None
     upstream.answers = lambda request: (
         GetMessage("q", 1, visible_at=visible_at) if isinstance(request, GetMessage) else request
     )
@@ -296,6 +296,7 @@ async def test_whether_a_released_message_comes_again(
     while len(upstream.asked) < 3:
         await trio.sleep(0.5)
     assert (trio.current_time() - began > 990) is delayed
+    assert trio.current_time() - began < 1010
     assert feed.awaits(1)
     upstream.answers = lambda request: NO_QUEUE
     await trio.sleep(1100)

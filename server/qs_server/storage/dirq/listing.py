@@ -5,7 +5,6 @@ import logging
 import os
 from array import array
 
-from ..engine import SECOND
 from .element_names import FAR, is_directory, mid_of, name_of
 from .element_state import Elements
 from .folders import names_in
@@ -107,7 +106,7 @@ class ElementListing:
 
     def _is_old(self, path: str, seconds: int) -> bool:
         try:
-            return self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime > seconds
+            return self._shared.idle_seconds(path) > seconds
         except OSError:
             return False
 

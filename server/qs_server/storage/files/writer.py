@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ..disk import READ
-from ..engine import SECOND, Draft, NoSuchQueueError, QueueFullError
+from ..engine import Draft, NoSuchQueueError, QueueFullError
 from ..names import MAX_MID, message_name
 from .attributes import Attributes
 from .directory import MessageDirectory
@@ -233,7 +233,7 @@ class FileWriter:
         path = f"{self._directory.path}/{name}"
         is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self._staged
         try:
-            idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
+            idle = self._shared.idle_seconds(path)
             if idle > after and self._clears and not is_ours:
                 self._disk.unlink(path)
                 _logger.info("%s was left behind by a crash; removed", path)

@@ -73,6 +73,11 @@ class Keys:
         self._store.key_count += 1
         self._store.keyed.add(self)
 
+    def cut(self, now: int) -> None:
+        """Ends a start: a key that was noted later than now, by a clock that was ahead, counts from now on."""
+        for key, mid, _, segment in [entry for entry in self.entries.values() if entry.at > now]:
+            self.note(key, mid, now, segment)
+
     def forget(self, key: bytes) -> None:
         """Forgets a key: its push was undone, or is older than `WINDOW`."""
         entry = self.entries.pop(key, None)

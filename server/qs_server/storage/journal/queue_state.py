@@ -22,6 +22,7 @@ class QueueState:
         self.qid = qid
         self.options = options
         self._store = store
+        self._clock = shared.clock
         self.table = MessageTable(qid, number, options, shared, store)
         self.keys = Keys(store)
         self.claims = LogClaims(self.table, store, shared.clock)
@@ -75,6 +76,7 @@ class QueueState:
     def settle(self) -> None:
         """Ends a start: announces visible messages and what is due next."""
         self.table.known_upto.clear()
+        self.keys.cut(self._clock())
         self.claims.settle()
         self.table.end_exhausted()
         if self.table.index.ready:

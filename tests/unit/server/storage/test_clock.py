@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from support.engines import EPOCH, FaultyDisk, ManualClock
+from support.engines import EPOCH, FaultyDisk, Machine
 
 from qs_server.storage.clock import NAME, ServerClock, boot_id, steady_clock
 from qs_server.storage.disk import Disk
@@ -15,34 +15,6 @@ from qs_server.storage.engine import SECOND
 
 HOUR = 3600 * SECOND
 LATER = 20 * SECOND
-
-
-class Machine:
-    """A machine whose clocks tests move: time passes for both, a step moves the wall clock alone."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = str(root)
-        self.wall, self.steady = ManualClock(), ManualClock(7 * SECOND)
-        self.boots = 1
-        self.interrupted_for = 0  # how long a process stands still before each look at the wall clock
-
-    def start(self, disk: Disk | None = None) -> ServerClock:
-        return ServerClock(
-            self.root, disk or Disk(), self.read_wall, lambda: self.steady.now * 1000, f"boot-{self.boots}"
-        )
-
-    def read_wall(self) -> int:
-        self.passes(self.interrupted_for)
-        return self.wall.now
-
-    def passes(self, micros: int) -> None:
-        self.wall.now += micros
-        self.steady.now += micros
-
-    def boot(self, takes: int) -> None:
-        self.wall.now += takes
-        self.steady.now = SECOND
-        self.boots += 1
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from support.engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
 
 from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Options, State
+from qs_server.storage.engine import SECOND, Draft, Durability, Options, State, wall_clock
 
 DRAFTS = [Draft(b"a"), Draft(b"b", 50), Draft(b"c")]
 
@@ -148,3 +148,16 @@ def test_short_writes(tmp_path: Path) -> None:
     assert engine.queue("q").get(mid, peek=True, visibility=None).payload == bytes(range(100))
     engine.close()
     assert open_engine(tmp_path).queue("q").options.capacity == 77
+
+
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_a_file_that_is_written_now_stays(tmp_path: Path, ahead: int) -> None:
+    """A file that another process has just begun is not taken for left behind if the server's time is an hour ahead of
+    the wall clock, which stamps files, or behind it."""
+    queue = tmp_path / "q"
+    queue.mkdir()
+    (queue / "5.new").touch()
+    clock = ManualClock(wall_clock() + ahead * SECOND)
+    engine = FilesEngine(str(tmp_path), clock=clock, durability=Durability.NONE)
+    assert names(tmp_path) == ["5.new"]
+    engine.close()

@@ -244,3 +244,26 @@ def test_keys_of_what_is_taken_back_or_removed(tmp_path: Path) -> None:
     assert _count(bench) == 1
     _push(bench, "3", "4")
     bench.engine.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_key_from_the_future_is_cut_to_its_length(tmp_path: Path, clean: bool) -> None:
+    """A start whose time is an hour before that of a key, as its file of the time was lost, remembers the key for five
+    minutes and not for an hour: from a checkpoint and from the records."""
+    bench = Bench(journal_engine(Durability.NONE)(tmp_path))
+    bench.queue()
+    (first,) = bench.engine.queue("q").push([Draft(b"x", key="k")])
+    bench.engine.commit()
+    if clean:
+        bench.engine.close()
+    else:
+        assert isinstance(bench.engine, DirectoriesEngine)
+        bench.engine._journal.close()  # as at the end of a process that is killed
+        bench.engine._watch.close()
+    bench.clock.now -= 60 * MINUTE
+    bench.engine = bench.make(bench.clock)
+    bench.clock.now += 4 * MINUTE
+    assert bench.engine.queue("q").push([Draft(b"x", key="k")]) == [first]
+    bench.clock.now += MINUTE
+    assert bench.engine.queue("q").push([Draft(b"x", key="k")]) > [first]
+    bench.engine.close()
