@@ -41,7 +41,7 @@ class ManualClock:
         self.now += 1
 
 
-class Machine:
+class SteppedMachine:
     """A machine whose clocks tests move: time passes for both, a step moves the wall clock alone."""
 
     def __init__(self, root: Path) -> None:

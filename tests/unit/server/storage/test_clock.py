@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from support.engines import EPOCH, FaultyDisk, Machine
+from support.engines import EPOCH, FaultyDisk, SteppedMachine
 
 from qs_server.storage.clock import NAME, ServerClock, boot_id, steady_clock
 from qs_server.storage.disk import Disk
@@ -18,15 +18,15 @@ LATER = 20 * SECOND
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+def machine(tmp_path: Path) -> SteppedMachine:
+    return SteppedMachine(tmp_path)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def walks(clock: ServerClock, machine: Machine, micros: int, step: int = SECOND) -> Iterator[tuple[int, int]]:
+def walks(clock: ServerClock, machine: SteppedMachine, micros: int, step: int = SECOND) -> Iterator[tuple[int, int]]:
     """Yields how long each step takes by the machine and by the clock."""
     before = clock.now()
     for _ in range(micros // step):
@@ -36,7 +36,7 @@ def walks(clock: ServerClock, machine: Machine, micros: int, step: int = SECOND)
         before = now
 
 
-def test_begins_with_the_wall_clock(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_begins_with_the_wall_clock(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """The first start takes the wall clock's time, and goes with it; nothing is said."""
     clock = machine.start()
     assert clock.now() == EPOCH
@@ -46,7 +46,7 @@ def test_begins_with_the_wall_clock(machine: Machine, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR, 400 * SECOND, -2 * SECOND])
-def test_a_step_moves_nothing(machine: Machine, step: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_moves_nothing(machine: SteppedMachine, step: int, caplog: pytest.LogCaptureFixture) -> None:
     """After a step of the wall clock every length lasts as long, within 2 %, and the log says once what happens."""
     clock = machine.start()
     machine.passes(LATER)
@@ -60,7 +60,7 @@ def test_a_step_moves_nothing(machine: Machine, step: int, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("step", [10 * SECOND, -10 * SECOND])
-def test_approaches_the_wall_clock(machine: Machine, step: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_approaches_the_wall_clock(machine: SteppedMachine, step: int, caplog: pytest.LogCaptureFixture) -> None:
     """A difference of 10 s is gone after 500 s and not before, and the log says that both agree."""
     clock = machine.start()
     machine.wall.now += step
@@ -77,7 +77,7 @@ def test_approaches_the_wall_clock(machine: Machine, step: int, caplog: pytest.L
     assert len(told(caplog)) == 2
 
 
-def test_the_line_says_how_long(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_says_how_long(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """The line about a step says by how much, which way, and how long it takes until both agree."""
     clock = machine.start()
     machine.wall.now -= HOUR
@@ -88,7 +88,7 @@ def test_the_line_says_how_long(machine: Machine, caplog: pytest.LogCaptureFixtu
     assert "2 % slower until both agree, in 2.1 days" in line
 
 
-def test_steps_one_after_the_other(machine: Machine) -> None:
+def test_steps_one_after_the_other(machine: SteppedMachine) -> None:
     """Steps in both directions, each before the last one is made up for: time never goes back and keeps its pace."""
     clock = machine.start()
     before, began = clock.now(), machine.steady()
@@ -99,7 +99,7 @@ def test_steps_one_after_the_other(machine: Machine) -> None:
     assert abs(clock.now() - before - (machine.steady() - began)) <= (machine.steady() - began) // 50
 
 
-def test_small_corrections_are_left_alone(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_small_corrections_are_left_alone(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """A wall clock that moves by less than a second changes nothing, and fills no log."""
     clock = machine.start()
     machine.wall.now += SECOND // 2
@@ -108,7 +108,7 @@ def test_small_corrections_are_left_alone(machine: Machine, caplog: pytest.LogCa
     assert told(caplog) == []
 
 
-def test_never_runs_backwards(machine: Machine) -> None:
+def test_never_runs_backwards(machine: SteppedMachine) -> None:
     """While it runs slower, each microsecond of the machine moves it on or leaves it."""
     clock = machine.start()
     machine.wall.now -= HOUR
@@ -119,7 +119,7 @@ def test_never_runs_backwards(machine: Machine) -> None:
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
 @pytest.mark.parametrize("kill", [True, False])
-def test_goes_on_over_a_restart(machine: Machine, step: int, kill: bool) -> None:
+def test_goes_on_over_a_restart(machine: SteppedMachine, step: int, kill: bool) -> None:
     """A restart on the same boot counts the time in between, and no step that was made meanwhile."""
     clock = machine.start()
     machine.passes(LATER)
@@ -133,7 +133,7 @@ def test_goes_on_over_a_restart(machine: Machine, step: int, kill: bool) -> None
     assert machine.start().now() == before + 10 * SECOND
 
 
-def test_approaches_over_restarts(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_approaches_over_restarts(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """A restart in the middle of the approach goes on with it, and says again what is the matter."""
     clock = machine.start()
     machine.wall.now += 10 * SECOND
@@ -147,14 +147,14 @@ def test_approaches_over_restarts(machine: Machine, caplog: pytest.LogCaptureFix
     assert again.now() == machine.wall()
 
 
-def test_after_a_boot_it_is_the_wall_clock(machine: Machine) -> None:
+def test_after_a_boot_it_is_the_wall_clock(machine: SteppedMachine) -> None:
     """A boot takes a time that only the wall clock knows."""
     machine.start().close()
     machine.boot(HOUR)
     assert machine.start().now() == machine.wall() == EPOCH + HOUR
 
 
-def test_after_a_boot_it_is_not_earlier(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_boot_it_is_not_earlier(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """A machine that boots with a clock behind goes on from the last time, and says so."""
     clock = machine.start()
     machine.passes(LATER)
@@ -167,7 +167,7 @@ def test_after_a_boot_it_is_not_earlier(machine: Machine, caplog: pytest.LogCapt
     assert clock.now() == last + 98 * SECOND
 
 
-def test_a_damaged_file_is_replaced(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_replaced(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """A file that is not ours means a start by the wall clock, a line in the log, and a good file."""
     (Path(machine.root) / NAME).write_bytes(b"qs-clock 1 boot-1 9 9")
     assert machine.start().now() == EPOCH
@@ -176,14 +176,14 @@ def test_a_damaged_file_is_replaced(machine: Machine, caplog: pytest.LogCaptureF
     assert machine.start().now() == EPOCH
 
 
-def test_a_file_of_zeros_is_new(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_zeros_is_new(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """What a power loss may leave of a new file is no damage."""
     (Path(machine.root) / NAME).write_bytes(bytes(160))
     assert machine.start().now() == EPOCH
     assert told(caplog) == []
 
 
-def test_a_time_from_the_future_of_its_boot(machine: Machine) -> None:
+def test_a_time_from_the_future_of_its_boot(machine: SteppedMachine) -> None:
     """A file whose last time is later than its course says is of another clock: no time goes back."""
     machine.start().close()
     path = Path(machine.root) / NAME
@@ -192,7 +192,7 @@ def test_a_time_from_the_future_of_its_boot(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("operation", ["open", "_pwrite"])
-def test_a_disk_that_refuses(machine: Machine, operation: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_refuses(machine: SteppedMachine, operation: str, caplog: pytest.LogCaptureFixture) -> None:
     """A clock works without its file, says so once, and leaves no descriptor."""
     disk = FaultyDisk()
     disk.arm(1, errno.ENOSPC, operation, lasting=True)
@@ -206,7 +206,7 @@ def test_a_disk_that_refuses(machine: Machine, operation: str, caplog: pytest.Lo
     assert disk.descriptors == set()
 
 
-def test_follows_no_link(machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_follows_no_link(machine: SteppedMachine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A link in the place of the file is neither followed nor replaced."""
     other = tmp_path / "other"
     other.write_bytes(b"untouched")
@@ -216,7 +216,7 @@ def test_follows_no_link(machine: Machine, tmp_path: Path, caplog: pytest.LogCap
     assert len(told(caplog)) == 1
 
 
-def test_an_interrupted_look_says_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupted_look_says_nothing(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
     """A process that stood still between its looks at the two clocks does not take that for a step."""
     clock = machine.start()
     machine.passes(2 * SECOND)
@@ -247,7 +247,7 @@ def test_many_threads(tmp_path: Path) -> None:
     assert wrong == []
 
 
-def test_the_file_is_private(machine: Machine) -> None:
+def test_the_file_is_private(machine: SteppedMachine) -> None:
     """Only the server's user reads and writes the file."""
     machine.start().close()
     assert os.stat(f"{machine.root}/{NAME}").st_mode & 0o777 == 0o600

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.engines import ENGINES, LOTS, Machine
+from support.engines import ENGINES, LOTS, SteppedMachine
 
 from qs_server.storage.clock import ServerClock
 from qs_server.storage.directories import DirectoriesEngine
@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(self, root: Path, engine: str, restart: str) -> None:
         self._directory = root
-        self.machine = Machine(root)
+        self.machine = SteppedMachine(root)
         self._make: Callable[[Path], Any] = ENGINES[engine]
         self._restart = restart
         self._open()
