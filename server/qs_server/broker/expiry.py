@@ -19,6 +19,9 @@ _COUNT = 200
 """Messages handled between two looks at the time: less than a millisecond, if they are in memory."""
 _REST = 12
 """The rest after a slice, for requests, is so many times as long as the slice."""
+_LONGEST_REST = 0.25
+"""Seconds of a rest at most. A slice that a disk or a busy machine has held up for seconds does not tell how much time
+requests need, and no window is to end half a minute late for it."""
 _SHARED = 0.1
 """Seconds for which there are rests after a request was served between two slices: the next one is often on its way."""
 _TRY_AGAIN = 1
@@ -66,7 +69,7 @@ class ExpiryLoop:
             self._shared_until = now + _SHARED
         self._served = self._committer.served
         if now - started >= _SECONDS and now < self._shared_until:
-            self._turns.rest((now - started) * _REST)
+            self._turns.rest(min((now - started) * _REST, _LONGEST_REST))
 
     def _slice(self) -> None:
         until = self._timer() + _SECONDS

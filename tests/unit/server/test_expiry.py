@@ -104,6 +104,33 @@ async def test_beside_others(autojump_clock: MockClock) -> None:
     assert sum(gap >= 0.0079 for gap in gaps) >= len(gaps) - 1  # the first may come before the others' first request
 
 
+class StalledEngine(DueEngine):
+    """Every message takes three seconds, as on a disk that stands still."""
+
+    def expire(self, count: int) -> int:
+        done = super().expire(min(count, 1))
+        self.now += 3_000_000 * done
+        return done
+
+
+async def test_a_stall_is_no_reason_for_a_long_rest(autojump_clock: MockClock) -> None:
+    """A slice that was held up for seconds delays the next one by a quarter of a second at most: it was half a minute,
+    in which no window ended."""
+    engine = StalledEngine(20)
+    loop, committer = loop_of(engine)
+
+    async def work() -> None:
+        while engine.due:
+            await committer.run(Job())
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loop.serve)
+        await work()
+        nursery.cancel_scope.cancel()
+    assert 19 * 0.2 < trio.current_time() < 20 * 0.3
+
+
 async def test_a_failure(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """A failed expiry is tried again a second later."""
     engine = DueEngine(10)
