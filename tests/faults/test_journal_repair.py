@@ -58,7 +58,7 @@ def repaired(journal: Journal) -> tuple[Repaired, Picture]:
     done = repair(journal.directory, Disk())
     assert done is not None
     assert {path.name: path.read_bytes() for path in Path(done.aside).glob("*.segment")} == before
-    assert [str(path) for path in Path(journal.directory).glob("*.segment")] == [done.segment]
+    assert sorted(map(str, Path(journal.directory).glob("*.segment"))) == done.segments
     assert repair(journal.directory, Disk()) is None
     return done, start(journal.root)
 
@@ -151,7 +151,7 @@ def test_a_record_of_a_list(damaged: Journal) -> None:
     done, found = repaired(damaged)
     [hole] = [hole for part in done.found.parts for hole in part.holes]
     [piece] = hole.pieces
-    assert (len(piece.bodies), piece.lost) == (2, 1)
+    assert (len(piece.starts), piece.lost) == (2, 1)
     right = all_messages(damaged.picture)
     assert len(right.keys() - all_messages(found).keys()) == 1
     check_kept(damaged, found, lost=1)
@@ -162,7 +162,7 @@ def test_the_length_of_a_record(damaged: Journal) -> None:
     path, frame = a_list(damaged)
     flip(path, frame.start + FRAME_HEAD + 1, 0)
     done, found = repaired(damaged)
-    assert [len(piece.bodies) for part in done.found.parts for hole in part.holes for piece in hole.pieces] == [2]
+    assert [len(piece.starts) for part in done.found.parts for hole in part.holes for piece in hole.pieces] == [2]
     check_kept(damaged, found, lost=1)
 
 
@@ -333,7 +333,8 @@ def test_a_crash_at_any_step(damaged: Journal, home: Path) -> None:
                 done = repair(f"{root}/.journal", Disk())
                 assert done is not None
                 originals = {p.name: p.read_bytes() for p in Path(damaged.directory).glob("*.segment")}
-                assert {p.name: p.read_bytes() for p in Path(done.aside).glob("*.segment")} == originals
+                aside = {p.name: p.read_bytes() for p in Path(done.aside).glob("*.segment")}
+                assert aside.items() >= originals.items()  # and segments that the first run has written
         assert start(root) == expected
         assert list(root.glob(".journal/*.tmp")) == []
         shutil.rmtree(root)

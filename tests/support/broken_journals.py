@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
-from qs_server.storage.journal import compaction, log, supply
+from qs_server.storage.journal import cache, compaction, log, supply
 from qs_server.storage.journal.absent_record import Absent, Run
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
 from qs_server.storage.journal.opening import Opened, find_segments, read_log
@@ -33,6 +34,14 @@ def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> No
     monkeypatch.setattr(log, "_RESERVE", 0)
     ticks = count()
     monkeypatch.setattr(compaction, "perf_counter", lambda: next(ticks) / 10_000)  # else slices are as the machine is
+
+
+def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
+    """Places with that many bits for the byte, so that a few KiB are as much as GiB are otherwise."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("qs_server.storage.journal.") and hasattr(module, "SHIFT"):
+            monkeypatch.setattr(module, "SHIFT", bits)
+    monkeypatch.setattr(cache, "_SLICE", bits - 4)
 
 
 class Segment(NamedTuple):

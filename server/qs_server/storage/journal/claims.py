@@ -182,7 +182,7 @@ class LogClaims:
         for mid in slice_:
             if mid in claim.gone:
                 continue
-            payload = self._store.payload(table.places.get(mid) or 0)
+            payload = self._store.payload(table.number, mid, table.places.get(mid) or 0)
             room -= len(payload)
             if room < 0 and messages:
                 return None

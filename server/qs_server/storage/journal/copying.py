@@ -11,7 +11,7 @@ from ..disk import has_no_room
 from . import records
 from .claim_records import Staged
 from .frames import BLOCK, FRAME_HEAD, DamagedError, Frame, count_of, seed
-from .places import place_of
+from .places import SHIFT, place_of
 from .queue_state import QueueState
 from .records import BadRecordError, Kind
 from .scanning import Scan, open_segment
@@ -132,7 +132,7 @@ class Copying:
         size = len(payload)
         first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
         body = _body_of(first, mid)
-        self._reserve(place >> 32, size + len(body) + records.HEAD.size + len(others) * records.SMALL)
+        self._reserve(place >> SHIFT, size + len(body) + records.HEAD.size + len(others) * records.SMALL)
         moved = log.append(body, payload)
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)

@@ -34,7 +34,7 @@ class Delivery:
             return None
         try:
             place = table.places.get(mid) or 0
-            payload = self._store.payload(place)
+            payload = self._store.payload(table.number, mid, place)
         except DamagedRecordError as error:
             self._withhold(mid, error)
             return None
@@ -117,16 +117,17 @@ class Delivery:
         """Returns the payloads of the first of these messages, see `take_first`. mids: increasing."""
         found: list[bytes] = []
         room = max_bytes
-        for place, size in zip(self._table.places.values_of(mids), self._table.index.sizes(mids), strict=True):
+        table = self._table
+        for mid, place, size in zip(mids, table.places.values_of(mids), table.index.sizes(mids), strict=True):
             room -= size or 0
             if found and room < 0:
                 break
             try:
-                found.append(self._store.payload(place or 0))
+                found.append(self._store.payload(table.number, mid, place or 0))
             except (OSError, StorageError):
                 if found:
                     break
-                self._table.arrived()  # the message is still visible: wake the next consumer
+                table.arrived()  # the message is still visible: wake the next consumer
                 raise
         return found
 
@@ -180,4 +181,4 @@ class Delivery:
     def payload_of(self, mid: int) -> bytes:
         """Returns the payload of a message in any state. NoSuchMessageError."""
         self._table.expiry_of(mid)
-        return self._store.payload(self._table.places.get(mid) or 0)
+        return self._store.payload(self._table.number, mid, self._table.places.get(mid) or 0)

@@ -1,7 +1,6 @@
 """Owns the log of a root directory: opens it for the first queue, replays, commits, checkpoints and closes it."""
 
 import logging
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import perf_counter
@@ -12,22 +11,19 @@ from ..files.attributes import store_for
 from ..names import JOURNAL
 from ..shared import Shared
 from . import records
-from .absent_record import Run
 from .cache import CACHE
-from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
+from .checkpoint import CheckpointWriter
 from .compaction import Compaction
 from .copying import Copying
 from .door import Doors
-from .frames import Header
+from .index_reading import IndexReader
 from .log import QUICK, Log
 from .maintenance import LogStore, Maintenance
-from .opening import LeftoverError, Opened, find_segments, open_log
-from .places import Position
+from .opening import open_log
 from .queue import LogQueue
 from .reader import Reader
 from .replay import Replay
-from .scanning import Scan
-from .snapshot import Snapshot, read_links, read_snapshot, write_snapshot
+from .snapshot import Snapshot, write_snapshot
 from .store import KEYS
 
 _logger = logging.getLogger(__name__)
@@ -156,65 +152,19 @@ class LogKeeper:
         self._removals.append(number)
 
     def _read(self, store: LogStore, shared: Shared) -> Replay[LogQueue]:
-        def make(qid: str, number: int) -> LogQueue:
+        def find(qid: str) -> LogQueue:
             queue = self.queues.get(qid)
-            if queue is None:
-                queue = LogQueue("", qid, Options(storage="journal"), shared, store, number, self._doors)
-            queue.table.number = number
-            store.tables[number] = queue.table
-            return queue
+            if queue is not None:
+                return queue
+            return LogQueue("", qid, Options(storage="journal"), shared, store, 0, self._doors)
 
-        scans = find_segments(self._directory, self._disk)
-        replay = Replay(make, store.log.segments.links, self._clock())
-        try:
-            begin = self._read_checkpoint(replay, store, {scan.header.number: scan.header for scan in scans})
-            opened = open_log(self._directory, self._disk, scans, replay, begin)
-            _require_segments(store, opened)
-        except (BadCheckpointError, LeftoverError) as error:
-            if isinstance(error, LeftoverError):
-                scans = error.needed
-            else:
-                _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
-            begin = None
-            replay, opened = self._read_segments(store, make, scans)
+        reader = IndexReader(self._directory, self._disk, store, find, open_log)
+        replay, opened, begin, ignored = reader.read(self._clock())
+        if ignored is not None:
+            _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, ignored)
         store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence, opened.absent)
         store.checkpointed = begin
         return replay
-
-    def _read_segments(
-        self, store: LogStore, make: Callable[[str, int], LogQueue], scans: list[Scan]
-    ) -> tuple[Replay[LogQueue], Opened]:
-        """Forgets the state read so far, and replays the segments without the checkpoint."""
-        for queue in self.queues.values():
-            queue.reset()
-        store.reset()
-        replay = Replay(make, store.log.segments.links, self._clock())
-        try:
-            return replay, open_log(self._directory, self._disk, scans, replay)
-        except LeftoverError as error:
-            return self._read_segments(store, make, error.needed)
-
-    def _read_checkpoint(
-        self, replay: Replay[LogQueue], store: LogStore, headers: dict[int, Header]
-    ) -> Position | None:
-        """Restores the queues from the checkpoint. Returns its position, None without one. BadCheckpointError."""
-        try:
-            reader = CheckpointReader(self._directory)
-            salts = {int(number): salt for number, salt in reader.content["salts"].items()}
-            if any(salts.get(number, header.salt.hex()) != header.salt.hex() for number, header in headers.items()):
-                raise BadCheckpointError("it belongs to another journal")
-            if reader.position.segment not in headers:
-                raise BadCheckpointError("the segment in which it ends is missing")
-            replay.queues = read_snapshot(reader, replay.make, store, self._clock())
-            replay.last_number = reader.content["numbers"]
-            replay.oldest = reader.content["oldest"]
-            replay.absent = tuple(Run(*run) for run in reader.content["absent"])
-            read_links(reader, store.log.segments.links)
-        except FileNotFoundError:
-            return None
-        except (OSError, LookupError, TypeError, ValueError, struct.error) as error:
-            raise BadCheckpointError(str(error)) from None
-        return reader.position
 
     def _announcements(self) -> Iterable[bytes]:
         return [queue.record() for queue in self.queues.values()]
@@ -347,10 +297,3 @@ class LogKeeper:
         if self._store is not None:
             self._store.close()
             self._store = None
-
-
-def _require_segments(store: LogStore, opened: Opened) -> None:
-    """Raises BadCheckpointError if a message is in a segment that is missing."""
-    missing = store.usage.segments() - {header.number for header in opened.headers}
-    if missing:
-        raise BadCheckpointError(f"segment {min(missing)}, which has messages of it, is missing")

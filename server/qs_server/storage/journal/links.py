@@ -7,6 +7,8 @@ back.
 from collections.abc import Container, Iterable, Iterator
 from heapq import heappop, heappush
 
+from .places import SHIFT
+
 MOST = 100
 """The most older segments that are noted for one; if there are more, it counts as `broad`. Bounds memory and time."""
 
@@ -24,13 +26,13 @@ class Links:
 
     def note(self, place: int) -> None:
         """Notes a record, just appended or read, about the message whose payload is at a place."""
-        older = place >> 32
+        older = place >> SHIFT
         if older != self.segment and older not in self.older.get(self.segment, ()):
             self._add((older,))
 
     def note_all(self, places: Iterable[int | None]) -> None:
         """Notes a record about several messages: see `note`."""
-        older = {(place or 0) >> 32 for place in places}
+        older = {(place or 0) >> SHIFT for place in places}
         older.discard(self.segment)
         if older:
             self._add(older)

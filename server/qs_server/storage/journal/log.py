@@ -5,6 +5,7 @@ anything changes. Pushes leave the end of a segment and the spare segment to del
 After a failed sync the log accepts nothing until a restart has read the disk: the kernel may have dropped data.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,11 @@ from zlib import crc32
 
 from ..disk import Disk, has_no_room
 from ..engine import Durability
-from . import records
+from . import records, supply
 from .absent_record import Run
 from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
-from .places import Position
+from .places import SHIFT, Position
 from .segment import SegmentWriter
 from .segment_list import SegmentList
 from .supply import Supply, enough_of
@@ -200,7 +201,7 @@ class Log:
             kept_from_pushes = self._left_free(push=True, copy=False, drop=False)
         self.left = min(room - kept, most)
         self.left_to_pushes = min(room - kept_from_pushes, most)
-        self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
+        self._start = self.number << SHIFT | end + FRAME_HEAD  # a place: `_begin_segment` has checked the size
 
     def append(self, body: bytes, payload: bytes | None = None, *, durable: bool = True) -> int:
         """Adds a record to the next frame, in reserved room. Returns its place. durable: False for a note."""
@@ -328,6 +329,10 @@ class Log:
         number = self.number + 1
         first = [*self.segments.first_records(), *self.first_records()]
         begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
+        if (begin + padded(needed) + supply.SMALLEST) >> SHIFT:
+            # Checked here, once a segment, so that no append needs to check the place of its record.
+            text = f"records of {needed} bytes do not fit into one segment, which has less than {1 << SHIFT}"
+            raise OSError(errno.EOVERFLOW, text)
         size, path, recycled = self.supply.take(
             begin + padded(needed), push=push, exact=exact, lend=lend, largest=self.segments.largest
         )

@@ -53,7 +53,8 @@ class OfflineJournal:
                 if expiry == WITHHELD or queue.time(expiry) <= self._clock():
                     expiry = 0
                 attributes = Attributes(receives, expiry if delayed else 0)
-                yield Stored(mid, expiry, attributes, store.payload(queue.table.places.get(mid) or 0))
+                place = queue.table.places.get(mid) or 0
+                yield Stored(mid, expiry, attributes, store.payload(queue.number, mid, place))
             after = mids[-1]
 
     def forget(self, queue: LogQueue) -> None:

@@ -12,7 +12,7 @@ from .frames import BLOCK, FRAME_HEAD, DamagedError, Header
 from .lock import read_last
 from .places import Position, segment_name
 from .records import BadRecordError, Checkpoint, Kind, parse_one
-from .recovery import check_last, check_tail, damage, numbers_in, set_torn_aside
+from .recovery import check_last, check_tail, damage, numbers_in, release, set_torn_aside
 from .scanning import Scan, open_segment
 
 
@@ -96,6 +96,7 @@ def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
         if begin is not None and number < begin.segment:
             continue
         _apply(scan, following, applier, begin)
+        release(scan.data)
         if following is not None and following.header.number != number + 1:
             before_holes.append(scan)
     check_tail(last.path, last.header, last.gap, last.next)

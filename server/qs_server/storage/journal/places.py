@@ -1,24 +1,36 @@
 """The place of a record: its segment's number and its byte in the segment, packed into one number.
 
-Places increase in the order in which records are written.
+Places increase in the order in which records are written. A byte beyond `SHIFT` bits would change the number of the
+segment, and the place would be another record's: `place_of` refuses it, `Log` begins no segment with such bytes, and
+`Scan` opens none.
 """
 
 from typing import NamedTuple
 
-_SHIFT = 32
-_MASK = (1 << _SHIFT) - 1
+from ..engine import StorageError
+
+SHIFT = 32
+"""Bits of the byte, and of the segment's number: half each of the 64 bits that a place has in SHARED records,
+checkpoints and the index."""
+
+
+class PlaceError(StorageError):
+    """A byte or a segment's number is beyond the bits that a place has for it."""
 
 
 def place_of(segment: int, start: int) -> int:
-    return segment << _SHIFT | start
+    """Packs a place. PlaceError."""
+    if (start | segment) >> SHIFT:
+        raise PlaceError(f"byte {start} of segment {segment} has no place: a place has {SHIFT} bits for each")
+    return segment << SHIFT | start
 
 
 def segment_of(place: int) -> int:
-    return place >> _SHIFT
+    return place >> SHIFT
 
 
 def start_of(place: int) -> int:
-    return place & _MASK
+    return place & (1 << SHIFT) - 1
 
 
 def segment_name(number: int) -> str:

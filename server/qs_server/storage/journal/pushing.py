@@ -8,6 +8,7 @@ from ..names import MAX_MID
 from ..queues import EngineQueue
 from . import records
 from .keys import Keys, digest
+from .places import SHIFT
 from .store import Store, record_size
 from .table import MessageTable
 
@@ -88,7 +89,7 @@ class Pushing:
         store.usage.add(place, record_size(len(payload)))
         store.cache.put((place,), (payload,), len(payload))
         if key is not None:
-            self._keys.note(key, mid, now, place >> 32)
+            self._keys.note(key, mid, now, place >> SHIFT)
             store.undo.append((self._keys.forget, key))
 
     def _add(self, mid: int, place: int, size: int, visible: int) -> None:
@@ -114,7 +115,7 @@ class Pushing:
         if known is not None:
             if shares is not None and shares.places.get(mid) == known:
                 return False
-            if self._store.payload(known) != source.payload_of(mid):
+            if self._store.payload(table.number, mid, known) != source.payload_of(mid):
                 raise OtherMessageError(f"queue {table.qid!r} holds another message of the id {mid}")
             return False
         if shares is not None:

@@ -27,6 +27,7 @@ class QueueState:
         self.keys = Keys(store)
         self.claims = LogClaims(self.table, store, shared.clock)
         self.batches = LogBatches(self.table, store, shared.clock)
+        self.table.id_of_staged = self.batches.id_of
         self.taken: dict[int, int] = {}
         """The places of TAKEN records, by token, whose files may still exist."""
 

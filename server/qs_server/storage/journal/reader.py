@@ -1,19 +1,24 @@
 """Reads and checks payloads that are not in memory.
 
+A record counts only if it is of the queue and the message that were asked for: a valid checksum alone says that it is
+as it was written, not that the place is right.
+
 Full segments are read in windows of 1 MiB, a few of which are cached: taking a deep queue in order costs few reads.
 """
 
 import errno
 import os
 import struct
+from collections.abc import Callable, Container, Mapping
 from zlib import crc32
 
 from ..disk import Disk
 from ..engine import StorageError
+from .claim_records import Staged
 from .frames import seed
 from .log_interface import Segments
-from .places import place_of, segment_of, start_of
-from .records import HEAD, payload_of
+from .places import segment_of, start_of
+from .records import HEAD, Kind, payload_of, whose
 
 WINDOW = 1 << 20
 _WINDOWS = 16
@@ -23,7 +28,15 @@ _FILES = 64
 
 
 class DamagedRecordError(StorageError):
-    """A record is not as it was written."""
+    """A record is not as it was written, or is not of the message that should be at its place. `what` says only where
+    and how that shows."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what}. Stop the server; 'queue-journal.py check' lists all damage, 'queue-journal.py repair' keeps what "
+            "can be read"
+        )
 
 
 class Reader:
@@ -33,17 +46,32 @@ class Reader:
         self._segments = segments
         self._disk = disk
         self._files: dict[int, int] = {}
-        self._windows: dict[int, bytes] = {}
+        self._windows: dict[tuple[int, int], bytes] = {}
 
-    def payload(self, place: int) -> bytes:
-        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
+    def payload(
+        self,
+        place: int,
+        number: int,
+        mid: int,
+        families: Mapping[int, Container[int]],
+        published: Callable[[Staged], int | None],
+    ) -> bytes:
+        """Returns the payload of a message. place: of its record; number: of its queue; families: the queues that may
+        share payloads with each queue; published: returns the id of the message that a staged record has become, None
+        if that is not known. DamagedRecordError, OSError."""
         body = self.body(place)
         try:
             payload = payload_of(body)
-        except struct.error:
+            _, owner, found = whose(body)
+            if body[0] == Kind.STAGED:
+                known = published(Staged.read(body))
+                found = mid if known is None else known
+        except (struct.error, ValueError):
             payload = None
         if payload is None:
             raise self._damaged(place, "it is not a message")
+        if found != mid or (owner != number and number not in families.get(owner, ())):
+            raise self._damaged(place, f"it is message {found} of queue {owner}, not {mid} of {number}")
         return bytes(payload)
 
     def body(self, place: int) -> memoryview:
@@ -57,11 +85,14 @@ class Reader:
 
     def _body(self, place: int) -> memoryview:
         segment, start = segment_of(place), start_of(place)
+        size = self._segments.sizes.get(segment)
+        if size is None:
+            raise self._damaged(place, "there is no such segment")
         head = self._read(segment, start, HEAD.size)
         if len(head) < HEAD.size:
             raise self._damaged(place, "the file ends there")
         length, checksum = HEAD.unpack(head)
-        if start + HEAD.size + length > self._segments.sizes[segment]:  # a damaged length must not cause a huge read
+        if start + HEAD.size + length > size:  # a damaged length must not cause a huge read
             raise self._damaged(place, "its length is wrong")
         body = self._read(segment, start + HEAD.size, length)
         if not length or len(body) < length or crc32(body, seed(self._segments.salt_of(segment)) ^ start) != checksum:
@@ -70,10 +101,7 @@ class Reader:
 
     def _damaged(self, place: int, why: str) -> DamagedRecordError:
         path = self._segments.path_of(segment_of(place))
-        return DamagedRecordError(
-            f"{path}: the record at byte {start_of(place)} is damaged: {why}. Stop the server; "
-            "'queue-journal.py check' lists all damage, 'queue-journal.py repair' keeps what can be read"
-        )
+        return DamagedRecordError(f"{path}: the record at byte {start_of(place)} is damaged: {why}")
 
     def _read(self, segment: int, start: int, length: int) -> memoryview:
         # The last segment grows: a cached window would miss new records.
@@ -95,7 +123,7 @@ class Reader:
         return memoryview(head + self._window(segment, at + WINDOW)[: length - len(head)])
 
     def _window(self, segment: int, at: int) -> bytes:
-        key = place_of(segment, at)
+        key = segment, at
         window = self._windows.pop(key, None)
         if window is None:
             window = self._disk.pread(self._file(segment), WINDOW, at)
@@ -115,7 +143,7 @@ class Reader:
     def forget(self, segment: int) -> None:
         if (fd := self._files.pop(segment, None)) is not None:
             self._disk.close(fd)
-        for key in [key for key in self._windows if segment_of(key) == segment]:
+        for key in [key for key in self._windows if key[0] == segment]:
             del self._windows[key]
 
     def close(self) -> None:

@@ -280,6 +280,11 @@ whose = _DELETE.unpack_from
 struct.error."""
 
 
+def body_in(data: memoryview, at: int) -> memoryview:
+    """Returns the body of the record at a byte of a segment, unchecked. data: the whole segment."""
+    return data[at + HEAD.size : at + HEAD.size + HEAD.unpack_from(data, at)[0]]
+
+
 def body_at(data: memoryview, seed: int, at: int) -> memoryview:
     """Returns the body of the record at a byte of a segment, checked. data: the whole segment. BadRecordError."""
     length, checksum = HEAD.unpack_from(data, at)

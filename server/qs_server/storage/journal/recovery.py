@@ -43,6 +43,13 @@ def map_file(path: str) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
+def release(data: memoryview, end: int | None = None) -> None:
+    """Lets the kernel take back the memory of a mapped file up to a byte, None for all of it. It is read again if it is
+    needed again. A reader of a whole journal calls this, or all of the journal would count as its memory."""
+    if isinstance(data.obj, mmap.mmap) and (length := len(data) if end is None else end & -mmap.PAGESIZE):
+        data.obj.madvise(mmap.MADV_DONTNEED, 0, length)
+
+
 def check_last(directory: str, last: int, begun: int) -> None:
     """Raises JournalDamagedError if the last segment is missing or foreign. last: the greatest number present; begun:
     see `read_last`."""

@@ -7,47 +7,47 @@ A crash between any two steps loses nothing, and the command can be run again:
 
 1. A directory `damaged-TIME` gets a link to every segment, and the messages whose queue is unknown. It gets its name
    once it is synced.
-2. All kept records are written to one new segment, which makes all others obsolete. It gets its name once it is synced:
-   from then on it is the journal, until then the old segments are.
-3. The old segments and the checkpoint are unlinked.
+2. All kept records are written to new segments, which call all others obsolete. Their numbers leave one out after the
+   last old segment. As `lock` names that, a start and another repair take the new segments for foreign ones.
+3. `lock` gets the number of the last new segment: from then on the new segments are the journal.
+4. The old segments and the checkpoint are unlinked.
 
 The places of records change: a message that shares a payload gets the new place, or a payload of its own. The queues'
-directories are not touched.
+directories are not touched. Each step reads the old segments again, so memory holds no more than for a check.
 """
 
 import os
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import NamedTuple
-from zlib import crc32
 
 from ..disk import Disk
+from ..index.midset import MidSet
 from ..names import message_name
 from . import records
 from .claim_records import Staged
 from .damage import Examined, Placed, examine, messages_in, verify
-from .frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_header, padded, seed
 from .lock import take_lock, write_last
-from .places import place_of, segment_name
+from .places import segment_name
 from .recovery import numbers_in
+from .rewriting import Rewriting
 from .transfer_record import Transfer
 
 _ASIDE = "damaged-"
 _UNFINISHED = ".tmp"
+_WITH_ID = (records.Push, records.Moved, Transfer)
+"""The records with the payload and the id of a message."""
 
 
 class Repaired(NamedTuple):
-    """The result of a repair. found: the journal before; aside: the directory with the old files; segment: the new
-    segment's path; kept: number of its messages by queue; records: number of its records; unplaced: number of messages
-    whose queue's name is lost, which are files in `aside`."""
+    """The result of a repair. found: the journal before; aside: the directory with the old files; segments: the paths
+    of the new segments; kept: number of their messages by queue; records: number of their records; unplaced: number of
+    messages whose queue's name is lost, which are files in `aside`."""
 
     found: Examined
     aside: str
-    segment: str
-    kept: Counter[str]
+    segments: list[str]
+    kept: dict[str, int]
     records: int
     unplaced: int
 
@@ -71,45 +71,32 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
 
 
 def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
-    unplaced = _unplaced(found)
-    aside = _set_aside(directory, unplaced, disk)
+    aside, unplaced = _set_aside(directory, found, disk)
     for part in found.parts:
         if part.foreign:
-            disk.unlink(part.path)  # the new segment's number has to be the greatest
-    number = found.last + 1
-    new = f"{directory}/next"
-    kept, count = _write_segment(new, number, found, disk)
+            disk.unlink(part.path)  # their numbers may be those of the new segments
     write_last(lock, found.last, disk)
-    segment = f"{directory}/{segment_name(number)}"
-    disk.rename(new, segment)
+    numbers, count, kept = _write_segments(directory, found, disk)
     disk.sync_directory(directory)
-    write_last(lock, number, disk)
+    for last in (numbers[-1] - 1, numbers[-1]):  # both places of `lock`: one number alone may be lost
+        write_last(lock, last, disk)
     for old in numbers_in(directory, disk):
-        if old != number:
+        if old not in numbers:
             disk.unlink(f"{directory}/{segment_name(old)}")
     if found.checkpoint is not None:
         disk.unlink(found.checkpoint.path)
     disk.sync_directory(directory)
     verify(directory, disk)
-    return Repaired(found, aside, segment, kept, count, len(unplaced))
+    segments = [f"{directory}/{segment_name(number)}" for number in numbers]
+    return Repaired(found, aside, segments, {qid: len(mids) for qid, mids in kept.items()}, count, unplaced)
 
 
 # -- setting aside --------------------------------------------------------------------------------------------------
 
 
-def _unplaced(found: Examined) -> dict[tuple[int, int], bytes]:
-    """Returns the payloads of messages whose queue's name is lost, by (queue number, id)."""
-    payloads: dict[tuple[int, int], bytes] = {}
-    for placed in found.placed():
-        record = placed.record
-        if placed.qid is None and isinstance(record, (records.Push, records.Moved, Transfer)):
-            payloads.setdefault((placed.number, record.mid), record.payload)  # compaction may have copied it
-    return payloads
-
-
-def _set_aside(directory: str, unplaced: dict[tuple[int, int], bytes], disk: Disk) -> str:
-    """Links every segment file into a new directory and writes the unplaced messages there, durably. Returns its
-    path."""
+def _set_aside(directory: str, found: Examined, disk: Disk) -> tuple[str, int]:
+    """Links every segment file into a new directory, and writes the messages whose queue's name is lost there, durably.
+    Returns its path, and how many messages these are."""
     aside = f"{directory}/{_ASIDE}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     while os.path.lexists(aside):
         aside += "-"
@@ -117,14 +104,11 @@ def _set_aside(directory: str, unplaced: dict[tuple[int, int], bytes], disk: Dis
     disk.mkdir(making)
     for number in numbers_in(directory, disk):
         _link(f"{directory}/{segment_name(number)}", f"{making}/{segment_name(number)}", disk)
-    for (number, mid), payload in unplaced.items():
-        folder = f"{making}/queue-number-{number}"
-        disk.make_directories(folder, sync=False)
-        disk.write_file(f"{folder}/{message_name(mid, 0)}", payload, sync=False)
+    unplaced = _write_unplaced(making, found, disk)
     disk.sync_file_system(directory)
     disk.rename(making, aside)
     disk.sync_directory(directory)
-    return aside
+    return aside, unplaced
 
 
 def _link(path: str, new: str, disk: Disk) -> None:
@@ -134,94 +118,71 @@ def _link(path: str, new: str, disk: Disk) -> None:
         shutil.copyfile(path, new)
 
 
-# -- the new segment ------------------------------------------------------------------------------------------------
-
-
-def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple[Counter[str], int]:
-    """Writes all readable records to one segment, durably. Returns (number of messages by queue, number of records)."""
-    first = max((piece.sequence for part in found.parts for piece in part.pieces), default=0) + 1
-    salt = new_salt(b"")
-    segment = _NewSegment(number)
-    at, sequence, count = BLOCK, first, 0
-    with suppress(FileNotFoundError):
-        disk.unlink(path)
-    fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        for frame in _frames(found):
-            bodies = segment.bodies(found, frame, at + FRAME_HEAD)
-            data = _pack_frame(bodies, salt, sequence, at)
-            disk.pwrite(fd, data, at)
-            at, sequence, count = at + len(data), sequence + 1, count + len(bodies)
-        disk.pwrite(fd, pack_header(Header(number, at, first, number, salt)), 0)
-        disk.fsync(fd)
-    finally:
-        disk.close(fd)
-    return Counter(qid for qid, _ in segment.messages), count
-
-
-def _frames(found: Examined) -> Iterator[list[Placed]]:
-    """Yields the records of each frame, and at least one frame."""
-    frame: list[Placed] = []
+def _write_unplaced(making: str, found: Examined, disk: Disk) -> int:
+    """Writes the messages whose queue's name is lost to files, each id of a queue once, as compaction may have copied
+    it. Returns how many."""
+    written: dict[int, MidSet] = {}
     for placed in found.placed():
-        if frame and placed.piece is not frame[-1].piece:
-            yield frame
-            frame = []
-        frame.append(placed)
-    yield frame
+        record = placed.record
+        if placed.qid is None and isinstance(record, _WITH_ID):
+            mids = written.setdefault(placed.number, MidSet())
+            if record.mid not in mids:
+                mids.add(record.mid)
+                folder = f"{making}/queue-number-{placed.number}"
+                disk.make_directories(folder, sync=False)
+                disk.write_file(f"{folder}/{message_name(record.mid, 0)}", record.payload, sync=False)
+    return sum(map(len, written.values()))
 
 
-class _NewSegment:
-    """Adapts records to the new segment, and keeps account of its contents."""
+# -- the new segments -----------------------------------------------------------------------------------------------
 
-    def __init__(self, segment: int) -> None:
-        self.messages: set[tuple[str, int]] = set()
-        self._segment = segment
-        self._announced: set[int] = set()
-        self._places: dict[int, int] = {}
-        self._unplaced: dict[int, bytes] = {}  # by place: payloads of queues whose names are lost
 
-    def bodies(self, found: Examined, frame: list[Placed], start: int) -> list[bytes]:
-        """Returns the bodies of a frame's records in the new segment. start: byte of the first record there."""
-        bodies: list[bytes] = []
-        for placed in frame:
-            if placed.qid is None:
-                if isinstance(placed.record, (records.Push, records.Moved, Transfer)):
-                    self._unplaced[placed.place] = placed.record.payload
-                continue
-            record = self._adapted(found, placed)
-            if record is None:
-                continue
-            if placed.number not in self._announced and not isinstance(record, records.Queue):
-                bodies.append(records.queue(placed.number, -1, placed.qid))
-            self._announced.add(placed.number)
-            begin = start + sum(records.HEAD.size + len(body) for body in bodies)
-            if isinstance(record, (records.Push, records.Moved, Transfer, Staged)):
-                self._places[placed.place] = place_of(self._segment, begin)
-            bodies.append(records.pack(record))
-            self.messages.update((placed.qid, mid) for mid in messages_in(record))
-        return bodies
+class _Payload(NamedTuple):
+    """A record whose payload others share. queue, mid: its message; mid is None for a STAGED; place: in the new
+    segments, None if its queue's name is lost."""
 
-    def _adapted(self, found: Examined, placed: Placed) -> records.OfQueue | None:
-        """Returns the record with the numbers and places of the new segment; None if its payload is lost."""
-        record = placed.record._replace(number=placed.number)
-        if isinstance(record, Transfer) and record.source:
-            return record._replace(source=found.number_of(placed.part, record.source))
-        if not isinstance(record, records.Shared):
-            return record
-        if record.place in self._places:
-            source = found.number_of(placed.part, record.source)
-            return record._replace(place=self._places[record.place], source=source)
-        if record.place in self._unplaced:
-            return records.Moved(*record[:5], self._unplaced[record.place])
+    queue: int
+    mid: int | None
+    placed: Placed
+    place: int | None
+
+
+def _write_segments(directory: str, found: Examined, disk: Disk) -> tuple[list[int], int, dict[str, MidSet]]:
+    """Writes all readable records to new segments, durably. Returns the numbers of the segments and of the records, and
+    the messages by queue."""
+    sequence = max((part.next or 0 for part in found.parts), default=1)
+    wanted = {placed.record.place for placed in found.placed() if isinstance(placed.record, records.Shared)}
+    payloads: dict[int, _Payload] = {}
+    kept: dict[str, MidSet] = {}
+    new = Rewriting(directory, found.last + 2, sequence, disk)
+    try:
+        for placed in found.placed():
+            record = _adapted(found, placed, payloads)
+            place = None if record is None or placed.qid is None else new.add(record, placed.qid)
+            if isinstance(placed.record, (*_WITH_ID, Staged)) and placed.place in wanted:
+                mid = None if isinstance(placed.record, Staged) else placed.record.mid
+                payloads[placed.place] = _Payload(placed.number, mid, placed, place)
+            if place is not None and record is not None and placed.qid is not None:
+                mids = kept.setdefault(placed.qid, MidSet())
+                for mid in messages_in(record):
+                    if mid not in mids:
+                        mids.add(mid)
+        new.end()
+    finally:
+        new.close()
+    return new.numbers, new.records, kept
+
+
+def _adapted(found: Examined, placed: Placed, payloads: dict[int, _Payload]) -> records.OfQueue | None:
+    """Returns the record with the numbers and places of the new segments; None if its payload is lost."""
+    record = placed.record._replace(number=placed.number)
+    if isinstance(record, Transfer) and record.source:
+        return record._replace(source=found.number_of(placed.part, record.source))
+    if not isinstance(record, records.Shared):
+        return record
+    payload = payloads.get(record.place)
+    if payload is None or payload.mid not in (None, record.mid):  # that record is lost, or another message's
         return None
-
-
-def _pack_frame(bodies: list[bytes], salt: bytes, sequence: int, start: int) -> bytes:
-    begin, length = seed(salt), 0
-    parts = []
-    for body in bodies:
-        place = start + FRAME_HEAD + length
-        parts += [records.HEAD.pack(len(body), crc32(body, begin ^ place)), body]
-        length += records.HEAD.size + len(body)
-    head = pack_frame_head(seed(salt), sequence, sequence - 1, length, len(bodies))
-    return b"".join([head, *parts]).ljust(padded(len(head) + length), b"\0")
+    if payload.place is None:
+        return records.Moved(*record[:5], payload.placed.payload())
+    return record._replace(place=payload.place, source=payload.queue)

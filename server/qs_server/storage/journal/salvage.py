@@ -6,6 +6,7 @@ around it. Any frame's head gives the salt, so a lost header costs no records.
 
 import re
 import struct
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
@@ -82,18 +83,23 @@ _OF_SEGMENTS = frozenset((Kind.CHECKPOINT, Kind.ABSENT))
 
 
 class Piece(NamedTuple):
-    """The readable part of a frame. start: byte in the file; placed_bodies: (byte in the file, body) of each valid
-    record; lost: number of other records, None if unknown; synced: see `Frame`, None if the head is lost."""
+    """The readable part of a frame. start: byte in the file; data: the whole file; starts: byte of each valid record in
+    it; lost: number of other records, None if unknown; synced: see `Frame`, None if the head is lost."""
 
     sequence: int
     start: int
-    placed_bodies: list[tuple[int, memoryview]]
+    data: memoryview
+    starts: "array[int]"
     lost: int | None
     synced: int | None
 
     @property
-    def bodies(self) -> list[memoryview]:
-        return [body for _, body in self.placed_bodies]
+    def bodies(self) -> Iterator[memoryview]:
+        return (self.body(start) for start in self.starts)
+
+    def body(self, start: int) -> memoryview:
+        """Returns the body of the record at a byte of the file."""
+        return records.body_in(self.data, start)
 
     @property
     def whole(self) -> bool:
@@ -109,7 +115,7 @@ class Piece(NamedTuple):
 
     def placed(self) -> Iterator[tuple[int, Record]]:
         """Yields (byte in the file, record) for the valid records."""
-        return ((start, parse_one(body)) for start, body in self.placed_bodies)
+        return ((start, parse_one(self.body(start))) for start in self.starts)
 
 
 class Hole(NamedTuple):
@@ -142,7 +148,7 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
             yield Hole(at, end, why or "", expected, following, pieces)
             if frame is None:
                 return
-        yield _whole(data, frame, salt)
+        yield _whole(data, frame)
         at, expected = frame.end, frame.sequence + 1
 
 
@@ -165,13 +171,14 @@ def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
     return why
 
 
-def _whole(data: memoryview, frame: Frame, salt: bytes) -> Piece:
-    placed_bodies: list[tuple[int, memoryview]] = []
-    at = frame.start + FRAME_HEAD
-    for body in bodies_of(data, frame, salt):
-        placed_bodies.append((at, body))
-        at += HEAD.size + len(body)
-    return Piece(frame.sequence, frame.start, placed_bodies, 0, frame.synced)
+def _whole(data: memoryview, frame: Frame) -> Piece:
+    """Returns a frame in which `_fault` has found none."""
+    starts = array("Q")
+    at, end = frame.start + FRAME_HEAD, frame.start + FRAME_HEAD + frame.length
+    while at < end:
+        starts.append(at)
+        at += HEAD.size + HEAD.unpack_from(data, at)[0]
+    return Piece(frame.sequence, frame.start, data, starts, 0, frame.synced)
 
 
 def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame | None:
@@ -189,16 +196,17 @@ def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: 
         frame = frame_at(data, at, salt)
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
             end = min(at + FRAME_HEAD + frame.length, len(data))
-            kept = list(_loose_bodies(data[:end], at + FRAME_HEAD, salt))
-            yield Piece(frame.sequence, at, kept, count_of(data, frame) - len(kept), frame.synced)
+            kept = _loose_starts(data[:end], at + FRAME_HEAD, salt)
+            yield Piece(frame.sequence, at, data, kept, count_of(data, frame) - len(kept), frame.synced)
             at, sequence = frame.end, frame.sequence + 1
             continue
         end = _next_head(data, at + BLOCK, salt)
-        bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, salt))
-        if bodies:
-            yield Piece(sequence, at, bodies, None, None)
-            last, body = bodies[-1]
-            at, sequence = padded(last + HEAD.size + len(body)), sequence + 1
+        kept = _loose_starts(data[:end], at + FRAME_HEAD, salt)
+        if kept:
+            piece = Piece(sequence, at, data, kept, None, None)
+            yield piece
+            last = kept[-1]
+            at, sequence = padded(last + HEAD.size + len(piece.body(last))), sequence + 1
         else:
             at = end
 
@@ -206,6 +214,10 @@ def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: 
 def _next_head(data: memoryview, at: int, salt: bytes) -> int:
     heads = (start for start in range(at, len(data), BLOCK) if frame_at(data, start, salt) is not None)
     return next(heads, len(data))
+
+
+def _loose_starts(data: memoryview, at: int, salt: bytes) -> "array[int]":
+    return array("Q", [start for start, _ in _loose_bodies(data, at, salt)])
 
 
 def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int, memoryview]]:

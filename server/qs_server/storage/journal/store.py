@@ -3,15 +3,16 @@
 A batch of changes is either committed or taken back as a whole. Answers are sent after the commit, so they are true.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Protocol
 
 from ..engine import Origin
 from ..index.midmap import MidMap
 from . import records
 from .cache import PayloadCache
+from .claim_records import Staged
 from .log_interface import RecordLog
-from .places import Position
+from .places import SHIFT, Position
 from .usage import Usage
 
 KEYS = 800_000
@@ -37,13 +38,23 @@ class Holder(Protocol):
     places: MidMap
     origins: dict[int, Origin]
 
+    id_of_staged: Callable[[Staged], int | None]
+
     def state_of(self, mid: int, /) -> tuple[int, int, bool]: ...
 
 
 class PayloadReader(Protocol):
     """Reads payloads that are not in memory: see `Reader`."""
 
-    def payload(self, place: int, /) -> bytes: ...
+    def payload(
+        self,
+        place: int,
+        number: int,
+        mid: int,
+        families: Mapping[int, Container[int]],
+        published: Callable[[Staged], int | None],
+        /,
+    ) -> bytes: ...
 
     def forget(self, segment: int, /) -> None: ...
 
@@ -131,12 +142,21 @@ class Store:
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
-    def payload(self, place: int) -> bytes:
-        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
+    def payload(self, number: int, mid: int, place: int) -> bytes:
+        """Returns the payload of a message. number: of its queue; place: of the record with its payload. OSError;
+        DamagedRecordError: that record cannot be read, or is another message's."""
         payload = self.cache.get(place)
         if payload is None:
             payload = self.log.unwritten.get(place)
-        return self.reader.payload(place) if payload is None else payload
+        if payload is not None:
+            return payload
+        return self.reader.payload(place, number, mid, self.families, self._id_of_staged)
+
+    def _id_of_staged(self, record: Staged) -> int | None:
+        """Returns the id of the message that a staged record has become. None if that is not known any more, as the
+        queue is removed and only copies of the message are left."""
+        table = self.tables.get(record.number)
+        return None if table is None else table.id_of_staged(record)
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
         """Releases the payload of a message that a queue removes. size: bytes of the payload."""
@@ -149,7 +169,7 @@ class Store:
         """Notes a record, just appended or read, about the message with its payload at a place: see `Links`."""
         if self.families and queue.number in self.families:
             self._links.widen()  # a copy of a message is in another segment than its payload
-        elif place >> 32 != self._links.segment:
+        elif place >> SHIFT != self._links.segment:
             self._links.note(place)
 
     def refer_all(self, queue: Holder, places: Iterable[int | None]) -> None:
@@ -170,11 +190,13 @@ class Store:
         return any(sharer.number != queue.number for sharer in self.sharers(queue.number, mid, place))
 
     def sharers(self, number: int, mid: int, place: int) -> Iterable[Holder]:
-        """Yields the tables that have a message with its payload at a place. number: of one of the queues."""
+        """Returns the tables that have a message with its payload at a place. number: of one of the queues."""
+        found: list[Holder] = []  # a queue with several numbers counts once: see `IndexReader`
         for each in self.families.get(number, (number,)):
             queue = self.tables.get(each)
-            if queue is not None and queue.places.get(mid) == place:
-                yield queue
+            if queue is not None and queue not in found and queue.places.get(mid) == place:
+                found.append(queue)
+        return found
 
     def join(self, one: int, other: int) -> None:
         """Notes that two queues share payloads from now on; a shared message has the same id in both."""

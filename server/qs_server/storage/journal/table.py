@@ -24,6 +24,7 @@ from ..lifecycle import Event
 from ..names import FAR, MAX_MID, WITHHELD
 from ..retention import end_of, too_old_upto
 from ..shared import Shared
+from .claim_records import Staged
 from .store import READY, State, Store, record_size
 
 Dropped = tuple[int, int, int, bool, Origin | None]
@@ -56,6 +57,8 @@ class MessageTable:
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
         """Removes messages that are too old: see `Retirement`."""
+        self.id_of_staged: Callable[[Staged], int | None] = lambda record: None
+        """Returns the id of the message that a staged record has become: see `LogBatches`."""
         self._spared_until = 0  # until then, requests make no messages visible; the timer does
         self.reset()
 

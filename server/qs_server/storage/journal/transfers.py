@@ -19,7 +19,7 @@ class Move:
         DamagedRecordError, OSError."""
         self._store, self._source, self._target = store, source, target
         self._mid, self._origin = mid, origin
-        self._payload = store.payload(source.places.get(mid) or 0)
+        self._payload = store.payload(source.number, mid, source.places.get(mid) or 0)
         self.size = records.HEAD.size + len(self._record(0).body()) + len(self._payload)
 
     def _record(self, new: int) -> Transfer:

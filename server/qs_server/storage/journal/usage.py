@@ -1,5 +1,7 @@
 """Counts the bytes of each segment that are still needed, and tells when too many are not."""
 
+from .places import SHIFT
+
 SEGMENTS = 2
 """A log of at most so many segments is not compacted, however few of its bytes are needed."""
 
@@ -22,13 +24,13 @@ class Usage:
 
     def add(self, place: int, size: int) -> None:
         """Counts a record as live. place: anywhere in its segment; size: its bytes."""
-        segment = place >> 32
+        segment = place >> SHIFT
         self.live[segment] = self.live.get(segment, 0) + size
         self.total += size
 
     def drop(self, place: int, size: int) -> None:
         """Counts a record as not live any more. place, size: see `add`."""
-        segment = place >> 32
+        segment = place >> SHIFT
         left = self.live[segment] - size
         self.live[segment] = left
         self.total -= size

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...storage.disk import Disk
-from ...storage.journal.damage import Examined, FoundCheckpoint, Part, examine
+from ...storage.journal.damage import Contents, Examined, FoundCheckpoint, Part, examine
 from ...storage.journal.lock import is_in_use
 from ...storage.journal.salvage import Hole, Piece
 from ...storage.names import JOURNAL
@@ -13,14 +13,16 @@ from ..meter import counted
 from ..output import say
 
 _TRIES = 5
-"""Reads of a journal that a server changes meanwhile."""
+"""Reads of a journal from which a server removes segments meanwhile."""
 
 
 def check(arguments: Namespace) -> int:
     """Returns the exit code. StorageError, OSError."""
     directory = f"{arguments.root}/{JOURNAL}"
     found, running = _examine(directory)
-    say("".join(f"{line}\n" for line in _describe(directory, found, verbose=arguments.verbose, running=running)))
+    for line in _describe(directory, found, verbose=arguments.verbose, running=running):
+        say(f"{line}\n", flush=False)
+    say("")
     return 0 if found.refusal is None else 1
 
 
@@ -45,9 +47,8 @@ def _describe(directory: str, found: Examined, *, verbose: bool, running: bool) 
     size = sum(part.size for part in found.parts)
     server = "a server is running" if running else "no server is running"
     yield f"{directory}: {counted(len(found.parts), 'segment')}, {counted(size, 'byte')}; {server}"
-    messages = found.messages()
     for part in found.parts:
-        yield from _describe_part(part, messages[part.path], verbose=verbose)
+        yield from _describe_part(part, found.contents(part), verbose=verbose)
     yield from found.missing
     if found.checkpoint is not None:
         yield _describe_checkpoint(found.checkpoint)
@@ -63,10 +64,9 @@ def _describe_checkpoint(found: FoundCheckpoint) -> str:
     return f"checkpoint: {found.size} bytes, of segment {found.position.segment} up to byte {found.position.start}"
 
 
-def _describe_part(part: Part, messages: Counter[str], *, verbose: bool) -> Iterator[str]:
-    records = sum(len(piece.bodies) for piece in part.pieces)
-    listed = ", ".join(f"{qid} {count}" for qid, count in sorted(messages.items())) or "none"
-    counts = f"{counted(len(part.pieces), 'frame')}, {counted(records, 'record')}"
+def _describe_part(part: Part, contents: Contents, *, verbose: bool) -> Iterator[str]:
+    listed = ", ".join(f"{qid} {count}" for qid, count in sorted(contents.messages.items())) or "none"
+    counts = f"{counted(contents.frames, 'frame')}, {counted(contents.records, 'record')}"
     state = " (obsolete)" if part.obsolete else ""
     yield f"segment {part.number}{state}: {part.size} bytes, {counts}, messages: {listed}"
     if part.foreign:
@@ -76,7 +76,7 @@ def _describe_part(part: Part, messages: Counter[str], *, verbose: bool) -> Iter
     for hole in part.holes:
         yield f"  not whole: {describe_hole(hole)}"
     if verbose:
-        yield from map(_describe_piece, part.pieces)
+        yield from map(_describe_piece, part.pieces())
 
 
 def _describe_piece(piece: Piece) -> str:
@@ -89,7 +89,7 @@ def _describe_piece(piece: Piece) -> str:
 
 def describe_hole(hole: Hole) -> str:
     """Describes a hole: place, frames, reason, readable records."""
-    kept = sum(len(piece.bodies) for piece in hole.pieces)
+    kept = sum(len(piece.starts) for piece in hole.pieces)
     records = f"; {counted(kept, 'record')} in there can be read" if kept else ""
     if hole.next is None:
         frames = f"from frame {hole.first} on: "

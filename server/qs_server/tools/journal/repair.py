@@ -34,7 +34,9 @@ def _describe(repaired: Repaired) -> Iterator[str]:
     if found.refusal is not None:
         yield f"it was damaged: {found.refusal.what}"
     messages = ", ".join(f"{qid} {count}" for qid, count in sorted(repaired.kept.items())) or "none"
-    yield f"kept: {counted(repaired.records, 'record')} in {repaired.segment}; messages: {messages}"
+    first, *others = repaired.segments
+    more = f" and {counted(len(others), 'segment')} after it" if others else ""
+    yield f"kept: {counted(repaired.records, 'record')} in {first}{more}; messages: {messages}"
     if repaired.unplaced:
         many = counted(repaired.unplaced, "message")
         yield f"kept as files: {many}, of queues whose names are lost, in {repaired.aside}/queue-number-…"
@@ -49,7 +51,7 @@ def _losses(found: Examined) -> Iterator[str]:
             yield f"nothing of {part.path}, which does not belong to this journal"
         if part.obsolete or part.foreign:
             continue
-        if part.faults and not part.pieces:
+        if part.faults and part.last is None:
             yield f"all of {part.path}, {part.size} bytes: {part.faults[0]}"
         for hole in part.holes:
             yield f"{part.path}: {_describe_loss(hole)}"

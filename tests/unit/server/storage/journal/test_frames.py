@@ -139,7 +139,7 @@ def test_a_copy_of_an_earlier_frame_does_not_count() -> None:
     assert gap.later.sequence == 3
     found = list(read_pieces(memoryview(data), SALT, 1))
     assert [piece.sequence for piece in found if isinstance(piece, Piece)] == [1, 3]
-    assert [len(hole.pieces[0].bodies) for hole in found if isinstance(hole, Hole) and hole.pieces] in ([], [0])
+    assert [len(hole.pieces[0].starts) for hole in found if isinstance(hole, Hole) and hole.pieces] in ([], [0])
 
 
 @pytest.mark.parametrize("place", ["head", "record", "payload"])

@@ -1,0 +1,288 @@
+"""A place names one record: no segment has bytes without a place, and another message's record is never delivered."""
+
+import os
+import shutil
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.broken_journals import Session, flip, middle_of, small_places, small_segments, start
+from support.engines import LOTS
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Engine, Options, Receipt, StorageError
+from qs_server.storage.journal import supply
+from qs_server.storage.journal.damage import examine, verify
+from qs_server.storage.journal.frames import BLOCK
+from qs_server.storage.journal.places import SHIFT, PlaceError, place_of, segment_of, start_of
+from qs_server.storage.journal.queue import LogQueue
+from qs_server.storage.journal.reader import DamagedRecordError
+from qs_server.storage.journal.recovery import JournalDamagedError
+from qs_server.storage.journal.repair import repair
+from qs_server.tools.journal.export import export
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for a journal whose places have 16 bits for the byte, in segments of 24 KiB."""
+    small_places(monkeypatch)
+    small_segments(monkeypatch)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder) / "root"
+
+
+def opened(root: Path, *qids: str) -> Session:
+    """Opens an engine with these queues."""
+    root.mkdir(exist_ok=True)
+    session = Session(root)
+    for qid in qids:
+        session.engine.create(qid, Options(storage="journal"))
+    session.engine.commit()
+    return session
+
+
+def damage_a_message(root: Path) -> None:
+    path, at = middle_of(root)
+    flip(path, at, 3)
+
+
+def test_a_place() -> None:
+    """A byte or a segment beyond its bits is refused where the place is made."""
+    most = (1 << SHIFT) - 1
+    assert (segment_of(place_of(most, most)), start_of(place_of(most, most))) == (most, most)
+    for segment, byte in ((1, most + 1), (most + 1, 0), (1, -1)):
+        with pytest.raises(PlaceError, match="has no place"):
+            place_of(segment, byte)
+
+
+def test_a_repair_writes_several_segments(root: Path) -> None:
+    """More than a place can name is kept: every message has its own payload, in segments of ordinary size."""
+    session = opened(root, "orders", "mail")
+    payloads: dict[str, dict[int, bytes]] = {"orders": {}, "mail": {}}
+    for number in range(150):
+        for qid, pushed in payloads.items():
+            payload = b"%s %d " % (qid.encode(), number) * 60
+            pushed[session.push(qid, payload)[0]] = payload
+    session.crash()
+    damage_a_message(root)
+    done = repair(f"{root}/.journal", Disk())
+    assert done is not None
+    assert len(done.segments) > 4
+    assert max(map(os.path.getsize, done.segments)) <= supply.LARGEST_SEGMENT
+    found = {qid: {mid: payload for mid, (payload, _) in kept.items()} for qid, kept in start(root).items()}
+    assert sum(len(pushed.keys() - found[qid].keys()) for qid, pushed in payloads.items()) == 1
+    assert all(pushed[mid] == found[qid][mid] for qid, pushed in payloads.items() for mid in found[qid])
+    assert sum(done.kept.values()) == 299
+
+
+def test_a_segment_that_is_too_large(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment with bytes that have no place, as an early repair has written: a start refuses it and says why, a
+    repair keeps all of it."""
+    with monkeypatch.context() as patch:
+        small_places(patch, 20)
+        small_segments(patch, 1 << 18)
+        session = opened(root, "orders")
+        right = {session.push("orders", b"%d " % number * 100)[0]: b"%d " % number * 100 for number in range(40)}
+        session.crash()
+    with pytest.raises(JournalDamagedError, match="has 262144 bytes, and a segment has less than 65536"):
+        start(root)
+    done = repair(f"{root}/.journal", Disk())
+    assert done is not None
+    assert {mid: payload for mid, (payload, _) in start(root)["orders"].items()} == right
+
+
+def test_more_than_a_segment_can_have(root: Path) -> None:
+    """A list for which no segment is large enough is refused, and nothing is changed. One that just fits is stored in a
+    segment of its own, and kept by a repair."""
+    session = opened(root, "orders")
+    with pytest.raises(OSError, match="do not fit into one segment"):
+        session.push("orders", *[bytes(10_000)] * 7)
+    session.engine.roll_back()
+    assert not len(session.engine.queue("orders"))
+    [large] = session.push("orders", b"large " * 8000)
+    many = session.push("orders", *[b"one of many " * 8] * 300)
+    session.push("orders", b"the end")
+    session.crash()
+    [path] = [path for path in Path(root, ".journal").glob("*.segment") if b"of many" in path.read_bytes()]
+    flip(path, path.read_bytes().index(b"one of many"), 0)
+    assert repair(f"{root}/.journal", Disk()) is not None
+    kept = {mid: payload for mid, (payload, _) in start(root)["orders"].items()}
+    assert kept[large] == b"large " * 8000
+    assert len(kept.keys() & set(many)) == 299
+
+
+def table_of(session: Session, qid: str) -> LogQueue:
+    queue = session.engine.queue(qid)
+    assert isinstance(queue, LogQueue)
+    return queue
+
+
+def misplaced(session: Session, qid: str, mid: int, other: int) -> None:
+    """Makes the index give another message's place."""
+    places = table_of(session, qid).table.places
+    places.set(mid, places.get(other) or 0)
+
+
+def _export(session: Session, root: Path) -> None:
+    session.engine.close()
+    export(Namespace(root=str(root), to=f"{root}-exported", queues=[]))
+
+
+READS: dict[str, Callable[[Engine, int], object]] = {
+    "peek": lambda engine, mid: engine.queue("orders").get(mid, peek=True, visibility=None),
+    "read": lambda engine, mid: engine.queue("orders").read(Receipt(mid)),
+    "copy": lambda engine, mid: engine.copy("orders", mid, ["mail"]),
+    "claim": lambda engine, mid: (
+        engine.queue("orders").claims.claim("c", 1, 1, None, None),
+        engine.queue("orders").claims.part("c", 1, (0, 1), LOTS, LOTS),
+    ),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_place_of_another_message(root: Path, read: str) -> None:
+    """Whatever reads a payload gets an error, not the payload of the record that is there."""
+    session = opened(root, "orders", "mail")
+    one, two = session.push("orders", b"one", b"two")
+    misplaced(session, "orders", one, two)
+    with pytest.raises(DamagedRecordError, match=f"it is message {two} of queue 1, not {one} of 1"):
+        READS[read](session.engine, one)
+    session.crash()
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_it_is_not_delivered(root: Path, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A receive leaves out the message, with a line in the log, and gives those behind it."""
+    session = opened(root, "orders")
+    one, two = session.push("orders", b"one", b"two")
+    misplaced(session, "orders", one, two)
+    [message] = session.engine.receive(["orders"], count, None, LOTS)
+    assert (message.mid, message.payload) == (two, b"two")
+    assert f"message {one} of queue 'orders' is not delivered" in caplog.text
+    assert f"it is message {two}" in caplog.text
+    session.crash()
+
+
+def test_the_same_id_in_another_queue(root: Path) -> None:
+    """The queue is compared too, as queues can have messages with the same id."""
+    session = opened(root, "orders", "mail")
+    [one] = session.push("orders", b"in orders")
+    session.clock.now -= 1
+    assert session.push("mail", b"in mail") == [one]
+    table_of(session, "orders").table.places.set(one, table_of(session, "mail").table.places.get(one) or 0)
+    with pytest.raises(DamagedRecordError, match=f"it is message {one} of queue 2, not {one} of 1"):
+        session.engine.queue("orders").get(one, peek=True, visibility=None)
+    session.crash()
+
+
+def test_a_place_without_a_segment(root: Path) -> None:
+    """A place in a segment that is not there is an error of that message too."""
+    session = opened(root, "orders")
+    [one] = session.push("orders", b"one")
+    table_of(session, "orders").table.places.set(one, place_of(99, BLOCK))
+    with pytest.raises(DamagedRecordError, match="there is no such segment"):
+        session.engine.queue("orders").get(one, peek=True, visibility=None)
+    session.crash()
+
+
+def test_staged_messages_have_their_ids(root: Path) -> None:
+    """A published message is read where it was staged, which has no id; another one's place is noticed. A copy is read
+    still when the queue of the batch is removed."""
+    session = opened(root, "orders", "mail")
+    batches = session.engine.queue("orders").batches
+    batches.stage("p", (1, 0, 0), [b"one", b"two"])
+    batches.publish("p", 1, [(0, 0)])
+    session.engine.commit()
+    one, two = sorted(table_of(session, "orders").table.index.messages.after(-1, 9))
+    session.engine.copy("orders", one, ["mail"])
+    session.engine.commit()
+    for qid, mid, payload in (("orders", one, b"one"), ("orders", two, b"two"), ("mail", one, b"one")):
+        assert session.engine.queue(qid).get(mid, peek=True, visibility=None).payload == payload
+    misplaced(session, "orders", two, one)
+    with pytest.raises(DamagedRecordError, match=f"it is message {one}"):
+        session.engine.queue("orders").get(two, peek=True, visibility=None)
+    misplaced(session, "orders", one, one)
+    session.crash()
+    session = opened(root)
+    session.engine.remove("orders", force=True)
+    session.engine.commit()
+    assert session.engine.queue("mail").get(one, peek=True, visibility=None).payload == b"one"
+    session.crash()
+
+
+def with_wrong_checkpoint(root: Path) -> tuple[int, int]:
+    """Makes a journal whose checkpoint gives a message the place of another one."""
+    session = opened(root, "orders")
+    one, two = session.push("orders", b"one", b"two")
+    session.push("orders", b"three")
+    right = table_of(session, "orders").table.places.get(one) or 0
+    misplaced(session, "orders", one, two)
+    session.engine.close()
+    assert Path(root, ".journal", "checkpoint").exists()
+    assert right
+    return one, two
+
+
+def test_check_compares(root: Path) -> None:
+    """A check reads every message that a start would have, and a repair mends what it finds."""
+    one, two = with_wrong_checkpoint(root)
+    refusal = examine(f"{root}/.journal", Disk()).refusal
+    assert refusal is not None
+    assert f"message {one} of queue 'orders'" in str(refusal)
+    assert f"it is message {two}" in str(refusal)
+    assert repair(f"{root}/.journal", Disk()) is not None
+    verify(f"{root}/.journal", Disk())
+    assert [payload for payload, _ in start(root)["orders"].values()] == [b"one", b"two", b"three"]
+    assert repair(f"{root}/.journal", Disk()) is None
+
+
+def test_export_compares(root: Path) -> None:
+    """An export stops at a message that is not at its place, and says so."""
+    one, _ = with_wrong_checkpoint(root)
+    with pytest.raises(StorageError, match=f"not {one} of"):
+        export(Namespace(root=str(root), to=f"{root}-exported", queues=[]))
+    assert not list(Path(f"{root}-exported").rglob(f"*{one}"))
+
+
+def test_a_queue_with_several_numbers(root: Path) -> None:
+    """A journal of which an early repair gave a queue several numbers: its messages are delivered and compacted, also
+    after a start from a checkpoint."""
+    session = opened(root, "orders")
+    first = session.push("orders", b"first " * 500)
+    store = session.engine._journal.open()
+    queue = table_of(session, "orders")
+    queue.table.number = 7  # from here on as if the queue had another number
+    store.tables[7] = queue.table
+    queue.announce()
+    second = session.push("orders", b"second " * 500)
+    session.crash()
+    for _ in range(3):
+        session = opened(root)
+        session.clock.now += 10
+        for mid, payload in ((first[0], b"first " * 500), (second[0], b"second " * 500)):
+            assert session.engine.queue("orders").get(mid, peek=True, visibility=None).payload == payload
+        for _ in range(8):
+            [gone] = session.push("orders", bytes(20_000))
+            session.engine.queue("orders").delete(Receipt(gone))
+            session.engine.commit()
+            session.upkeep()
+        assert "0000000000000001.segment" not in os.listdir(root / ".journal")
+        session.engine.close()  # with a checkpoint
+    verify(f"{root}/.journal", Disk())
+
+
+def test_the_last_number_is_written_twice(root: Path) -> None:
+    """After a repair, one bad place of the file `lock` does not make the new segments foreign ones."""
+    session = opened(root, "orders")
+    for number in range(30):
+        session.push("orders", b"%d " % number * 1500)
+    session.crash()
+    damage_a_message(root)
+    assert repair(f"{root}/.journal", Disk()) is not None
+    right = start(root)
+    for at in (20, 532):
+        shutil.copytree(root, f"{root}-{at}")
+        flip(Path(f"{root}-{at}/.journal/lock"), at, 0)
+        assert start(Path(f"{root}-{at}")) == right
