@@ -14,13 +14,14 @@ from support.engines import LOTS
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Engine, Options, Receipt, StorageError
 from qs_server.storage.journal import supply
-from qs_server.storage.journal.damage import examine, verify
+from qs_server.storage.journal.damage import Examined, examine, verify
 from qs_server.storage.journal.frames import BLOCK
 from qs_server.storage.journal.places import SHIFT, PlaceError, place_of, segment_of, start_of
 from qs_server.storage.journal.queue import LogQueue
 from qs_server.storage.journal.reader import DamagedRecordError
 from qs_server.storage.journal.recovery import JournalDamagedError
 from qs_server.storage.journal.repair import repair
+from qs_server.tools.journal import check
 from qs_server.tools.journal.export import export
 
 
@@ -286,3 +287,23 @@ def test_the_last_number_is_written_twice(root: Path) -> None:
         shutil.copytree(root, f"{root}-{at}")
         flip(Path(f"{root}-{at}/.journal/lock"), at, 0)
         assert start(Path(f"{root}-{at}")) == right
+
+
+def test_a_check_beside_a_busy_server(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal from which the server removes segments as fast as they are read is not called damaged: the check says
+    what to do."""
+    session = opened(root, "orders")
+    session.push("orders", b"one")
+    reads: list[str] = []
+
+    def examined(directory: str, disk: Disk) -> Examined:
+        reads.append(directory)
+        found = examine(directory, disk)
+        gone = found.parts[0]._replace(path=f"{directory}/gone")
+        return found._replace(parts=[gone], refusal=JournalDamagedError(directory, "it changed"))
+
+    monkeypatch.setattr(check, "examine", examined)
+    with pytest.raises(StorageError, match="faster than they can be read: check a backup"):
+        check.check(Namespace(root=str(root), verbose=False))
+    assert len(reads) > 1
+    session.crash()

@@ -182,12 +182,13 @@ class Examined(NamedTuple):
         return self.numbers.setdefault(qid or self.names.get(meant) or meant, len(self.numbers) + 1)
 
     def contents(self, part: Part) -> Contents:
-        """Reads what a segment contains."""
+        """Reads what a segment contains. The messages of one that does not count are left out. BadRecordError if a
+        server uses the file again meanwhile."""
         frames = records = 0
         found: dict[str, MidSet] = {}
-        for piece in part.pieces() if part.counts else ():
+        for piece in part.pieces():
             frames, records = frames + 1, records + len(piece.starts)
-            for record in piece.records():
+            for record in piece.records() if part.counts else ():
                 mids = messages_in(record)
                 if mids and not isinstance(record, (Checkpoint, Absent)):
                     unnamed = f"(queue number {self.number_of(part, record.number)})"

@@ -1,54 +1,75 @@
 """`queue-journal.py check`: describes a journal, and what in it is torn or damaged. Changes nothing."""
 
+import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...storage.disk import Disk
+from ...storage.engine import StorageError
 from ...storage.journal.damage import Contents, Examined, FoundCheckpoint, Part, examine
 from ...storage.journal.lock import is_in_use
+from ...storage.journal.records import BadRecordError
 from ...storage.journal.salvage import Hole, Piece
 from ...storage.names import JOURNAL
 from ..meter import counted
 from ..output import say
 
 _TRIES = 5
-"""Reads of a journal from which a server removes segments meanwhile."""
+"""Reads of a journal that a server changes meanwhile."""
 
 
 def check(arguments: Namespace) -> int:
     """Returns the exit code. StorageError, OSError."""
     directory = f"{arguments.root}/{JOURNAL}"
-    found, running = _examine(directory)
-    for line in _describe(directory, found, verbose=arguments.verbose, running=running):
+    read = _read(directory)
+    for line in _describe(directory, read, verbose=arguments.verbose):
         say(f"{line}\n", flush=False)
     say("")
-    return 0 if found.refusal is None else 1
+    return 0 if read.found.refusal is None else 1
 
 
-def _examine(directory: str) -> tuple[Examined, bool]:
-    """Reads the journal, again if it seems damaged while a server runs. Returns also whether one runs."""
+class _Read(NamedTuple):
+    """A journal that was read. contents: of each segment; running: True if a server uses it."""
+
+    found: Examined
+    contents: list[Contents]
+    running: bool
+
+
+def _read(directory: str) -> _Read:
+    """Reads the journal, again if it seems damaged while a server runs: segments that it removes meanwhile are missing,
+    or are used again. StorageError, OSError."""
+    read: _Read | None = None
     for _ in range(_TRIES):
         running = is_in_use(directory)
         try:
             found = examine(directory, Disk())
-        except FileNotFoundError:
+            read = _Read(found, [found.contents(part) for part in found.parts], running)
+        except (FileNotFoundError, BadRecordError):
             if not running:
                 raise
             continue
         if found.refusal is None or not running:
-            break
-    else:
-        found = examine(directory, Disk())
-    return found, running
+            return read
+        if not all(os.path.lexists(part.path) for part in found.parts):
+            read = None
+    if read is None:
+        raise StorageError(
+            f"the server removes segments of {directory} faster than they can be read: check a backup, which "
+            "'queue-journal.py backup' makes of a running server"
+        )
+    return read
 
 
-def _describe(directory: str, found: Examined, *, verbose: bool, running: bool) -> Iterator[str]:
+def _describe(directory: str, read: _Read, *, verbose: bool) -> Iterator[str]:
+    found, running = read.found, read.running
     size = sum(part.size for part in found.parts)
     server = "a server is running" if running else "no server is running"
     yield f"{directory}: {counted(len(found.parts), 'segment')}, {counted(size, 'byte')}; {server}"
-    for part in found.parts:
-        yield from _describe_part(part, found.contents(part), verbose=verbose)
+    for part, contents in zip(found.parts, read.contents, strict=True):
+        yield from _describe_part(part, contents, verbose=verbose)
     yield from found.missing
     if found.checkpoint is not None:
         yield _describe_checkpoint(found.checkpoint)
