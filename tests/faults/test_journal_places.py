@@ -12,7 +12,7 @@ from support.broken_journals import Session, flip, middle_of, small_places, smal
 from support.engines import LOTS
 
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Engine, Options, Receipt, StorageError
+from qs_server.storage.engine import Engine, Options, Receipt, State, StorageError
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.damage import Examined, examine, verify
 from qs_server.storage.journal.frames import BLOCK
@@ -307,3 +307,21 @@ def test_a_check_beside_a_busy_server(root: Path, monkeypatch: pytest.MonkeyPatc
         check.check(Namespace(root=str(root), verbose=False))
     assert len(reads) > 1
     session.crash()
+
+
+def test_a_claim_that_no_segment_can_hold(root: Path) -> None:
+    """A claim whose ids need more than a segment is refused, and nothing is claimed; a smaller one is made."""
+    session = opened(root, "orders")
+    for _ in range(90):
+        session.push("orders", *[b""] * 100)
+    claims = session.engine.queue("orders").claims
+    with pytest.raises(OSError, match="do not fit into one segment"):
+        claims.claim("c", 1, 9000, None, None)
+    session.engine.roll_back()
+    assert claims.claim("c", 1, 5000, None, None).count == 5000
+    session.engine.commit()
+    session.crash()
+    session = opened(root)
+    assert len(session.engine.queue("orders").list_mids(State.READY, 10_000, -1)) == 4000
+    session.crash()
+    verify(f"{root}/.journal", Disk())

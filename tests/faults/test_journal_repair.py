@@ -12,6 +12,7 @@ from support.engines import Crash, FaultyDisk
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Options
+from qs_server.storage.journal import supply
 from qs_server.storage.journal.claim_records import Claim, Staged
 from qs_server.storage.journal.damage import messages_in
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame
@@ -222,6 +223,24 @@ def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
     assert done.unplaced == 2
 
 
+def test_a_queue_that_was_gone_at_a_start(damaged: Journal) -> None:
+    """The removal of a queue is kept that a start found without its directory: nothing of it comes into a new queue of
+    the same name."""
+    session = Session(damaged.root)
+    session.engine.create("gone", Options(storage="journal"))
+    session.push("gone", b"of the old queue")
+    session.crash()
+    shutil.rmtree(damaged.root / "gone")
+    session = Session(damaged.root)
+    session.engine.create("gone", Options(storage="journal"))
+    session.push("gone", b"of the new queue")
+    session.crash()
+    with in_copy(damaged, damaged.recovered.segments[1]).open("r+b") as file:
+        file.write(bytes(60))
+    found = repaired(damaged)[1]["gone"]
+    assert [payload for payload, _ in found.values()] == [b"of the new queue"]
+
+
 def test_the_name_of_a_copys_source_is_lost(damaged: Journal) -> None:
     """The copy has its payload for itself then, in its own queue."""
     session = Session(damaged.root)
@@ -312,13 +331,16 @@ def test_frames_that_the_next_segment_has_again(damaged: Journal) -> None:
     check_kept(damaged, {qid: messages for qid, messages in start(damaged.root).items() if qid != "orders"}, len(found))
 
 
-def test_a_crash_at_any_step(damaged: Journal, home: Path) -> None:
-    """Wherever a repair ends: a server does not start, or has everything; a second run makes it so."""
+@pytest.mark.parametrize("largest", [3 * BLOCK, supply.LARGEST_SEGMENT])
+def test_a_crash_at_any_step(damaged: Journal, home: Path, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a repair ends, which writes several segments or one: a server does not start, or has everything; a
+    second run makes it so."""
+    monkeypatch.setattr(supply, "LARGEST_SEGMENT", largest)
     segment = damaged.recovered.segments[1]
     flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 100, 0)
-    expected = repaired(damaged._replace(root=damaged.copy(home / "expected")))[1]
+    expected = repaired(damaged._replace(root=damaged.copy(home / f"expected-{next(_numbers)}")))[1]
     for step in count(1):
-        root = damaged.copy(home / f"step-{step}")
+        root = damaged.copy(home / f"step-{next(_numbers)}")
         disk = FaultyDisk()
         disk.arm(step, Crash)
         try:

@@ -12,7 +12,7 @@ from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
 from qs_server.storage.journal.checkpoint import NAME, CheckpointReader, CheckpointWriter
-from qs_server.storage.journal.frames import FRAME_HEAD
+from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD
 from qs_server.storage.journal.lock import forget_last, take_lock
 from qs_server.storage.journal.recovery import JournalDamagedError
 from qs_server.storage.journal.repair import repair
@@ -169,7 +169,11 @@ class Repairs(Short):
 
     def run(self, disk: RecordingDisk) -> None:
         shutil.copytree(self.journal.root, disk.root, dirs_exist_ok=True)
-        assert repair(f"{disk.root}/.journal", disk) is not None
+        with pytest.MonkeyPatch.context() as patch:
+            small_segments(patch, 3 * BLOCK)
+            done = repair(f"{disk.root}/.journal", disk)
+        assert done is not None
+        assert len(done.segments) > 1
         disk.mark("answered", 1)
 
     def _begin(self, ordered: bool) -> World:

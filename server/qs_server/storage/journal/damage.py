@@ -164,16 +164,20 @@ class Examined(NamedTuple):
         before: dict[int, str] = {}
         for part in self.parts:
             if part.counts:
-                for piece in part.pieces():
-                    for start, record in piece.placed():
-                        if not isinstance(record, (Checkpoint, Absent)):
-                            qid = self.names.get((part.life, record.number))
-                            if qid is None and isinstance(record, Remove):
-                                qid = before.get(
-                                    record.number
-                                )  # a start found its directory gone, and named it no more
-                            yield Placed(part, record, qid, self.number_of(part, record.number, qid), start)
+                yield from self._placed_in(part, before)
                 before.update(part.names)
+
+    def _placed_in(self, part: Part, before: Mapping[int, str]) -> Iterator[Placed]:
+        """Reads the records of a part. before: the names of queues in earlier parts, by number."""
+        for piece in part.pieces():
+            for start, record in piece.placed():
+                if isinstance(record, (Checkpoint, Absent)):
+                    continue
+                qid = self.names.get((part.life, record.number))
+                if qid is None and isinstance(record, Remove):
+                    # A start that finds the directory of a queue gone does not name the queue, and writes this.
+                    qid = before.get(record.number)
+                yield Placed(part, record, qid, self.number_of(part, record.number, qid), start)
 
     def number_of(self, part: Part, number: int, qid: str | None = None) -> int:
         """Returns the number that identifies a queue in the whole journal. number: its number in the part; qid: its
