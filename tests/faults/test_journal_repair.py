@@ -228,7 +228,7 @@ def test_a_queue_that_was_gone_at_a_start(damaged: Journal) -> None:
     the same name."""
     session = Session(damaged.root)
     session.engine.create("gone", Options(storage="journal"))
-    session.push("gone", b"of the old queue")
+    session.push("gone", b"of the old queue", b"of the old queue too")
     session.crash()
     shutil.rmtree(damaged.root / "gone")
     session = Session(damaged.root)
