@@ -13,6 +13,7 @@ from qs_client.server_arguments import (
     DEFAULT_SERVER,
     add_security,
     bus,
+    check_security,
     make_security,
     read_address,
     server,
@@ -91,6 +92,11 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     parser = web_parser()
     parsed = parse_arguments(parser, arguments)
     address = read_address(parser, parsed, prefix=_SERVER)
+    if parsed.bus is not None and parsed.bus.tls not in (None, check_security(parsed, address, _SERVER)):
+        parser.error(
+            "the page speaks to the bus as to the queue server, both with TLS or both without, and --bus contradicts "
+            "that: give both addresses the same scheme, or leave it out of --bus"
+        )
     options = WebOptions(
         server=(address.host, address.port),
         security=partial(make_security, parsed, address, _warn, prefix=_SERVER),

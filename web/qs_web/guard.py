@@ -33,6 +33,9 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _METHODS = frozenset({"GET", "HEAD", "POST"})
+MOST_HEADERS = 16 * 1024
+"""Bytes that the first line and the headers of a request may have: those of a browser with many cookies of other
+pages on the same host have some 8 KiB."""
 _UNREAD = 64 * 1024
 """Bytes of a form that are read though it is refused."""
 _WITHIN = 1
@@ -52,6 +55,23 @@ def is_cross_site(headers: Headers) -> bool:
         return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
     except ValueError:  # the brackets enclose no address
         return True
+
+
+def _head_size(scope: MutableMapping[str, Any]) -> int:
+    """Counts the bytes of the first line and the headers of a request, without what the line says of the protocol."""
+    line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+
+
+def _unreadable(scope: MutableMapping[str, Any], headers: Headers) -> tuple[str, int] | None:
+    """Returns text and status of the answer to a request after which the connection is not used any more."""
+    if not scope["http_version"].startswith("1"):
+        return "this page speaks HTTP/1.1", 505
+    if _head_size(scope) > MOST_HEADERS:
+        return f"the first line and the headers of a request have at most {MOST_HEADERS} bytes", 431
+    if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read it differently
+        return "two lengths of one body", 400
+    return None
 
 
 class Body:
@@ -109,11 +129,9 @@ class Guard:
     def _refusal(self, scope: MutableMapping[str, Any]) -> PlainTextResponse | None:
         """Returns the answer to a request that does not pass."""
         headers = Headers(scope=scope)
-        if not scope["http_version"].startswith("1"):  # an upgrade would hide requests from proxies
-            close = {} if scope["http_version"].startswith("2") else {"connection": "close"}
-            return PlainTextResponse("this page speaks HTTP/1.1\n", 505, close)
-        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read it differently
-            return PlainTextResponse("two lengths of one body\n", 400, {"connection": "close"})
+        if unreadable := _unreadable(scope, headers):
+            text, status = unreadable
+            return PlainTextResponse(f"{text}\n", status, {"connection": "close"})
         if not self._hosts.allows(headers.get("host", "")):
             text = "this page is not known by this name: start queue-web.py with --allow-host NAME\n"
             return PlainTextResponse(text, 421)

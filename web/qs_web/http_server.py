@@ -7,16 +7,19 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
+import h11
+import hypercorn.protocol
 import trio
 from hypercorn.config import Config
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio import serve
 from starlette.types import ASGIApp
 
 from qs_serving.logs import RareLine
 from qs_serving.tls import ServerTls
 
-_HEADERS = 16 * 1024
-"""Bytes that the first line and the headers of a request may have."""
+from .guard import MOST_HEADERS
+
 _IDLE = 10
 """Seconds in which the headers of the next request have to be there."""
 _SILENT = 60
@@ -26,6 +29,17 @@ _UNREAD = 10
 _LOGGED = 60.0
 """Seconds between two lines of the log that say that no browser can connect."""
 _cannot_accept = RareLine(logging.getLogger(__name__), logging.ERROR, _LOGGED)
+
+
+class _Http1(H11Protocol):
+    """Speaks HTTP/1.1 alone. By itself, Hypercorn changes to HTTP/2 when a client begins with its preface or asks for
+    an upgrade, with or without TLS, and no setting prevents that: `alpn_protocols` is only what it offers."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Changes to no other protocol: a preface is refused by `Guard`, the wish for an upgrade is ignored."""
+
+
+setattr(hypercorn.protocol, H11Protocol.__name__, _Http1)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -48,7 +62,9 @@ class _Config(Config):
     def __init__(self, tls: ServerTls | None, grace: float) -> None:
         super().__init__()
         self._tls = tls
-        self.h11_max_incomplete_size = _HEADERS
+        self.h11_max_incomplete_size = (
+            MOST_HEADERS  # of a request that is incomplete; `Guard` bounds those that came in one read
+        )
         self.keep_alive_timeout = _IDLE
         self.read_timeout = _SILENT
         self.graceful_timeout = grace

@@ -2,12 +2,15 @@
 are answered meanwhile."""
 
 import socket
+import ssl
 import struct
 from pathlib import Path
 
 import httpx
 import pytest
+from support.certificates import authority
 from support.serving import ServerProcess
+from support.tls_serving import tls_flags
 from support.web_serving import WebProcess, visitor, web_serving
 
 
@@ -56,7 +59,10 @@ SMUGGLED = b"GET /queue?q=smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
     b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
     b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n",
     b"GET / HTTP/1.1\r\n" + HOST + b"X: y\r\n" * 100_000 + b"\r\n",
-], ids=range(16))  # fmt: skip
+    b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 40_000 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + HOST + b"X: y\r\n" * 3_000 + b"\r\n",
+    b"GET /?" + b"a" * 40_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+], ids=range(19))  # fmt: skip
 def test_refused_requests(web: WebProcess, browser: httpx.Client, request_: bytes) -> None:
     """A request that could be read in two ways, or is too large, is refused, and nothing behind it is answered."""
     answer = raw(web, request_)
@@ -78,20 +84,48 @@ def test_odd_paths(web: WebProcess, target: bytes) -> None:
     assert b"def make_app" not in answer
 
 
-@pytest.mark.parametrize("upgrade", [
-    b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-    b"HTTP2-Settings: AAMAAABk\r\n\r\n",
-    b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-], ids=["h2c", "websocket"])  # fmt: skip
-def test_upgrades(web: WebProcess, upgrade: bytes) -> None:
-    """An upgrade to another protocol is refused: a proxy would not look into it."""
-    with web.connect() as connected:
-        connected.sendall(upgrade)
-        got = b""
-        while b"this page speaks HTTP/1.1" not in got and (part := connected.recv(65536)):
-            got += part
-        assert b"<!doctype" not in got
+def test_websockets(web: WebProcess) -> None:
+    """A websocket is refused: a proxy would not look into it."""
+    answer = raw(
+        web, b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )  # fmt: skip
+    assert b"<!doctype" not in answer
+    assert b"101" not in answer.partition(b"\r\n")[0]
+
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""What a client begins HTTP/2 with, and settings, which the server would answer with its own."""
+
+
+def is_no_http_2(answer: bytes) -> bool:
+    """Tells whether an answer to the preface is a refusal. The connection may end before that is read."""
+    return answer == b"" or answer.startswith((b"HTTP/1.1 505 ", b"HTTP/1.1 400 "))
+
+
+def test_no_http_2_upgrade(web: WebProcess) -> None:
+    """The wish for an upgrade to HTTP/2, which some clients send with every request, is ignored: the answer is one of
+    HTTP/1.1."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    answer = raw(web, b"GET /livez HTTP/1.1\r\n" + HOST + upgrade + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+
+
+def test_no_http_2_without_asking(web: WebProcess) -> None:
+    """A client that begins with HTTP/2 at once is refused in HTTP/1.1."""
+    assert is_no_http_2(raw(web, _PREFACE))
+
+
+def test_no_http_2_over_tls(shared_server: ServerProcess, tmp_path: Path) -> None:
+    """Over TLS the page chooses HTTP/1.1 from what a client offers, and speaks it whatever the client begins with."""
+    with web_serving(tmp_path, shared_server, *tls_flags()) as web:
+        context = ssl.create_default_context(cafile=authority().cert)
+        for offered in (["h2", "http/1.1"], ["h2"]):
+            context.set_alpn_protocols(offered)
+            with web.connect() as plain, context.wrap_socket(plain, server_hostname="localhost") as connected:
+                assert connected.selected_alpn_protocol() == ("http/1.1" if "http/1.1" in offered else None)
+                connected.sendall(_PREFACE)
+                assert is_no_http_2(connected.recv(65536))
 
 
 @pytest.mark.parametrize(("path", "size", "status"), [
