@@ -228,11 +228,11 @@ def test_cycles(dying: Bench) -> None:
         lambda: bench.queue("dead", dead_letter="q", max_receives=1),
         lambda: bench.queue("self", dead_letter="self", max_receives=1),
     ):
-        with pytest.raises(DeadLetterCycleError, match="->"):
+        with pytest.raises(DeadLetterCycleError, match="come to"):
             make()
     bench.queue("dead", dead_letter="last", max_receives=1)
     bench.queue("last")
-    with pytest.raises(DeadLetterCycleError, match="'last' -> 'q' -> 'dead' -> 'last'"):
+    with pytest.raises(DeadLetterCycleError, match=r"dead letters of 'q' come to 'last'$"):
         configure(bench, "last", dead_letter="q", max_receives=1)
     assert sorted(bench.engine.queues()) == ["dead", "last", "q"]
     assert bench.engine.queue("last").options == replace(Options(), storage=bench.engine.name)

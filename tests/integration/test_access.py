@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.access import Caller, authenticate, hashed, principal, section, write_access
-from support.documents import code, push, receive, request, subscribe, text
+from support.documents import code, mids, push, receive, request, subscribe, text
 from support.serving import FAST, ServerProcess, run_server, serving
 
 NAMES = ("a*", "a?c", "a.c", "a[b]c", "a\\c", "bus:q:n", "Ärger-日本", "abc")
@@ -248,3 +248,31 @@ def test_flags_that_contradict(access: Path) -> None:
     assert ended.returncode == 2
     assert "give one of them" in ended.stderr
     assert sys.executable not in ended.stderr
+
+
+def test_no_error_names_a_hidden_queue(tmp_path: Path) -> None:
+    """The queue that a dead letter came from, and those of a cycle of dead-letter queues, are named only to those who
+    have a right to them."""
+    rights = {"configure": ["failed", "mine"], "write": ["failed"]}
+    sections = [principal("admin", admin=True), principal("blind", **rights)]
+    sections.append(principal("reader", read=["hidden"], **rights))
+    access = write_access(tmp_path / "access.toml", sections)
+    with serving(tmp_path / "root", *FAST, "--access", str(access)) as server:
+        with Caller(server, "admin-token") as admin:
+            dies = "<options dead-letter='{}' max-receives='1'/>"
+            for qid, options in (("failed", ""), ("hidden", dies.format("failed")), ("mine", "")):
+                assert code(admin.ask(request("new-queue", f"<qid>{qid}</qid>{options}"))) == 0
+            admin.ask(push("hidden", "x"))
+            [mid] = mids(admin.ask(receive("hidden")))
+            admin.ask(request("release-message", f"<qid>hidden</qid><mid>{mid}</mid>"))
+            redrive, into_cycle = request("redrive-messages", "<qid>failed</qid>"), dies.format("failed")
+            for name, knows in (("blind", False), ("reader", True)):
+                with Caller(server, f"{name}-token") as caller:
+                    refused = caller.ask(redrive)
+                    assert (code(refused), "hidden" in refused) == (403, knows), refused
+            assert code(admin.ask(redrive)) == 0  # there was one
+            admin.ask(request("set-queue", f"<qid>hidden</qid>{dies.format('mine')}"))
+            admin.ask(request("set-queue", f"<qid>failed</qid>{dies.format('hidden')}"))
+        with Caller(server, "blind-token") as blind:
+            cycle = blind.ask(request("set-queue", f"<qid>mine</qid>{into_cycle}"))
+            assert (code(cycle), "hidden" in cycle) == (409, False), cycle

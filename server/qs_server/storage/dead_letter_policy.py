@@ -46,7 +46,10 @@ def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options],
     while name and name not in chain[1:]:
         chain.append(name)
         if name == qid:
-            raise DeadLetterCycleError(f"dead-letter queues must not form a cycle: {' -> '.join(map(repr, chain))}")
+            # Names no other queue of the cycle: whoever asks may have no right to know of it.
+            raise DeadLetterCycleError(
+                f"dead-letter queues must not form a cycle: dead letters of {options.dead_letter!r} come to {qid!r}"
+            )
         name = queues[name].dead_letter if name in queues else ""
 
 

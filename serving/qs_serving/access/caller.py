@@ -113,7 +113,7 @@ class Caller:
             decisions = principal.decisions[right]
             for qid in (named,) if type(named) is str else named or ():
                 if not decisions[qid]:
-                    raise self._refused(right, qid)
+                    raise self._refused(right, f"the queue {qid!r}")
 
     @property
     def owner(self) -> str | None:
@@ -139,17 +139,26 @@ class Caller:
         principal = self.principal
         return principal is not None and principal.may_see(qid)
 
+    def check_origins(self, qids: Iterable[str]) -> None:
+        """Raises NotAllowedError unless it may write to these queues, which dead letters came from. The request did not
+        name them, so the error names none of which it may not know that it exists."""
+        for qid in qids:
+            if not self.may(Right.WRITE, qid):
+                known = f"the queue {qid!r}" if self.may_see(qid) else "a queue"
+                raise self._refused(Right.WRITE, f"{known} that one of the dead letters came from")
+
     def refusal_to_read(self, qids: Iterable[str]) -> tuple[ErrorCode, str] | None:
         """Returns why it may not read all of the queues, None if it may."""
         for qid in qids:
             if not self.may(Right.READ, qid):
-                error = self._refused(Right.READ, qid)
+                error = self._refused(Right.READ, f"the queue {qid!r}")
                 return error.error, str(error)
         return None
 
-    def _refused(self, right: Right = Right.READ, qid: str = "") -> NotAllowedError:
-        """Returns the error for a right that is missing. One that may do nothing is not told which."""
-        principal, what = self.principal, f"may not {right.value} the queue {qid!r}"
+    def _refused(self, right: Right = Right.READ, to: str = "") -> NotAllowedError:
+        """Returns the error for a right that is missing. to: says what the right would be for. One that may do nothing
+        is not told which."""
+        principal, what = self.principal, f"may not {right.value} {to}"
         if right is Right.MONITOR:
             what = "may not monitor the server"
         if principal is None or principal.name is None:
