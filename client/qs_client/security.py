@@ -5,7 +5,7 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -92,6 +92,22 @@ class Security:
 
 PLAIN = Security()
 """Neither TLS nor a token."""
+
+
+def with_tls(scheme: bool | None, asking: Sequence[str]) -> bool:
+    """Tells whether a connection is with TLS. Whatever names a CA, a certificate or a key asks for TLS: otherwise a
+    client that was given one would send its token in the clear.
+
+    scheme: of the address, True for qss://, False for qs://, None for none; asking: the names of the flags, variables
+    or arguments that ask for TLS. ValueError when the address says qs:// and something asks for TLS.
+    """
+    if scheme is False and asking:
+        names = " and ".join(asking)
+        raise ValueError(
+            f"the address begins with qs://, which is without TLS, but {names} {'ask' if asking[1:] else 'asks'} for "
+            f"TLS: write qss://, or leave {names} out"
+        )
+    return bool(scheme or asking)
 
 
 def security(tls: Tls, token: str | Token | None) -> Security:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from qs_schemas.addresses import ServerAddress, server_address
+from qs_schemas.command_line import file_name
 
 if TYPE_CHECKING:
     from .security import Security, Token
@@ -71,11 +72,10 @@ def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
         if metavar is None:
             group.add_argument(f"{prefix}{name}", action="store_true", help=text)
         else:
-            group.add_argument(f"{prefix}{name}", metavar=metavar, help=text)
+            group.add_argument(f"{prefix}{name}", type=file_name, metavar=metavar, help=text)
 
     add("tls", "speak TLS, and trust the CAs of the system; qss:// before the address does the same")
-    text = "speak TLS, and trust the CA certificates in FILE instead (with qss:// or {}tls: default $QS_CA)"
-    add("ca", text.format(prefix), "FILE")
+    add("ca", "speak TLS, and trust the CA certificates in FILE instead (default: $QS_CA)", "FILE")
     add("cert", "speak TLS, and show this certificate to servers that ask for one", "FILE")
     add("key", f"the key of {prefix}cert, if it is in another file", "FILE")
     add("tls-insecure", "speak TLS without verifying the server: only for tests")
@@ -99,24 +99,33 @@ class _Given:
             found: str | None = getattr(arguments, f"{prefix}{name}".strip("-").replace("-", "_"), None)
             return found
 
-        self.tls = bool(value("tls"))
         self.ca, self.cert, self.key = value("ca"), value("cert"), value("key")
         self.insecure = bool(value("tls-insecure"))
         self.token_file = value("token-file")
-        self.asks_for_tls = bool(self.tls or self.ca or self.cert or self.insecure)
+        files = [name for name in ("ca", "cert", "key") if value(name) is not None]
+        switches = [name for name in ("tls", "tls-insecure") if value(name)]
+        self.asking = [f"{prefix}{name}" for name in switches + files]
+        """The flags that ask for TLS."""
 
 
-def check_security(arguments: argparse.Namespace, address: ServerAddress, prefix: str = "--") -> None:
-    """Raises ValueError when the flags contradict each other or the address: wrong usage. Reads no files."""
+def check_security(
+    arguments: argparse.Namespace,
+    address: ServerAddress,
+    prefix: str = "--",
+    environ: Mapping[str, str] = os.environ,
+) -> bool:
+    """Tells whether the flags, the address and the variables ask for TLS. Raises ValueError when they contradict each
+    other: wrong usage. Reads no files."""
+    from .security import with_tls  # noqa: PLC0415 - --help needs none
+
     given = _Given(arguments, prefix)
-    if given.key and not given.cert:
+    if given.key is not None and given.cert is None:
         raise ValueError(f"{prefix}key is the key of a certificate: give {prefix}cert too")
-    if given.insecure and given.ca:
+    if given.insecure and given.ca is not None:
         raise ValueError(
             f"{prefix}ca is for verifying the server, {prefix}tls-insecure is against it: give one of them"
         )
-    if address.tls is False and given.asks_for_tls:
-        raise ValueError(f"the address begins with qs://, which is without TLS: write qss:// or leave {prefix}tls out")
+    return with_tls(address.tls, given.asking + ["QS_CA"] * bool(environ.get("QS_CA")))
 
 
 def make_security(
@@ -129,13 +138,14 @@ def make_security(
 ) -> "Security":
     """Returns what the flags, the address and the variables say. warn: gets a line about what is not safe.
 
-    OSError, with the file's name, when a file cannot be read. ValueError when one does not hold what it should.
+    OSError, with the file's name, when a file cannot be read. ValueError when one does not hold what it should, or as
+    for `check_security`.
     """
     from .security import PLAIN, Security  # noqa: PLC0415 - --help needs none
 
     given = _Given(arguments, prefix)
     token = _token(given.token_file, environ, warn)
-    if not (address.tls or given.asks_for_tls):
+    if not check_security(arguments, address, prefix, environ):
         if token is None:
             return PLAIN
         if not _is_here(address.host):
@@ -147,8 +157,8 @@ def make_security(
         warn(f"{prefix}tls-insecure: {INSECURE}")
         context = unverified_context()
     else:
-        context = client_context(given.ca or environ.get("QS_CA") or True)
-    if given.cert:
+        context = client_context(environ.get("QS_CA") or True if given.ca is None else given.ca)
+    if given.cert is not None:
         show_certificate(context, given.cert, given.key)
     return Security(context, token)
 
@@ -166,10 +176,10 @@ def _is_here(host: str) -> bool:
 def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> "Token | None":
     from .security import Token, read_token  # noqa: PLC0415
 
-    if not file and (text := environ.get("QS_TOKEN", "").strip()):
+    if file is None and (text := environ.get("QS_TOKEN", "").strip()):
         try:
             return Token(text)
         except ValueError as error:
             raise ValueError(f"QS_TOKEN: {error}") from None
-    path = file or environ.get("QS_TOKEN_FILE")
-    return read_token(path, warn) if path else None
+    path = environ.get("QS_TOKEN_FILE") or None if file is None else file
+    return None if path is None else read_token(path, warn)

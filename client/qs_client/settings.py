@@ -3,16 +3,15 @@
 from dataclasses import replace
 
 from .bounds import seconds, whole
-from .security import Tls, Token, security
+from .security import Tls, Token, security, with_tls
 
 
-def _checked_tls(tls: Tls, asked: bool | None) -> Tls:
+def _checked_tls(tls: Tls, scheme: bool | None) -> Tls:
     """Returns what an address with a scheme says about TLS. ValueError when the two contradict each other."""
-    if asked and tls is False:
-        raise ValueError("tls is False, but the address asks for TLS: write qs://")
-    if asked is False and tls is not None and tls is not False:
-        raise ValueError("tls asks for TLS, but the address is without: write qss://")
-    return True if asked and tls is None else tls
+    if scheme and tls is False:
+        raise ValueError("tls is False, but the address asks for TLS: write qs://, or leave tls out")
+    asks = tls is not None and tls is not False
+    return True if with_tls(scheme, ["tls"] if asks else []) and not asks else tls
 
 
 class Settings:
@@ -32,8 +31,8 @@ class Settings:
         if isinstance(host, str) and "://" in host:
             from qs_schemas.addresses import server_address  # noqa: PLC0415 - rarely needed at start
 
-            host, port, asked = server_address(host, port)
-            tls = _checked_tls(tls, asked)
+            host, port, scheme = server_address(host, port)
+            tls = _checked_tls(tls, scheme)
         self.host = host
         self.port = port
         self.timeout = timeout

@@ -15,6 +15,8 @@ def client_context(tls: bool | str | os.PathLike[str] | ssl.SSLContext) -> ssl.S
         return tls
     if not isinstance(tls, bool | str | os.PathLike):
         raise TypeError(f"tls is True, a path of CA certificates or an ssl.SSLContext, not {tls!r}")
+    if tls == "":  # as a path, it would be the current directory
+        raise ValueError("tls is an empty path: name a file or a directory of CA certificates")
     context = ssl.create_default_context() if isinstance(tls, bool) else _trusting(Path(tls))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -144,6 +144,14 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word, names, 1)), None)
 
 
+def file_name(text: str) -> str:
+    """Parses the name of a file or a directory. An empty one, as of an unset variable, is no way to leave a flag
+    out: a file that makes a connection safe would be missing without a word."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of the file is empty: name one, or leave the flag out")
+    return text
+
+
 # -- the flags that every command has ---------------------------------------------------------------------------------
 
 

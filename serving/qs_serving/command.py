@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from qs_schemas import Limits
-from qs_schemas.command_line import CommandParser, add_standard_flags
+from qs_schemas.command_line import CommandParser, add_standard_flags, file_name
 
 from .arguments import number_group
 from .config_file import add_config
@@ -123,15 +123,22 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("TLS", "All files are in PEM form, and are read again on SIGHUP.")
-    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate")
-    group.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
-    group.add_argument("--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA")
+
+    def add(name: str, text: str) -> None:
+        group.add_argument(name, type=file_name, metavar="FILE", help=text)
+
+    add("--tls-cert", "speak TLS, with this certificate")
+    add("--tls-key", "the private key of the certificate")
+    add("--tls-client-ca", "accept only clients with a certificate of this CA")
 
 
 def _add_access(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("who may do what")
     group.add_argument(
-        "--access", metavar="FILE", help="principals, their tokens and rights, in TOML; is read again on SIGHUP"
+        "--access",
+        type=file_name,
+        metavar="FILE",
+        help="principals, their tokens and rights, in TOML; is read again on SIGHUP",
     )
     group.add_argument(
         "--open", action="store_true", help="everybody may do everything, from other machines too (not with --access)"

@@ -16,6 +16,7 @@ from qs_client.security import PLAIN, Security, Token, read_token, security
 from qs_client.tls_contexts import client_context, show_certificate, unverified_context
 
 SECRET = "qs_MARKED-a-secret"
+CA = str(authority().cert)
 CLIENTS = [QueueClient, AsyncQueueClient, BusClient, AsyncBusClient]
 
 

@@ -18,7 +18,7 @@ def _made(*argv: str, address: str = "localhost:1", prefix: str = "--", **enviro
     parser = argparse.ArgumentParser()
     add_security(parser, prefix)
     arguments, warned = parser.parse_args(argv), list[str]()
-    check_security(arguments, server(address), prefix)
+    check_security(arguments, server(address), prefix, environ)
     return make_security(arguments, server(address), warned.append, prefix=prefix, environ=environ), warned
 
 
@@ -31,9 +31,10 @@ def _trusts(context: ssl.SSLContext | None) -> int:
 
 @pytest.mark.parametrize("prefix", ["--", "--server-"])
 def test_tls(prefix: str) -> None:
-    """TLS is asked for by the address or by a flag, not by QS_CA alone, which names the CA then."""
-    assert _made(prefix=prefix, QS_CA=CA) == (PLAIN, [])
-    assert _made(prefix=prefix, address="qs://h", QS_CA=CA) == (PLAIN, [])
+    """TLS is asked for by the address, by a flag, or by QS_CA alone. Without any of them there is none."""
+    assert _made(prefix=prefix) == (PLAIN, [])
+    assert _made(prefix=prefix, QS_CA="") == (PLAIN, [])
+    assert _trusts(_made(prefix=prefix, QS_CA=CA)[0].context) == 1
     assert _trusts(_made(f"{prefix}ca", CA, prefix=prefix)[0].context) == 1
     assert _trusts(_made(f"{prefix}tls", prefix=prefix, QS_CA=CA)[0].context) == 1
     assert _trusts(_made(address="qss://h", prefix=prefix, QS_CA=CA)[0].context) == 1
@@ -83,17 +84,34 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "address", "says"),
+    ("argv", "address", "variables", "says"),
     [
-        (["--key", "k"], "h", "give --cert too"),
-        (["--tls-insecure", "--ca", "x"], "h", "give one of them"),
-        (["--tls"], "qs://h", "without TLS"),
-        (["--ca", "x"], "qs://h", "without TLS"),
-        (["--cert", "x"], "qs://h", "without TLS"),
-        (["--tls-insecure"], "qs://h", "without TLS"),
+        (["--key", "k"], "h", {}, "give --cert too"),
+        (["--key", "k"], "qs://h", {}, "give --cert too"),
+        (["--tls-insecure", "--ca", "x"], "h", {}, "give one of them"),
+        (["--tls"], "qs://h", {}, "--tls asks for TLS: write qss://, or leave --tls out"),
+        (["--ca", "x"], "qs://h", {}, "--ca asks for TLS: write qss://, or leave --ca out"),
+        (["--cert", "x"], "qs://h", {}, "--cert asks for TLS"),
+        (["--cert", "x", "--key", "k"], "qs://h", {}, "--cert and --key ask for TLS"),
+        (["--tls-insecure"], "qs://h", {}, "--tls-insecure asks for TLS"),
+        ([], "qs://h", {"QS_CA": "x"}, "QS_CA asks for TLS: write qss://, or leave QS_CA out"),
+        (["--ca", "x"], "qs://h", {"QS_CA": "x"}, "write qss://, or leave --ca and QS_CA out"),
     ],
 )
-def test_contradictions(argv: list[str], address: str, says: str) -> None:
-    """Flags that contradict each other or the address are wrong usage; no file is read for that."""
+def test_contradictions(argv: list[str], address: str, variables: dict[str, str], says: str) -> None:
+    """Flags and variables that contradict each other or the address are wrong usage; no file is read for that."""
     with pytest.raises(ValueError, match=says):
-        _made(*argv, address=address)
+        _made(*argv, address=address, **variables)
+    parser = argparse.ArgumentParser()
+    add_security(parser)
+    arguments = parser.parse_args(argv)
+    with pytest.raises(ValueError, match=says):  # also where nothing was checked before
+        make_security(arguments, server(address), print, environ=variables)
+
+
+@pytest.mark.parametrize("flag", ["--ca", "--cert", "--key", "--token-file"])
+def test_empty_names(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag with an empty name, as of an unset variable, is wrong usage: it does not turn TLS off."""
+    with pytest.raises(SystemExit):
+        _made(flag, "")
+    assert f"argument {flag}: the name of the file is empty" in capsys.readouterr().err
