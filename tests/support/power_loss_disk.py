@@ -54,6 +54,7 @@ HARMLESS = frozenset(
 DERIVED = frozenset(
     {
         "read_all",
+        "open_file",
         "read_file",
         "write",
         "pwrite",

@@ -130,7 +130,7 @@ class HistoryFolder:
     def _recover(self, name: str) -> None:
         path = self._open_path(name)
         try:
-            fd = self._disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = self._disk.open_file(path, os.O_RDWR)
         except FileNotFoundError:
             return
         file = OpenFile(name, fd, self._disk)

@@ -1,6 +1,7 @@
 """The flags of queue-server.py."""
 
 import argparse
+import re
 from collections.abc import Collection, Sequence
 
 from qs_schemas.addresses import address
@@ -23,6 +24,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
     options = ServerOptions(
         root=parsed.root,
+        umask=parsed.umask,
         storage=parsed.storage,
         durability=Durability(parsed.durability),
         history=None if parsed.history is None else history,
@@ -43,6 +45,14 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
         default=_DEFAULTS.root,
         metavar="DIR",
         help="directory of the queues, made if missing (default: ./%(default)s)",
+    )
+    parser.add_argument(
+        "--umask",
+        type=_umask,
+        default=_DEFAULTS.umask,
+        metavar="MODE",
+        help="what others may not do with the files and directories that the server makes, in octal: 077 nothing at "
+        "all (default), 007 whatever the owner's group may, 022 read all",
     )
     parser.add_argument(
         "--storage",
@@ -94,6 +104,14 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--sqs-prefix", default="", metavar="TEXT", help="prefix of the names of all queues there (default: none)"
     )
+
+
+def _umask(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text) or int(text, 8) & 0o700:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no mode like 077 or 007: three octal digits, the first of them 0"
+        )
+    return int(text, 8)
 
 
 def _addresses(written: str) -> tuple[tuple[str, int], ...]:

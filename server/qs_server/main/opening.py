@@ -55,6 +55,8 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
         disk.make_directories(root, sync=options.durability is not Durability.NONE)
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
+        if reason := belongs_to_another(root):
+            raise StorageError(reason)
         return ServerClock(root, disk)
 
     clock = _start(root, f"cannot use root {root}", make)
@@ -86,6 +88,17 @@ def open_storage(
         )
 
     return _start(root, f"cannot use root {root}", make)
+
+
+def belongs_to_another(root: str) -> str | None:
+    """Returns why root does not serve a directory of another user, None if that is not the case. OSError."""
+    owner = os.stat(root).st_uid
+    if os.geteuid() != 0 or owner == 0:
+        return None
+    return (
+        f"it belongs to the user {owner}, who could have root change any file, by links in the directory: start the "
+        f"server as that user (sudo -u '#{owner}' ...), or give the directory to root"
+    )
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:

@@ -27,13 +27,15 @@ class SqsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """root: made if missing; port: 0 for a free one; storage: the default engine; history: None for no record; cache:
-    the most bytes of journal payloads in memory; max_keys: the most keys of pushes there; memcached: (host, port) of
-    each server; early: True to assume that all clients end documents with an empty line; tls: None for none; access:
-    path of the access file, None if everybody may do everything; open: True to allow that also from other machines;
-    check: True to only check files and flags; log_format: text or json."""
+    """root: made if missing; umask: what others may not do with what the server makes; port: 0 for a free one; storage:
+    the default engine; history: None for no record; cache: the most bytes of journal payloads in memory; max_keys: the
+    most keys of pushes there; memcached: (host, port) of each server; early: True to assume that all clients end
+    documents with an empty line; tls: None for none; access: path of the access file, None if everybody may do
+    everything; open: True to allow that also from other machines; check: True to only check files and flags;
+    log_format: text or json."""
 
     root: str
+    umask: int = 0o077
     host: str = "127.0.0.1"
     port: int = PORT
     storage: str = "journal"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from qs_schemas.command_line import CommandParser, add_standard_flags
 
+from ..storage.disk import check_directory
 from ..storage.engine import StorageError
 from ..storage.journal.lock import InUseError
 from ..storage.names import JOURNAL
@@ -15,6 +16,7 @@ from ..tools.journal.convert import convert
 from ..tools.journal.export import export
 from ..tools.journal.repair import repair
 from ..tools.output import run
+from ..tools.owner import become_owner
 
 _PROGRAM = "queue-journal.py"
 _CHECK = """\
@@ -52,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    os.umask(0o077)  # as the server's default: payloads are for its user alone
+    if parsed.run in (check, repair, convert):  # the others write elsewhere, where only root may be allowed to
+        become_owner([parsed.root])
     directory = os.path.join(parsed.root, JOURNAL)
+    check_directory(directory)
     if not os.path.isdir(directory) and parsed.run is not convert:
         found = f"{parsed.root} is a file" if os.path.isfile(parsed.root) else f"there is no journal in {parsed.root}"
         raise StorageError(f"{found}; --root names the directory of the queues")

@@ -19,7 +19,7 @@ from ..history.record import recording
 from ..storage.engine import Clock, Engine, UnfinishedError
 from ..storage.lifecycle import Lifecycle
 from . import flags
-from .opening import ENGINES, REMOTE, open_clock, open_remotes, open_storage
+from .opening import ENGINES, REMOTE, belongs_to_another, open_clock, open_remotes, open_storage
 from .options import ServerOptions
 from .server import Server
 
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, verbose = read_options(arguments)
     if options.check:
         return check_command(flags.PROGRAM, verbose, options, partial(check_root, options), options.log_format)
+    os.umask(options.umask)
     run = partial(run_server, manager=ServiceManager(os.environ))
     return run_command(flags.PROGRAM, verbose, run, options, options.log_format)
 
@@ -58,6 +59,8 @@ def check_root(options: ServerOptions) -> list[str]:
         raise StartError(f"cannot use root {root}: it is a file; name a directory with --root")
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise StartError(f"cannot use root {root}: {os.strerror(errno.EACCES)}; name another with --root")
+    if reason := belongs_to_another(root):
+        raise StartError(f"cannot use root {root}: {reason}")
     return [f"root {root}: is there"]
 
 

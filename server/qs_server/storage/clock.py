@@ -157,8 +157,7 @@ class ServerClock:
     def _restored(self, steady: int, target: int) -> _Course | None:
         """Opens the file. Returns the course on which the last server was, None if nobody knows."""
         try:
-            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = self._disk.open(self._path, flags, 0o600)
+            self._fd = self._disk.open_file(self._path, os.O_CREAT | os.O_RDWR, 0o600)
             content = self._disk.read(self._fd, _SIZE)
         except OSError as error:
             self._complain(error)

@@ -14,6 +14,8 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags to read another program's file, which may be a link, a pipe or a device."""
+_OWN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags to open a file of the server's own: what was planted under its name is not followed, and is not waited for."""
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 """Errors of files between which the kernel does not copy."""
 _PART = 1 << 20
@@ -67,6 +69,31 @@ class Disk:
     _pwrite = staticmethod(os.pwrite)
     _advise = staticmethod(os.posix_fadvise)
     _copy_range = staticmethod(os.copy_file_range)
+
+    def open_file(self, path: str, flags: int, mode: int = 0o666) -> int:
+        """Opens a file of the server's own, or makes it. Whoever may write to its directory may have planted something
+        else under its name, so that a program with more rights reads or overwrites a file elsewhere. O_TRUNC: always
+        makes a new file, in place of what is there. OSError with the path; PlantedError unless it is a regular file.
+        """
+        if flags & os.O_TRUNC:
+            flags = flags & ~os.O_TRUNC | os.O_EXCL
+        try:
+            fd = self.open(path, flags | _OWN, mode)
+        except FileExistsError:
+            self.unlink(path)
+            fd = self.open(path, flags | _OWN, mode)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nobody reads, or a socket
+                raise PlantedError(path) from None
+            raise
+        try:
+            found = self.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and _is_foreign(path, found)):
+                raise PlantedError(path)
+        except BaseException:
+            self.close(fd)
+            raise
+        return fd
 
     def free_bytes(self, path: str) -> int:
         """Counts free bytes, those for root included."""
@@ -168,7 +195,7 @@ class Disk:
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
         """Writes a new file atomically. sync: its content before it gets its name."""
         temporary = f"{path}.tmp"
-        fd = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        fd = self.open_file(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
             try:
                 self.write(fd, data)
@@ -181,6 +208,31 @@ class Disk:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
+
+
+class PlantedError(OSError):
+    """Something else is under the name of a file or directory of the server's own."""
+
+    def __init__(self, path: str) -> None:
+        text = "it is a link, or no regular file, and was not made by the server: find out who put it there; remove it"
+        super().__init__(errno.ELOOP, text, path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def check_directory(path: str) -> None:
+    """Raises PlantedError for a link to a directory: its target would be changed. Nothing if there is none. OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            raise PlantedError(path)
+
+
+def _is_foreign(path: str, found: os.stat_result) -> bool:
+    """Tells whether a file may be a second name of a file of somebody else, made by the owner of its directory. found:
+    of the file. The server's own files have second names too, in backups."""
+    owner = os.stat(os.path.dirname(path) or ".").st_uid
+    return owner not in (0, os.geteuid(), found.st_uid)
 
 
 def reason_of(error: OSError) -> str:

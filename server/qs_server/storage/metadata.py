@@ -55,7 +55,7 @@ class SidecarFiles(Generic[Value]):
 
     def read(self, path: str, mid: int) -> Value:
         try:
-            fd = self._disk.open(self._path(mid), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._disk.open_file(self._path(mid), os.O_RDONLY)
         except (FileNotFoundError, PermissionError):
             return self._codec.decode(b"")
         try:

@@ -38,7 +38,7 @@ def read_options(directory: str, default_storage: str) -> Options:
     """Raises StorageError for an invalid file."""
     path = f"{directory}/{FILE}"
     try:
-        with open(path, "rb") as file:
+        with open(Disk().open_file(path, os.O_RDONLY), "rb") as file:
             found = tomllib.load(file)
     except FileNotFoundError:
         return Options(storage=default_storage)

@@ -4,6 +4,7 @@ Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer than it was to; 130 
 of the output went away.
 """
 
+import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from .arguments import command_line
 from .ends import open_end
 from .ls import ls
 from .output import run
+from .owner import become_owner
 from .pump import pump
 from .purge import purge
 from .sink import sink
@@ -27,7 +29,13 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. argv: None for the process's arguments."""
     arguments = command_line(argv)
-    return run("qs-dir", lambda: _COMMANDS[arguments.command](arguments))
+
+    def command() -> int:
+        directory = arguments.directory
+        become_owner([os.path.dirname(os.path.abspath(directory)), directory])
+        return _COMMANDS[arguments.command](arguments)
+
+    return run("qs-dir", command)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def _finish_batches(directory: str, names: list[str], disk: Disk) -> bool:
 
 def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
     try:
-        fd = disk.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        fd = disk.open_file(f"{directory}/{name}", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:

@@ -165,7 +165,7 @@ class FileWriter:
 
     def _note(self, request: list[Staged]) -> None:
         path = self._batch_path(request)
-        fd = self._disk.open(path + TEMPORARY, _NEW_FILE | os.O_TRUNC, 0o666)
+        fd = self._disk.open_file(path + TEMPORARY, _NEW_FILE | os.O_TRUNC)
         self._batches[request[0].mid] = fd
         with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

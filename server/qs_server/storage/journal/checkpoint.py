@@ -39,7 +39,7 @@ class CheckpointWriter:
         self._directory = directory
         self._disk = disk
         self._path = f"{directory}/{NAME}.tmp"
-        self._fd = disk.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._fd = disk.open_file(self._path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
         self._at = 0
         self._begun = 0  # bytes that the kernel has been told to write
         self._checksum = 0

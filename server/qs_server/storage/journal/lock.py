@@ -12,7 +12,7 @@ import struct
 from contextlib import suppress
 from zlib import crc32
 
-from ..disk import Disk
+from ..disk import Disk, check_directory
 from ..engine import StorageError
 
 _NAME = "lock"
@@ -28,7 +28,8 @@ class InUseError(StorageError):
 
 def take_lock(directory: str, disk: Disk) -> int:
     """Takes the lock. Returns the descriptor that holds it until it is closed. InUseError, OSError."""
-    fd = disk.open(f"{directory}/{_NAME}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    check_directory(directory)
+    fd = disk.open_file(f"{directory}/{_NAME}", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -43,8 +44,10 @@ def take_lock(directory: str, disk: Disk) -> int:
 
 
 def is_in_use(directory: str) -> bool:
+    """Raises OSError."""
+    check_directory(directory)
     try:
-        fd = os.open(f"{directory}/{_NAME}", os.O_RDONLY | os.O_CLOEXEC)
+        fd = Disk().open_file(f"{directory}/{_NAME}", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -70,7 +73,7 @@ def forget_last(fd: int, number: int, disk: Disk) -> None:
 def read_last(directory: str) -> int | None:
     """Returns the recorded number of the last segment, which may be one too low; None if none is recorded."""
     numbers: list[int] = []
-    with suppress(FileNotFoundError), open(f"{directory}/{_NAME}", "rb") as file:
+    with suppress(FileNotFoundError), open(Disk().open_file(f"{directory}/{_NAME}", os.O_RDONLY), "rb") as file:
         data = file.read(2 * _SECTOR)
         for at in (0, _SECTOR):
             place = data[at : at + _PLACE.size + 4]

@@ -137,7 +137,7 @@ class Reader:
         if fd is None:
             if len(self._files) >= _FILES:
                 self._disk.close(self._files.pop(next(iter(self._files))))
-            fd = self._files[segment] = self._disk.open(self._segments.path_of(segment), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._files[segment] = self._disk.open_file(self._segments.path_of(segment), os.O_RDONLY)
         return fd
 
     def forget(self, segment: int) -> None:

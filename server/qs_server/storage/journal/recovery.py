@@ -37,7 +37,7 @@ def numbers_in(directory: str, disk: Disk) -> list[int]:
 
 def map_file(path: str) -> memoryview:
     """Maps a file into memory for reading; later writes to it show. OSError."""
-    with open(path, "rb") as file:
+    with open(Disk().open_file(path, os.O_RDONLY), "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

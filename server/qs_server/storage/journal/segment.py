@@ -13,8 +13,8 @@ import threading
 from ..disk import Disk, has_no_room
 from .frames import BLOCK, Header, pack_frame_head, pack_header, padded, seed
 
-_DIRECT = os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
-_PLAIN = os.O_WRONLY | os.O_CLOEXEC
+_DIRECT = os.O_WRONLY | os.O_DIRECT | os.O_DSYNC
+_PLAIN = os.O_WRONLY
 _NO_DIRECT = frozenset({errno.EINVAL, errno.ENOTSUP})
 _CHUNK = 1 << 20
 
@@ -41,14 +41,14 @@ class SegmentWriter:
     def _open(self) -> int:
         if self._sync:
             try:
-                fd = self._disk.open(self.path, _DIRECT)
+                fd = self._disk.open_file(self.path, _DIRECT)
             except OSError as error:
                 if error.errno not in _NO_DIRECT:
                     raise
             else:
                 self._dsync = True
                 return fd
-        return self._disk.open(self.path, _PLAIN)
+        return self._disk.open_file(self.path, _PLAIN)
 
     def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
         """Writes the header and the first frame with one write, durably. parts: the records' bytes."""

@@ -34,7 +34,7 @@ def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
     written."""
     if size > disk.free_bytes(os.path.dirname(path)):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    fd = disk.open_file(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
     try:
         for at in range(0, size, _CHUNK):
             end = min(at + _CHUNK, size)

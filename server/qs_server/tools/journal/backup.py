@@ -14,7 +14,7 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import NamedTuple
 
-from ...storage.disk import Disk
+from ...storage.disk import Disk, PlantedError, check_directory
 from ...storage.engine import StorageError
 from ...storage.journal.absent_record import missing_from
 from ...storage.journal.checkpoint import NAME as CHECKPOINT
@@ -133,17 +133,23 @@ def _copy_checkpoint(source: str, target: str) -> None:
 
 def _link(source: str, target: str) -> bool:
     """Makes a hard link, else a copy. Returns whether it is a link."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        with open(source, "rb") as file:
-            shutil.copyfile(source, target)
-            _must_be_named(file.fileno(), source)
-        Disk().sync_file(target)
-        return False
-    return True
+    with open(Disk().open_file(source, os.O_RDONLY), "rb") as file:
+        try:
+            os.link(source, target)
+            if not os.path.samestat(os.fstat(file.fileno()), os.lstat(target)):  # it was exchanged
+                os.unlink(target)
+                raise PlantedError(source)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        else:
+            return True
+        with open(target, "xb") as copy:
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        _must_be_named(file.fileno(), source)
+    return False
 
 
 def _must_be_named(descriptor: int, path: str) -> None:
@@ -154,7 +160,7 @@ def _must_be_named(descriptor: int, path: str) -> None:
 
 def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
     """Copies the whole frames of the last segment. Returns what was read, and which segments are needed."""
-    with open(source, "rb") as file:
+    with open(Disk().open_file(source, os.O_RDONLY), "rb") as file:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
     try:
@@ -191,9 +197,10 @@ def _copy_queues(root: str, target: str) -> list[str]:
         source, copy = f"{root}/{name}", f"{target}/{name}"
         try:
             os.mkdir(copy)
+            check_directory(source)
             if os.path.lexists(f"{source}/{FILE}"):
-                shutil.copyfile(f"{source}/{FILE}", f"{copy}/{FILE}")
-                Disk().sync_file(f"{copy}/{FILE}")
+                with open(Disk().open_file(f"{source}/{FILE}", os.O_RDONLY), "rb") as file:
+                    Disk().write_file(f"{copy}/{FILE}", file.read(), sync=True)
             if read_options(copy, "journal").storage == "journal":
                 _copy_waiting(source, copy)
             else:

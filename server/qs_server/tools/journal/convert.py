@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...storage.directories import DirectoriesEngine, JournalEngine
-from ...storage.disk import Disk
+from ...storage.disk import Disk, check_directory
 from ...storage.engine import Clock, Durability, StorageError, wall_clock
 from ...storage.journal.offline import OfflineJournal
 from ...storage.names import NEW, directory_of, parse_message
@@ -30,6 +30,7 @@ _KINDS = ("journal", "files")
 def convert(arguments: Namespace) -> int:
     """Returns the exit code. StorageError, OSError."""
     path = f"{arguments.root}/{directory_of(arguments.queue)}"
+    check_directory(path)
     if not os.path.isdir(path):
         raise StorageError(f"there is no queue {arguments.queue!r} in {arguments.root}")
     conversion = Conversion(arguments.root, arguments.queue, Disk(), wall_clock)

@@ -4,7 +4,7 @@ import os
 from argparse import Namespace
 from dataclasses import replace
 
-from ...storage.disk import Disk
+from ...storage.disk import Disk, check_directory
 from ...storage.engine import StorageError, wall_clock
 from ...storage.journal.offline import OfflineJournal
 from ...storage.journal.queue import LogQueue
@@ -36,6 +36,7 @@ def _export_queue(journal: OfflineJournal, queue: LogQueue, arguments: Namespace
     directory = f"{os.path.abspath(arguments.to)}/{name}"
     disk.make_directories(directory, sync=True)
     if not os.path.lexists(f"{directory}/{FILE}"):
+        check_directory(f"{arguments.root}/{name}")
         options = read_options(f"{arguments.root}/{name}", "journal")
         write_options(directory, replace(options, storage="files"), disk)
     meter = Meter("exported")

@@ -51,7 +51,7 @@ class MessageFiles:
         if name is None:
             return False
         path = f"{self._directory}/{name}"
-        with open(path, "rb") as file:
+        with open(self._disk.open_file(path, os.O_RDONLY), "rb") as file:
             if os.fstat(file.fileno()).st_size == len(message.payload) and file.read() == message.payload:
                 return True
         raise StorageError(f"{path} is there already, and is another message: it is not overwritten")
@@ -60,8 +60,8 @@ class MessageFiles:
         return f"{self._directory}/.{message.mid}.tmp"
 
     def _begin(self, message: Stored) -> int:
-        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
-        descriptor = self._disk.open(self._temporary(message), flags, 0o666)
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+        descriptor = self._disk.open_file(self._temporary(message), flags)
         try:
             self._disk.write(descriptor, message.payload)
             if message.attributes != Attributes():
