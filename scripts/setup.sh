@@ -1,5 +1,5 @@
-# Sourced by run and test: installs what pyproject.toml asks for into .venv, with uv if there is one, otherwise with
-# venv and pip. Does nothing if these files have not changed since the last set-up.
+# Sourced by run and test: installs what pyproject.toml asks for into .venv, in the versions and with the hashes of
+# uv.lock: with uv if there is one, otherwise with venv and pip, which read them from requirements/. Does nothing if these files have not changed since the last set-up.
 # Usage: setup EXTRA   (the extra of the project to install; "" for none)
 setup() {
     local root extras stamp wanted python
@@ -18,6 +18,7 @@ setup() {
     wanted="$extras $("$python" - <<'PY'
 import hashlib, pathlib
 files = [pathlib.Path(name) for name in ("pyproject.toml", "uv.lock", "scripts/setup.sh")]
+files += sorted(pathlib.Path("requirements").glob("*.txt"))
 print(hashlib.sha256(b"".join(f.read_bytes() for f in files if f.exists())).hexdigest(), pathlib.Path.cwd())
 PY
 )" || return 1
@@ -27,7 +28,25 @@ PY
         uv sync --quiet --locked --python "$python" ${extras:+--extra "$extras"} || return 1
     else
         [ -f .venv/bin/activate ] || "$python" -m venv .venv || return 1  # written last
-        .venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".${extras:+[$extras]}" || return 1
+        install_pinned || return 1
     fi
     printf '%s' "$wanted" > "$stamp"
+}
+
+# Installs with pip. Nothing is downloaded whose hash is not in requirements/, not to build a package either.
+install_pinned() {
+    local pinned pip
+    pinned=requirements/run.txt
+    if [ "$extras" = dev ]; then pinned=requirements/dev.txt; fi
+    pip=(.venv/bin/python -m pip install -qq --disable-pip-version-check)
+    if ! { "${pip[@]}" --require-hashes --only-binary :all: -r requirements/build.txt &&
+        "${pip[@]}" --require-hashes --no-build-isolation --use-pep517 -r "$pinned"; }; then
+        echo "setting up .venv failed: pip, above, says which package of $pinned or requirements/build.txt it could" \
+            "not install. A wrong hash means that a package is not the one that qs was tested with." >&2
+        return 1
+    fi
+    if ! "${pip[@]}" --no-deps --no-build-isolation --editable .; then
+        echo "setting up .venv failed: pip, above, says why it could not install qs itself" >&2
+        return 1
+    fi
 }

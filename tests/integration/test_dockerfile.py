@@ -61,6 +61,17 @@ def test_what_the_image_is() -> None:
     assert words.index("USER") < words.index("VOLUME")
 
 
+def test_what_it_is_made_of() -> None:
+    """Every stage begins with the same image, by its digest, and all that is installed has a hash, or is qs itself."""
+    images = re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE)
+    assert len(set(images)) == 1
+    assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", BASE)
+    commands = re.findall(r"pip (?:install|wheel) [^&\n]*", TEXT.replace("\\\n", " "))
+    assert len(commands) == TEXT.count("/pip ") == 4
+    for command in commands:
+        assert "--require-hashes -r requirements/" in command or "--no-deps --no-" in command, command
+
+
 def test_the_health_check(tmp_path: Path) -> None:
     """The health check succeeds while the server answers, and fails in time when nothing does."""
     options, command = the_only("HEALTHCHECK").split(" CMD ")
@@ -78,7 +89,7 @@ def test_the_context_is_complete() -> None:
     """Every package of the wheel, and every file that its build reads, is copied, and not ignored."""
     copied = {word for line in re.findall(r"^COPY (?!--from)(.*)", TEXT, re.MULTILINE) for word in line.split()[:-1]}
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    needed = {Path(each).parts[0] for each in packages} | {"pyproject.toml", "README.md", "LICENSE"}
+    needed = {Path(each).parts[0] for each in packages} | {"pyproject.toml", "README.md", "LICENSE", "requirements"}
     kept = {line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied == needed == kept
 
