@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PYTHON = """#!/bin/sh
 # Makes an environment like `python -m venv`, whose last file is `activate`; runs everything else.
@@ -31,3 +33,51 @@ def test_a_set_up_that_was_cut_off(tmp_path: Path) -> None:
     )
     assert (half.parent / "activate").exists()
     assert (tmp_path / ".venv" / ".qs-setup").exists()
+
+
+@pytest.mark.parametrize(("extra", "pinned"), [("web", "run"), ("dev", "dev")])
+def test_nothing_without_a_hash(tmp_path: Path, extra: str, pinned: str) -> None:
+    """Without uv, pip installs only what has a hash in requirements/, also to build a package, and qs itself without
+    looking for anything."""
+    done, asked = set_up(tmp_path, extra, fails_at="nothing")
+    assert done.returncode == 0, done
+    build, packages, own = asked
+    assert {"--require-hashes", "--only-binary", "requirements/build.txt"} <= {*build}
+    assert {"--require-hashes", "--no-build-isolation", f"requirements/{pinned}.txt"} <= {*packages}
+    assert {"--no-deps", "--no-build-isolation", "."} <= {*own}
+
+
+@pytest.mark.parametrize(
+    ("fails_at", "says"),
+    [
+        ("build.txt", "which package of requirements/run.txt or requirements/build.txt"),
+        ("run.txt", "A wrong hash means"),
+        ("--editable", "could not install qs itself"),
+    ],
+)
+def test_a_set_up_that_fails(tmp_path: Path, fails_at: str, says: str) -> None:
+    """A set-up that fails says what could not be installed, and is not taken for one that is done."""
+    done, _ = set_up(tmp_path, "web", fails_at=fails_at)
+    assert (done.returncode, says in done.stderr) == (1, True), done
+    assert not (tmp_path / ".venv" / ".qs-setup").exists()
+
+
+def set_up(folder: Path, extra: str, *, fails_at: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """Runs a set-up whose pip only notes its arguments, and fails at one. Returns what was said, and the arguments of
+    each call of pip."""
+    shutil.copytree(SCRIPTS, folder / "scripts", ignore=shutil.ignore_patterns("bench", "__pycache__"))
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (python.parent / "activate").touch()
+    python.write_text(f'#!/bin/sh\necho "$*" >>"{folder}/asked"\ncase "$*" in *{fails_at}*) exit 1 ;; esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f'. scripts/setup.sh && setup "{extra}"'],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done, [line.split() for line in (folder / "asked").read_text().splitlines()]
