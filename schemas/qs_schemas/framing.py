@@ -65,6 +65,9 @@ _LISTED = re.compile(
 )
 _LISTED_DEPTH, _LISTED_ATTRIBUTES = 4, 7
 _LONG = 4096
+_REST = 512 * 1024
+"""Bytes behind the first element too many, within which a document has to end for the next one to be read. A step to
+each tag of more would take seconds."""
 
 T = TypeVar("T")
 
@@ -156,7 +159,7 @@ class Framer:
     def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
         """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
-        self._most = limits.document
+        self._bound = limits.document
         self._over = f"the document is over the limit of {limits.document} bytes"
         self._keep_too_large = keep_too_large
         self.too_large = b""
@@ -189,12 +192,13 @@ class Framer:
         self._pieces = 0  # elements, comments, CDATA sections and instructions begun
         self._root = 0  # where the root's tag starts
         self._broken: str | None = None  # the bound that this document breaks
+        self._most = self._bound  # bytes, within which the document has to end
         self._possible = 0  # everything before is free of bytes that no document has
 
     def bound(self, document: int, why: str = "") -> None:
         """Changes the most bytes of a document, for those that begin from now on and for the one that has begun. why:
         follows the number in the text of the error."""
-        self._most = document
+        self._bound = self._most = document
         self._over = f"the document is over the limit of {document} bytes{why}"
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -321,12 +325,11 @@ class Framer:
     def _scan(self) -> bytes | None:
         if not self.begun and not self._begin():
             return None
-        limit = self._most
-        self._end = min(len(self.buffer), limit + 1)
+        self._end = min(len(self.buffer), self._most + 1)
         while self._step():
             if self._ended:
                 return self._take()
-        too_large = self._end > limit
+        too_large = self._end > self._most
         self._check_bytes(self._end, quickly=not too_large)
         if too_large:
             raise self._too_large()
@@ -395,7 +398,12 @@ class Framer:
         return document
 
     def _too_large(self) -> ProtocolError:
+        if self._most < self._bound:
+            return ProtocolError(TOO_LARGE, f"{self._too_many()}, and does not end within {_REST} bytes behind these")
         return ProtocolError(TOO_LARGE, self._over)
+
+    def _too_many(self) -> str:
+        return f"the document has more than {self._limits.elements} elements, comments and sections"
 
     # -- markup ---------------------------------------------------------------------------------------------------
 
@@ -438,8 +446,8 @@ class Framer:
             return
         start, end = run.span()
         elements = self.buffer.count(b"</", start, end)
-        if self.buffer.count(b"<", start, end) != 2 * elements:
-            self._in_runs = False  # there is a `<` in a value: the steps to it are the last of this stream
+        if self.buffer.count(b"<", start, end) != 2 * elements or self._pieces + elements > self._limits.elements:
+            self._in_runs = False  # there is a `<` in a value, or one too many: steps find it, in this stream always
             return
         self._at = end
         self._pieces += elements - 1
@@ -518,8 +526,10 @@ class Framer:
 
     def _count(self) -> None:
         self._pieces += 1
-        if self._pieces > self._limits.elements and self._broken is None:
-            self._broken = f"the document has more than {self._limits.elements} elements, comments and sections"
+        if self._pieces == self._limits.elements + 1:
+            self._broken = self._broken or self._too_many()
+            self._most = min(self._most, self._opened + _REST)
+            self._end = min(self._end, self._most + 1)
 
     def _open(self, name: bytes, attributes: int, empty: bool) -> None:
         self._count()

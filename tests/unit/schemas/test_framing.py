@@ -247,6 +247,26 @@ def test_elements_exact(size: int) -> None:
     assert documents(b"".join(fits), size, Limits(elements=4)) == fits
 
 
+@pytest.mark.parametrize("unit", [b"<b/>", b"<b>", b"<b><b><b><b></b></b></b></b>", b"<mid>1</mid>", b"<!---->"])
+@pytest.mark.parametrize("size", [1, 1000, 10_000_000])
+def test_far_too_many_elements(unit: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document that does not end within some bytes behind the first element too many is 413, however it is cut, and
+    the rest is not looked at."""
+    monkeypatch.setattr(framing, "_REST", 3000)
+    begin = b"<a><c><d/></c><e>"
+    end = b"</e></a>"
+    limits = Limits(elements=50, depth=10)
+    far = begin + unit * (6000 // len(unit)) + end + PING
+    assert documents(far, size, limits) == [
+        "the document has more than 50 elements, comments and sections, and does not end within 3000 bytes behind these"
+    ]
+    near = begin + b"<b/>" * 700 + end
+    assert documents(near + PING, size, limits) == [
+        "the document has more than 50 elements, comments and sections",
+        PING,
+    ]
+
+
 @pytest.mark.parametrize("size", [1, 3, 10_000])
 @pytest.mark.parametrize(
     ("end", "says"),
