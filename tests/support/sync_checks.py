@@ -125,7 +125,7 @@ class ClaimsChecks(Checks):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.run = run_of(name, 20261122, 70)
+        self.run = run_of(name, 20261124, 70)
         self.log = self.run.log
 
     def finds(self, alter: Alter, directory: Path) -> bool:
