@@ -40,8 +40,9 @@ _CERTIFICATE = (
 _WAIT = 120
 _NAMESPACE = b' xmlns="http://purl.oclc.org/DEFUZE/qs"'
 _PAUSE = 0.02
-_REST, _IDLE = 0.5, 0.03
-"""A process that takes less processor time than this in so many seconds has nothing to do but the pings."""
+_REST, _RESTS, _IDLE = 0.4, 3, 0.02
+"""A process that has taken less processor time than this in each of the last three rests, of so many seconds, has
+nothing to do but the pings."""
 
 
 class Target(NamedTuple):
@@ -263,13 +264,14 @@ class _Honest(threading.Thread):
 
 def _settle(process: Listening) -> None:
     """Returns once the process has nothing to do any more."""
-    before = -1.0
+    before, rests = process.processor_seconds(), 0
     for _ in range(_WAIT):
+        time.sleep(_REST)
         now = process.processor_seconds()
-        if now - before < _IDLE:
+        rests = rests + 1 if now - before < _IDLE else 0
+        if rests == _RESTS:
             return
         before = now
-        time.sleep(_REST)
 
 
 def _peak(process: Listening) -> int:
