@@ -19,7 +19,7 @@ from qs_serving.answers import new_resp
 from qs_serving.conversation import Conversation
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
-from qs_serving.strangers import Strangers
+from qs_serving.strangers import PIECE, Strangers
 from qs_serving.transport import Transport
 
 from .delivery_counts import DeliveryCounts
@@ -181,7 +181,8 @@ class BusConnection(Conversation):
                 break
         self._send(group)
         self._parse()
-        if self._outbox.unsent > 2 * self._most_unread:
+        unsent = self._outbox.unsent
+        if unsent > 2 * PIECE and (unsent > 2 * self._limits.outbox or not self.may_stay):
             await self._outbox.drained()  # the client sends requests and does not read the answers
         await trio.lowlevel.checkpoint()
         return not self._closes

@@ -160,7 +160,7 @@ class Framer:
         """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
         self._bound = limits.document
-        self._over = f"the document is over the limit of {limits.document} bytes"
+        self._why = ""
         self._keep_too_large = keep_too_large
         self.too_large = b""
         self._usual = _usual(limits.depth, limits.attributes)
@@ -199,7 +199,7 @@ class Framer:
         """Changes the most bytes of a document, for those that begin from now on and for the one that has begun. why:
         follows the number in the text of the error."""
         self._bound = self._most = document
-        self._over = f"the document is over the limit of {document} bytes{why}"
+        self._why = why
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Takes what came from the peer, in pieces of any size."""
@@ -400,7 +400,7 @@ class Framer:
     def _too_large(self) -> ProtocolError:
         if self._most < self._bound:
             return ProtocolError(TOO_LARGE, f"{self._too_many()}, and does not end within {_REST} bytes behind these")
-        return ProtocolError(TOO_LARGE, self._over)
+        return ProtocolError(TOO_LARGE, f"the document is over the limit of {self._most} bytes{self._why}")
 
     def _too_many(self) -> str:
         return f"the document has more than {self._limits.elements} elements, comments and sections"

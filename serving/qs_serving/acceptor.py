@@ -200,7 +200,10 @@ class Acceptor(Generic[C]):
         if not self._has_room():
             text = f"there are {self._limits.connections} connections already; try again later"
             self.strangers.turn_out(conversation, table.TOO_MANY, text)
-            await self._converse(conversation)
+            try:
+                await conversation.serve()
+            finally:
+                self.strangers.forget(conversation)
             return
         self._accepted += 1
         self._connections[conversation] = None
@@ -209,8 +212,9 @@ class Acceptor(Generic[C]):
         if self._stopping:
             conversation.stop()
         try:
-            await self._converse(conversation)
+            await conversation.serve()
         finally:
+            self.strangers.forget(conversation)
             del self._connections[conversation]
             await self._left(conversation)
 
@@ -220,9 +224,3 @@ class Acceptor(Generic[C]):
         if taken >= self._limits.connections:
             taken -= sum(each in self._connections for each in self.strangers.leaving)
         return taken < self._limits.connections or self.strangers.make_room()
-
-    async def _converse(self, conversation: C) -> None:
-        try:
-            await conversation.serve()
-        finally:
-            self.strangers.forget(conversation)

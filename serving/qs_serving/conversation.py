@@ -30,6 +30,10 @@ class Conversation:
     """A client, from its first byte to its last."""
 
     stopping_text = "the server is stopping; connect again later"
+    # Of the class until they are True, at the end: with more than 30 attributes, Python 3.11 and 3.12 give each object
+    # a table of names of its own, which would be a fifth of the memory of an idle connection.
+    _closing = False  # no request begins any more: the server is stopping, or the client is turned out
+    _cut = False  # it is cut off, without a word
 
     def __init__(
         self,
@@ -52,8 +56,6 @@ class Conversation:
         self._counts = counts
         self._strangers = strangers
         self._caller = caller
-        self._most_ahead = limits.outbox  # bytes of requests that are read while an earlier one waits
-        self._most_unread = limits.outbox  # bytes of answers that the client may leave unread and be read from
         self._identifying = False  # nothing behind the last of the events, an `authenticate`, has been made an event
         self._outbox = Outbox(stream, writers, self._written)
         self._early = peer.early
@@ -64,8 +66,6 @@ class Conversation:
         self._unanswered = 0  # bytes that came since the last time that everything was answered
         self._ended = False  # the client sends nothing more
         self._stopping = False  # the server is
-        self._closing = False  # no request begins any more: the server is stopping, or the client is turned out
-        self._cut = False
         self._refusal: tuple[ErrorCode, str] | None = None
         self._life = trio.CancelScope()
         self._interruptible: trio.CancelScope | None = None  # True while it only waits for the client, or for messages
@@ -122,11 +122,9 @@ class Conversation:
         """Applies the bounds of who the client is now: call it when it has come, and when that may have changed."""
         if self._caller is None:
             return
-        limits, known = self._limits, self._caller.is_known
+        known = self._caller.is_known
         self._peer.bound_documents(None if known else DOCUMENT, _UNKNOWN)
         self._stream.limit_reads(CHUNK if known else PIECE)
-        self._most_ahead = limits.outbox if known else min(limits.outbox, PIECE)
-        self._most_unread = limits.outbox if self._caller.may_stay else min(limits.outbox, PIECE)
         self._strangers.note(self)
 
     def rights_changed(self) -> None:
@@ -330,9 +328,10 @@ class Conversation:
     async def _read_ahead(self, waiting: trio.CancelScope) -> None:
         """Takes requests that come during a wait, up to the bounds; then the client has to wait too. At the end of the
         stream, the wait is over."""
-        most = self._limits.pipeline
+        limits = self._limits
+        most = limits.outbox if self.is_known else PIECE
         try:
-            while len(self._events) < most and self._unanswered < self._most_ahead and not self._ended:
+            while len(self._events) < limits.pipeline and self._unanswered < most and not self._ended:
                 self._take(await self._stream.receive_some(CHUNK))
         except trio.BrokenResourceError:
             self._ended = True  # the next send raises this error again
