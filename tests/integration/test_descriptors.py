@@ -92,7 +92,9 @@ def test_a_limit_that_falls_while_it_runs(tmp_path: Path) -> None:
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limit)
         assert [code(wire.ask(PING)) for wire in waiting] == [0] * 5
     assert server.stop() == 0
-    assert server.log().count("\n") == 1
+    lines = [line for line in server.log().splitlines() if "no client can connect" in line]
+    assert len(lines) == 1  # the upkeep of the journal may find no descriptor either, and says so
+    assert "Traceback" not in server.log()
 
 
 def test_the_page_without_descriptors(shared_server: ServerProcess, tmp_path: Path) -> None:
