@@ -23,6 +23,8 @@ from support.documents import (
 )
 from support.serving import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
 
+from qs_client import QueueClient
+
 
 def start_that_fails(*flags: str, **options: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command that cannot start."""
@@ -196,3 +198,31 @@ def test_a_second_signal(tmp_path: Path) -> None:
     assert "Traceback" not in server.log()
     with serving(tmp_path / "root") as again, Wire(again) as wire:
         assert payloads(wire.ask(receive("q"))) == ["kept"]
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_time_goes_on_over_a_restart(tmp_path: Path, sig: signal.Signals) -> None:
+    """A server whose clock was set back by an hour while it was down goes on from its time: a window of a second ends
+    after a second, a key is remembered, ids increase, and one line says how far the clocks are apart."""
+    root = tmp_path / "root"
+    with serving(root) as server:
+        with QueueClient(server.host, server.port) as client:
+            client.new_queue("q")
+            client.push("q", "x")
+        server.stop(sig)
+        file = root / ".clock"
+        name, version, boot, since, offset, target, seen = file.read_text().split()
+        ahead = [str(int(number) + 3_600_000_000) for number in (offset, seen)]
+        file.write_text(" ".join((name, version, boot, since, ahead[0], target, ahead[1])).ljust(159) + "\n")
+        server.start()
+        with QueueClient(server.host, server.port) as client:
+            first = client.push("q", "y", key="k")
+            assert 3500 < first / 1e6 - time.time() < 3700
+        server.stop(sig)
+        server.start()
+        with QueueClient(server.host, server.port) as client:
+            assert client.push("q", "y", key="k") == first
+            assert client.push("q", "z") > first
+            assert len(client.receive("q", max=3, visibility=1)) == 3
+            assert client.receive("q", wait=20)
+        assert server.log().count("60.0 minutes behind the server's time") == 2
