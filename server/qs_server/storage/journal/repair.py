@@ -8,7 +8,7 @@ A crash between any two steps loses nothing, and the command can be run again:
 1. A directory `damaged-TIME` gets a link to every segment, and the messages whose queue is unknown. It gets its name
    once it is synced.
 2. All kept records are written to new segments, which call all others obsolete. Their numbers leave one out after the
-   last old segment. As `lock` names that, a start and another repair take the new segments for foreign ones.
+   last old segment. As `lock` names that one, a start and another repair take the new segments for foreign ones.
 3. `lock` gets the number of the last new segment: from then on the new segments are the journal.
 4. The old segments and the checkpoint are unlinked.
 

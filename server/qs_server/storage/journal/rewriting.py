@@ -1,14 +1,14 @@
 """Writes records to new segments of ordinary size, as a repair needs them.
 
 Ensures:
-1. A segment is durable before it gets its name.
+1. All segments are durable when `end` returns, except for their names. Until then, whoever uses this sees to it that
+   nobody takes them for the log's.
 2. Each segment begins with the names of the queues that exist by then, and calls all segments before the first new one
    obsolete.
 3. A segment has at most `LARGEST_SEGMENT` bytes, unless one record needs more.
 """
 
 import os
-from contextlib import suppress
 from zlib import crc32
 
 from ..disk import Disk
@@ -78,9 +78,7 @@ class Rewriting:
         self.numbers.append(self._oldest + len(self.numbers))
         self._salt = new_salt(self._salt)
         self._at, self._sequence = BLOCK, self._first
-        path = f"{self._directory}/{supply.NEXT}"
-        with suppress(FileNotFoundError):
-            self._disk.unlink(path)
+        path = f"{self._directory}/{segment_name(self.numbers[-1])}"
         self._fd = self._disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._bodies = [records.queue(number, -1, qid) for number, qid in self._names.items()]
         self._length = sum(records.HEAD.size + len(body) for body in self._bodies)
@@ -109,7 +107,6 @@ class Rewriting:
         self._disk.pwrite(self._fd, pack_header(header), 0)
         self._disk.fsync(self._fd)
         self.close()
-        self._disk.rename(f"{self._directory}/{supply.NEXT}", f"{self._directory}/{segment_name(number)}")
         self._first = self._sequence
 
     def close(self) -> None:
