@@ -29,9 +29,7 @@ from .records import (
     Record,
     Remove,
     Shared,
-    body_in,
     parse_one,
-    payload_of,
 )
 from .recovery import JournalDamagedError, map_file, numbers_in, release
 from .salvage import Hole, Piece, find_salt, read_pieces
@@ -122,9 +120,6 @@ class Placed(NamedTuple):
     def place(self) -> int | None:
         """The place of the record, None if it has none: see `places`."""
         return None if self.start >> SHIFT else place_of(self.part.number, self.start)
-
-    def payload(self) -> bytes:
-        return bytes(payload_of(body_in(self.part.data, self.start)) or b"")
 
 
 class FoundCheckpoint(NamedTuple):

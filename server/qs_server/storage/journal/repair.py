@@ -26,7 +26,7 @@ from ..index.midset import MidSet
 from ..names import message_name
 from . import records
 from .claim_records import Staged
-from .damage import Examined, Placed, examine, messages_in, verify
+from .damage import Examined, Part, Placed, examine, messages_in, verify
 from .lock import take_lock, write_last
 from .places import segment_name
 from .recovery import numbers_in
@@ -138,19 +138,20 @@ def _write_unplaced(making: str, found: Examined, disk: Disk) -> int:
 
 
 class _Payload(NamedTuple):
-    """A record whose payload others share. queue, mid: its message; mid is None for a STAGED; place: in the new
-    segments, None if its queue's name is lost."""
+    """A record whose payload others share. queue, mid: its message; mid is None for a STAGED; part, start: where it is;
+    place: in the new segments, None if its queue's name is lost."""
 
     queue: int
     mid: int | None
-    placed: Placed
+    part: Part
+    start: int
     place: int | None
 
 
 def _write_segments(directory: str, found: Examined, disk: Disk) -> tuple[list[int], int, dict[str, MidSet]]:
     """Writes all readable records to new segments, durably. Returns the numbers of the segments and of the records, and
     the messages by queue."""
-    sequence = max((part.next or 0 for part in found.parts), default=1)
+    sequence = max([1, *(part.next or 1 for part in found.parts)])
     wanted = {placed.record.place for placed in found.placed() if isinstance(placed.record, records.Shared)}
     payloads: dict[int, _Payload] = {}
     kept: dict[str, MidSet] = {}
@@ -161,7 +162,7 @@ def _write_segments(directory: str, found: Examined, disk: Disk) -> tuple[list[i
             place = None if record is None or placed.qid is None else new.add(record, placed.qid)
             if isinstance(placed.record, (*_WITH_ID, Staged)) and placed.place in wanted:
                 mid = None if isinstance(placed.record, Staged) else placed.record.mid
-                payloads[placed.place] = _Payload(placed.number, mid, placed, place)
+                payloads[placed.place] = _Payload(placed.number, mid, placed.part, placed.start, place)
             if place is not None and record is not None and placed.qid is not None:
                 mids = kept.setdefault(placed.qid, MidSet())
                 for mid in messages_in(record):
@@ -184,5 +185,6 @@ def _adapted(found: Examined, placed: Placed, payloads: dict[int, _Payload]) -> 
     if payload is None or payload.mid not in (None, record.mid):  # that record is lost, or another message's
         return None
     if payload.place is None:
-        return records.Moved(*record[:5], payload.placed.payload())
+        shared = records.payload_of(records.body_in(payload.part.data, payload.start))
+        return records.Moved(*record[:5], bytes(shared or b""))
     return record._replace(place=payload.place, source=payload.queue)
