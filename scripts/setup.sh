@@ -30,6 +30,9 @@ PY
         [ -f .venv/bin/activate ] || "$python" -m venv .venv || return 1  # written last
         install_pinned || return 1
     fi
+    # A start without bytecode takes twice the processor time, and where PYTHONDONTWRITEBYTECODE is set, or the files
+    # belong to another user, every start would be one.
+    .venv/bin/python -m compileall -q schemas serving server client bus web pipeline || return 1
     printf '%s' "$wanted" > "$stamp"
 }
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_nothing_without_a_hash(tmp_path: Path, extra: str, pinned: str) -> None
     looking for anything."""
     done, asked = set_up(tmp_path, extra, fails_at="nothing")
     assert done.returncode == 0, done
-    build, packages, own = asked
+    build, packages, own, _ = asked
     assert {"--require-hashes", "--only-binary", "requirements/build.txt"} <= {*build}
     assert {"--require-hashes", "--no-build-isolation", f"requirements/{pinned}.txt"} <= {*packages}
     assert {"--no-deps", "--no-build-isolation", "."} <= {*own}
@@ -60,6 +61,13 @@ def test_a_set_up_that_fails(tmp_path: Path, fails_at: str, says: str) -> None:
     done, _ = set_up(tmp_path, "web", fails_at=fails_at)
     assert (done.returncode, says in done.stderr) == (1, True), done
     assert not (tmp_path / ".venv" / ".qs-setup").exists()
+
+
+def test_bytecode(tmp_path: Path) -> None:
+    """A set-up compiles qs, so that no start has to, also where Python may not write bytecode."""
+    _, asked = set_up(tmp_path, "web", fails_at="nothing")
+    packages = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["dev-mode-dirs"]
+    assert asked[-1] == ["-m", "compileall", "-q", *packages]
 
 
 def set_up(folder: Path, extra: str, *, fails_at: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
