@@ -50,11 +50,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: see the help of each subcommand."""
     parsed = make_parser().parse_args(arguments)
-    return run(_PROGRAM, lambda: _run(parsed))
+    before = os.umask(0o077)  # as the server's default: payloads are for its user alone
+    try:
+        return run(_PROGRAM, lambda: _run(parsed))
+    finally:
+        os.umask(before)
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    os.umask(0o077)  # as the server's default: payloads are for its user alone
     if parsed.run in (check, repair, convert):  # the others write elsewhere, where only root may be allowed to
         become_owner([parsed.root])
     directory = os.path.join(parsed.root, JOURNAL)

@@ -223,7 +223,7 @@ class PlantedError(OSError):
 
 def check_directory(path: str) -> None:
     """Raises PlantedError for a link to a directory: its target would be changed. Nothing if there is none. OSError."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # whoever uses it says so
         if stat.S_ISLNK(os.lstat(path).st_mode):
             raise PlantedError(path)
 
