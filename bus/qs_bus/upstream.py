@@ -98,12 +98,12 @@ class Upstream:
         while True:
             try:
                 connection = await self._open()
+            except ServerError as error:  # to the token
+                self._complain(f"{self._says(error)}; trying again")
             except ServerUnavailable as error:
                 refused = isinstance(error.__cause__, ConnectionRefusedError)
                 if not (refused and self._said):  # in an outage that is nothing new
                     self._complain(f"{error}; trying again until it answers")
-            except ServerError as error:  # to the token
-                self._complain(f"{self._says(error)}; trying again")
             else:
                 started = trio.current_time()
                 try:

@@ -10,6 +10,15 @@ UNREADABLE = "unreadable"
 """The kind of an `Error` that the client makes in place of an answer that it cannot read. Its code is 500."""
 
 
+class ServerUnavailable(ConnectionError):
+    """Not now, perhaps later: the server cannot be reached, the connection was lost, something else answers there, or
+    the server itself says that it stops, is full of connections or waited too long (503, 429, 408).
+
+    The text says what to do. The connection is closed; the next call opens a new one. Everything that repeats a request
+    repeats it after this class, and after no other; `ProtocolMismatch` alone is not cured by waiting.
+    """
+
+
 class ServerError(Exception):
     """The server answered with an error; the request has changed nothing.
 
@@ -44,7 +53,7 @@ class NotFound(ServerError):
     """404: no such queue, or no such message; the text says which."""
 
 
-class RequestTimeout(ServerError):
+class RequestTimeout(ServerError, ServerUnavailable):
     """408: the end of a document came too late; the server has closed the connection."""
 
 
@@ -65,7 +74,7 @@ class TooLarge(ServerError):
     """413: the document exceeds the server's limit; the server has closed the connection."""
 
 
-class TooMany(ServerError):
+class TooMany(ServerError, ServerUnavailable):
     """429: the server has as many connections as it accepts; it has closed this one."""
 
 
@@ -80,7 +89,7 @@ class NotImplementedByServer(ServerError):
     """501: the server does not know the operation, or the queue's storage cannot do it."""
 
 
-class ShuttingDown(ServerError):
+class ShuttingDown(ServerError, ServerUnavailable):
     """503: the server is stopping; it has closed the connection."""
 
 
@@ -108,13 +117,6 @@ def closes(error: Error) -> bool:
     """Tells whether the server closes the connection after this error. A 400 does when not even the `req` could be
     read."""
     return error.req is None or error.code in CLOSING
-
-
-class ServerUnavailable(ConnectionError):
-    """The server cannot be reached, the connection was lost, or something else answers there.
-
-    The text names HOST:PORT and says what to do. The connection is closed; the next call opens a new one.
-    """
 
 
 class ProtocolMismatch(ServerUnavailable):

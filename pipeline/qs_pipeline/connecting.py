@@ -13,11 +13,8 @@ from qs_client import (
     NotImplementedByServer,
     ProtocolMismatch,
     QueueClient,
-    RequestTimeout,
     ServerError,
     ServerUnavailable,
-    ShuttingDown,
-    TooMany,
 )
 from qs_client.backoff import delays
 from qs_client.closing import Closing
@@ -30,9 +27,6 @@ T = TypeVar("T")
 
 TIMEOUT = 60.0
 """Seconds for one answer. A claim of 100,000 messages takes the server a second or more, and it may be busy."""
-
-_AWAY = (ServerUnavailable, ShuttingDown, TooMany, RequestTimeout)
-"""Errors that end when the server is back or has room again."""
 
 
 class Server(Closing):
@@ -70,7 +64,7 @@ class Server(Closing):
                 return question(self._client)
             except ProtocolMismatch as error:
                 raise NoServerError(str(error)) from error
-            except _AWAY as error:
+            except ServerUnavailable as error:
                 until = self._clock() + self.patience if until is None else until
                 if self._clock() + delay >= until:
                     raise self._gave_up(error) from error
