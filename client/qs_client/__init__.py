@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .errors import (
         BadRequest,
         Conflict,
+        Disconnected,
         Forbidden,
         Full,
         InternalError,
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AckClaim", "AsyncBusClient", "AsyncBusMessages", "AsyncDeliveries", "AsyncQueueClient", "Authenticate",
     "BadRequest", "BusClient", "BusMessages", "Claim", "ClaimMessages", "Conflict", "CopyMessage", "DeleteMessage",
-    "DeleteQueue", "Deliveries", "Delivery", "Draft", "Error", "ExtendMessage", "Figure", "Forbidden", "Full",
+    "DeleteQueue", "Deliveries", "Delivery", "Disconnected", "Draft", "Error", "ExtendMessage", "Figure", "Forbidden", "Full",
     "GetClaim", "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages", "ListQueues", "Message",
     "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "OtherProcess", "Part", "PauseQueue",
     "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage", "QueueClient",

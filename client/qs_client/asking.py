@@ -7,7 +7,8 @@ from typing import TypeAlias, TypeVar, cast
 from qs_schemas import Error, Message
 from qs_schemas.checked import text
 
-from .errors import InternalError, exception_for
+from .backoff import delays
+from .errors import InternalError, NoAnswer, ServerUnavailable, exception_for, passes_by_itself
 
 TEXT = str | bytes | bytearray | memoryview
 """The types of a name. Bytes are UTF-8; the messages decode them and refuse any other type."""
@@ -18,10 +19,12 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout."""
+    """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout; pause:
+    seconds to wait before it is sent."""
 
     request: Message
     patience: float = 0.0
+    pause: float = 0.0
 
     def within(self, timeout: float | None) -> float | None:
         """Returns the seconds in which the answer has to come for a client with that timeout; None: no limit."""
@@ -38,6 +41,33 @@ def ask(request: M, patience: float = 0.0) -> Call[M]:
     if isinstance(answer, Error):
         raise exception_for(answer)
     return cast(M, answer)  # checked by the session
+
+
+REPEAT_FOR = 20.0
+"""Seconds of pauses between the attempts of a request that repeats itself: a restart of the server takes less. With the
+timeouts of its attempts it stays far below the 5 minutes for which the server remembers a key."""
+
+_MOST_ATTEMPTS = 5
+"""Attempts that may end without an answer in time: each takes the client's timeout, of 30 seconds by default."""
+
+
+def ask_until_answered(request: M, patience: float | None = None) -> Call[M]:
+    """Sends a request that is safe to repeat, again after each error that passes by itself, and returns its answer.
+    Raises the last error when the pauses took `patience` seconds in all (None: `REPEAT_FOR`)."""
+    pauses, pause, unanswered = delays(), 0.0, 0
+    left = REPEAT_FOR if patience is None else patience
+    while True:
+        try:
+            answer = yield Exchange(request, pause=pause)
+            if isinstance(answer, Error):
+                raise exception_for(answer)
+            return cast(M, answer)
+        except ServerUnavailable as error:
+            unanswered += isinstance(error, NoAnswer)
+            if not passes_by_itself(error) or left <= 0 or unanswered == _MOST_ATTEMPTS:
+                raise
+            pause = next(pauses)
+            left -= pause
 
 
 def queue_names(queues: str | Iterable[str]) -> list[str]:

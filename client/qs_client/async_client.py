@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import anyio
 
-from qs_schemas import CLIENT_LIMITS, Message, Subscribe
+from qs_schemas import CLIENT_LIMITS, Message
 
 from . import calls, claim_calls, policy_calls
 from .asking import Call, Exchange
@@ -22,10 +22,11 @@ from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
 from .async_opening import Opening
 from .bounds import seconds as checked_seconds
-from .calls import Pages, Received
+from .calls import Pages, Received, Subscribing
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
 from .forks import call_after_fork
+from .handling import Hold, finish
 from .methods import copy_signature
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -58,11 +59,11 @@ def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[AsyncQueueCl
     return method
 
 
-def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[AsyncQueueClient, P], AsyncDeliveries]":
-    """Makes a method of a subscribe request. It iterates over the deliveries."""
+def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[AsyncQueueClient, P], AsyncDeliveries]":
+    """Makes a method of a subscription. It iterates over the deliveries."""
 
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeliveries:
-        return AsyncDeliveries(self._opened, lambda: self.timeout, call(*args, **kwargs))
+        return AsyncDeliveries(self._opened, lambda: self.timeout, *call(*args, **kwargs))
 
     copy_signature(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
     return method
@@ -198,14 +199,32 @@ class AsyncQueueClient(Settings):
     @contextlib.asynccontextmanager
     async def handling(self, message: Received) -> AsyncIterator[Received]:
         """`async with client.handling(delivery):` deletes the message when the block ends without an exception, and
-        releases it when the block raises or is cancelled. See `QueueClient.handling`."""
-        try:
-            yield message
-        except BaseException:
-            with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
-                await self.release(message)
-            raise
-        await self.delete(message)
+        releases it when the block raises or is cancelled. Meanwhile a task extends its window. See
+        `QueueClient.handling`."""
+        hold = Hold(message, anyio.current_time)
+        raised: BaseException | None = None
+        async with anyio.create_task_group() as extending:
+            extending.start_soon(self._extend, hold)
+            try:
+                yield message
+            except BaseException as error:
+                raised = error  # and is raised below, as the task group would wrap it
+            extending.cancel_scope.cancel()
+            if raised is not None:
+                with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
+                    await self.release(message)
+        if raised is not None:
+            raise raised
+        await drive_async(finish(message, self.timeout), self._exchange)
+
+    async def _extend(self, hold: Hold) -> None:
+        """Extends a message whenever half of its window has passed, until it is taken away."""
+        while not hold.taken:
+            await anyio.sleep_until(hold.due)
+            try:
+                hold.extended(await self.extend(hold.message, visibility=hold.visibility))
+            except (ServerError, OSError) as error:
+                hold.failed(error)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -219,6 +238,8 @@ class AsyncQueueClient(Settings):
                 call = pages.send(page)
 
     async def _exchange(self, exchange: Exchange) -> Message:
+        if exchange.pause:
+            await anyio.sleep(exchange.pause)
         if exchange.patience:
             return await self._exchange_alone(exchange)
         connection = await self._opened()

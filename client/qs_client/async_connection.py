@@ -104,7 +104,7 @@ class AsyncConnection:
         """Refuses further calls, and closes the connection when no task waits on it."""
         self._retired = True
         if not self._users:
-            self.close()
+            self._fail(self._place.given_up())
 
     def close(self) -> None:
         """Ends the connection at once. Tasks that wait on it get ServerUnavailable."""
@@ -205,6 +205,7 @@ class AsyncConnection:
         """Returns the subscription's next message. ServerError when the server has ended it. One task at a time per
         subscription."""
         await checkpoint_if_cancelled()
+        self._check()  # what is left of a lost connection has gone back to its queue, and will come again
         while (message := subscription.next()) is None:
             await self._until(subscription, math.inf)
         return message
@@ -278,7 +279,7 @@ class AsyncConnection:
             if not self._leading and self._followers:
                 next(iter(self._followers)).set()  # the new leader
             if self._retired and not self._users:
-                self.close()
+                self._fail(self._place.given_up())
             self._close_unless_read()
 
     async def _follow(self, waiting: Waitable, deadline: float) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Self
 
 import anyio
@@ -13,6 +14,7 @@ from .async_connection import AsyncConnection
 from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError, exception_for
 from .forks import call_after_fork
+from .outages import Outages
 from .stream_errors import Ended
 from .waiting import Pending, Subscription
 
@@ -30,10 +32,13 @@ class AsyncDeliveries(AsyncClosing):
         opened: Callable[[], Awaitable[AsyncConnection]],
         timeout: Callable[[], float | None],
         request: Subscribe,
+        outages: Outages,
     ) -> None:
         self._opened = opened
         self._timeout = timeout
         self._request = request
+        self._outages = outages
+        self._next_attempt = -math.inf  # on the loop's clock, after a lost connection
         self._open: tuple[AsyncConnection, Subscription] | None = None
         self._deadline = math.inf  # for the answer to subscribe
         self._closed = self._inherited = False
@@ -55,24 +60,35 @@ class AsyncDeliveries(AsyncClosing):
             raise OtherProcess
         async with self._asking:
             with anyio.CancelScope() as self._wait_scope:
-                if self._closed:
-                    raise StopAsyncIteration
-                try:
-                    connection, subscription = await self._subscribed()
-                    return await connection.delivery(subscription)
-                except Ended:
-                    pass
-                except (ServerError, OSError):
-                    self._end()
-                    raise
+                while not self._closed:
+                    try:
+                        connection, subscription = await self._subscribed()
+                        return await connection.delivery(subscription)
+                    except Ended:
+                        break
+                    except (ServerError, OSError) as error:
+                        self._lost(error)
         raise StopAsyncIteration  # ended by aclose() meanwhile
+
+    def _lost(self, error: ServerError | OSError) -> None:
+        """Sets the time of the next attempt. Raises the error when there is to be none."""
+        if self._open is not None:
+            self._open[1].lease.lost = True
+        try:
+            self._next_attempt = anyio.current_time() + self._outages.pause_after(error)
+        except BaseException:
+            self._end()
+            raise
+        self._open = None
 
     async def _subscribed(self) -> tuple[AsyncConnection, Subscription]:
         """Returns the open subscription once the server has accepted it. A cancelled attempt stays under way."""
         timeout = self._timeout()
         if self._open is None:
+            if anyio.current_time() < self._next_attempt:
+                await anyio.sleep_until(self._next_attempt)
             connection = await self._opened()
-            self._open = connection, connection.session.subscribe(self._request)
+            self._open = connection, connection.session.subscribe(replace(self._request))
             self._deadline = math.inf if timeout is None else anyio.current_time() + timeout
         connection, subscription = self._open
         asked = subscription.asked
@@ -80,6 +96,7 @@ class AsyncDeliveries(AsyncClosing):
             await connection.answered(asked, self._deadline, timeout)
         if isinstance(asked.answer, Error):
             raise exception_for(asked.answer)
+        self._outages.over()
         return connection, subscription
 
     async def aclose(self) -> None:

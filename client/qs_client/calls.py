@@ -11,7 +11,7 @@ further errors only.
 """
 
 from collections.abc import Generator, Iterable
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from qs_schemas import (
     CopyMessage,
@@ -41,14 +41,15 @@ from qs_schemas import (
 from qs_schemas.checked import text
 from qs_schemas.limits import COPIES
 
-from .asking import TEXT, Call, ask, queue_names, required
+from .asking import TEXT, Call, ask, ask_until_answered, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .bounds import checked_options, seconds, whole
-from .errors import Conflict, NotFound, ServerError, ServerUnavailable
+from .errors import Conflict, NotFound, ServerError, ServerUnavailable, Stale
+from .outages import Outages, log
+from .waiting import Lease
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-
 
 Pages: TypeAlias = Generator[Call[list[T]], list[T], None]
 """Yields calls that fetch one page each, is sent the page, ends after the last. Its method is an iterator."""
@@ -57,7 +58,7 @@ Received: TypeAlias = Delivery | GetMessage
 """A message as `receive` or `get` returned it: it knows its queue, its id and its count of receives."""
 
 
-def _message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str, int, int | None]:
+def message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str, int, int | None]:
     """Returns queue, id and count of receives of a message that is given as (qid, mid) or as it was received."""
     if not isinstance(message, Delivery | GetMessage):
         qid = text("qid", message)
@@ -164,11 +165,13 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     """Stores a message and returns its id (mid). When this returns, the server has stored it.
 
     payload: bytes, or a str that is stored as UTF-8. delay: seconds until it becomes visible. key: makes the push safe
-    to repeat after a lost answer: a second push with the same key within 5 minutes stores nothing and returns the first
-    one's id. Raises Full, TooLarge, and NotImplementedByServer when the storage has no keys.
+    to repeat: a second push with the same key within 5 minutes stores nothing and returns the first one's id. So with a
+    key the push repeats itself after ServerUnavailable, for some 20 seconds of waiting; without one it never does.
+    Raises Full, TooLarge, and NotImplementedByServer when the storage has no keys.
     """
     entry = draft(payload)
-    answer = yield from ask(PushMessage(qid, entry.payload, seconds(delay, "delay"), key))
+    request = PushMessage(qid, entry.payload, seconds(delay, "delay"), key)
+    answer = yield from (ask(request) if key is None else ask_until_answered(request))
     return required(answer.mid, "mid")
 
 
@@ -260,7 +263,20 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
     return _pages(text("qid", qid), text("state", state), after)
 
 
-def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibility: float | None = None) -> Subscribe:
+class Subscribing(NamedTuple):
+    """What a subscription asks for, and what it does when its connection is lost."""
+
+    request: Subscribe
+    outages: Outages
+
+
+def subscribe(
+    queues: str | Iterable[str],
+    *,
+    prefetch: int | None = 100,
+    visibility: float | None = None,
+    reconnect: bool | float = True,
+) -> Subscribing:
     """Iterates endlessly over the messages of one queue or several as they come: the server sends each at once.
 
     delete() acknowledges a message, release() gives it back; both may be called on the same client inside the loop.
@@ -269,15 +285,25 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     loop, or close(), ends the subscription: messages that were sent ahead are released, those handed out stay in flight
     until their window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError
     at once when queues is empty.
+
+    reconnect: after a lost connection, subscribe again: True for ever, a number for that many seconds of an outage,
+    False to raise ServerUnavailable at once. The first attempt always raises it. The server has taken back the messages
+    of the lost connection, and delivers them again, so a `delete` or `release` that comes too late for one of them is
+    no error.
     """
     whole(prefetch, "prefetch", 1)
     seconds(visibility, "visibility")
-    if isinstance(queues, TEXT):
-        return Subscribe(queues, prefetch=prefetch, visibility=visibility)
-    wanted = queue_names(queues)
-    if not wanted:
+    if not isinstance(reconnect, bool) and seconds(reconnect, "reconnect") is None:
+        raise TypeError("reconnect is True, False or a number of seconds, not None")
+    names = [text("a queue's name", queues)] if isinstance(queues, TEXT) else queue_names(queues)
+    if not names:
         raise ValueError("the queues to subscribe to are missing: name at least one")
-    return Subscribe(queues=wanted, prefetch=prefetch, visibility=visibility)
+    request = Subscribe(prefetch=prefetch, visibility=visibility)
+    if isinstance(queues, TEXT):
+        request.qid = names[0]
+    else:
+        request.queues = names
+    return Subscribing(request, Outages(", ".join(map(repr, names)), reconnect))
 
 
 def copy(
@@ -296,7 +322,7 @@ def copy(
     if not targets:
         raise TypeError("the queues to copy to are missing: name at least one")
     if mids is None or isinstance(mids, int | Receipt):
-        qid, mid, _ = _message_key(message, mids)
+        qid, mid, _ = message_key(message, mids)
         yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
     if isinstance(message, Delivery | GetMessage):
@@ -314,10 +340,22 @@ def copy(
 def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[None]:
     """Acknowledges: removes a message for good. `delete(delivery)`, or `delete(qid, mid)`.
 
-    Raises Stale when a delivery (or a Receipt as mid) has been received again since.
+    Raises Stale when a delivery (or a Receipt as mid) has been received again since, unless the server took it back
+    because the subscription's connection was lost: the message comes again, and that is logged.
     """
-    qid, number, receives = _message_key(message, mid)
-    yield from ask(DeleteMessage(qid, number, receives))
+    qid, number, receives = message_key(message, mid)
+    yield from _settled(message, DeleteMessage(qid, number, receives))
+
+
+def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage) -> Call[None]:
+    """Sends the end of a receive. That the message is somebody else's by now is no error of this program if it held
+    the message by a connection that was lost."""
+    try:
+        yield from ask(request)
+    except (Stale, NotFound) as error:
+        if not (isinstance(message, GetMessage) and isinstance(message.lease, Lease) and message.lease.lost):
+            raise
+        log("info", f"message {request.mid} of {request.qid!r} had gone back when its connection was lost ({error})")
 
 
 def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
@@ -332,7 +370,7 @@ def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt
         for entry in entries:
             _number(entry)
     else:
-        for qid, number, receives in (_message_key(message, None) for message in messages):
+        for qid, number, receives in (message_key(message, None) for message in messages):
             receipt = number if receives is None else Receipt(number, receives)
             by_queue.setdefault(qid, []).append(receipt)
     deleted: list[int] = []
@@ -349,10 +387,11 @@ def release(
     """Releases a message: it is visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
 
     count: False takes this receive back, for a consumer that did not try: the message comes no closer to a dead-letter
-    queue. Raises Stale when a delivery has been received again since.
+    queue. Raises Stale as `delete` does.
     """
-    qid, number, receives = _message_key(message, mid)
-    yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay"), uncounted=not count))
+    qid, number, receives = message_key(message, mid)
+    delay = seconds(delay, "delay")
+    yield from _settled(message, ReleaseMessage(qid, number, receives, delay, uncounted=not count))
 
 
 def extend(message: str | Received, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
@@ -361,6 +400,6 @@ def extend(message: str | Received, mid: int | Receipt | None = None, *, visibil
     `extend(delivery)`, or `extend(qid, mid)`. Returns the new end, in microseconds since the Epoch. Raises Stale when a
     delivery has been received again since.
     """
-    qid, number, receives = _message_key(message, mid)
+    qid, number, receives = message_key(message, mid)
     answer = yield from ask(ExtendMessage(qid, number, receives, seconds(visibility, "visibility")))
     return required(answer.visible_at, "visible-at")

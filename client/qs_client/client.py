@@ -19,12 +19,13 @@ from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage
 from . import calls, claim_calls, policy_calls
 from .asking import Call, Exchange
 from .bounds import seconds as checked_seconds
-from .calls import Pages, Received
+from .calls import Pages, Received, Subscribing
 from .connection import Connection, open_connection
 from .deliveries import Begun, Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .forks import call_after_fork
+from .handling import Extender, Hold, finish
 from .methods import copy_signature
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -57,12 +58,12 @@ def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient,
     return method
 
 
-def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueClient, P], Deliveries]":
-    """Makes a method of a subscribe request. It iterates over the deliveries."""
+def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[QueueClient, P], Deliveries]":
+    """Makes a method of a subscription. It iterates over the deliveries."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Deliveries:
         return Deliveries(
-            call(*args, **kwargs),
+            *call(*args, **kwargs),
             begin=self._begin_subscription,
             next_delivery=self._next_delivery,
             end=self._end_subscription,
@@ -109,6 +110,7 @@ class QueueClient(Settings):
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
+        self._extender: Extender | None = None
 
     def __repr__(self) -> str:
         return f"<QueueClient {endpoint(self.host, self.port)}, {'' if self.connected else 'not '}connected>"
@@ -221,16 +223,30 @@ class QueueClient(Settings):
     def handling(self, message: Received) -> Iterator[Received]:
         """`with client.handling(delivery):` deletes the message when the block ends without an exception.
 
-        When the block raises, the message is released, if the server can be reached, and the exception goes on. Raises
-        Stale when the block took longer than the visibility window.
+        While the block runs, the message's window is extended when half of it has passed, by a thread with a connection
+        of its own. When the block raises, the message is released, if the server can be reached, and the exception goes
+        on. When the server has given the message to somebody else meanwhile, or cannot be told within the client's
+        timeout that it is done, that is logged and not raised: the message is delivered again.
         """
+        hold = Hold(message)
+        self._held_in_blocks().add(hold)
         try:
             yield message
         except BaseException:
+            self._held_in_blocks().discard(hold)
             with contextlib.suppress(ServerError, OSError):
                 self.release(message)
             raise
-        self.delete(message)
+        self._held_in_blocks().discard(hold)
+        self._drive(finish(message, self.timeout))
+
+    def _held_in_blocks(self) -> Extender:
+        if self._extender is None:
+            other = QueueClient(self.host, self.port, timeout=self.timeout, tls=self.security.context, token=self.token)
+            self._extender = Extender(
+                lambda hold: other.extend(hold.message, visibility=hold.visibility), other.disconnect
+            )
+        return self._extender
 
     # -- the driver of calls ------------------------------------------------------------------------------------------
 
@@ -246,6 +262,8 @@ class QueueClient(Settings):
                 call = pages.send(page)
 
     def _exchange(self, exchange: Exchange) -> Message:
+        if exchange.pause:
+            time.sleep(exchange.pause)
         with self._reading:
             connection = self._opened(fresh=True)
             return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))

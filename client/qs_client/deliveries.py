@@ -4,7 +4,9 @@ The session knows which messages belong to it. The client, which shares the conn
 iterator three functions: begin, next delivery, end.
 """
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self, TypeAlias
 
 from qs_schemas import GetMessage, Subscribe
@@ -13,19 +15,27 @@ from .closing import Closing
 from .connection import Connection
 from .errors import OtherProcess, ServerError
 from .forks import call_after_fork
+from .outages import Outages
 from .waiting import Subscription
 
 Begun: TypeAlias = Callable[[Connection, Subscription], None]
 """Called with the connection and the subscription when the subscribe request is sent, before its answer has come."""
 
 
+_NAP = 0.05
+"""Seconds of the pieces of a pause between two attempts. `close()` may be called in a signal handler, which interrupts
+a sleep but could wait for ever for the lock inside an event that the interrupted thread waits for."""
+
+
 class Deliveries(Closing):
-    """Iterates over the messages of a subscription. It ends with `close()`, also in another thread or in a signal
-    handler, at the end of its `with` block, or when it is no longer referenced, as after a `break`."""
+    """Iterates over the messages of a subscription, over all the connections that it takes. It ends with `close()`,
+    also in another thread or in a signal handler, at the end of its `with` block, or when it is no longer referenced,
+    as after a `break`."""
 
     def __init__(
         self,
         request: Subscribe,
+        outages: Outages,
         *,
         begin: Callable[[Subscribe, Begun], None],
         next_delivery: Callable[[Connection, Subscription], GetMessage | None],
@@ -35,6 +45,7 @@ class Deliveries(Closing):
         returns None when this side has ended the subscription; end: ends the subscription without waiting for a thread
         that reads."""
         self._request = request
+        self._outages = outages
         self._begin = begin
         self._next_delivery = next_delivery
         self._end = end
@@ -53,23 +64,37 @@ class Deliveries(Closing):
     def __next__(self) -> GetMessage:
         if self._inherited:
             raise OtherProcess
-        if self._closed:
-            raise StopIteration
+        while not self._closed:
+            try:
+                if self._open is None:
+                    self._begin(replace(self._request), self._begun)
+                    self._outages.over()
+                message = None if self._open is None else self._next_delivery(*self._open)
+            except (ServerError, OSError) as error:
+                self._lost(error)
+            except BaseException:
+                self.close()
+                raise
+            else:
+                if message is None:
+                    break
+                return message
+        raise StopIteration
+
+    def _lost(self, error: ServerError | OSError) -> None:
+        """Waits until the time of the next attempt. Raises the error when there is to be none."""
+        if self._open is not None:
+            self._open[1].lease.lost = True
+            self._open = None
+        if self._closed:  # in another thread, which is why the call failed
+            return
         try:
-            if self._open is None:
-                self._begin(self._request, self._begun)
-            message = None if self._open is None else self._next_delivery(*self._open)
-        except (ServerError, OSError):
-            if self._closed:  # closed by another thread
-                raise StopIteration from None
-            self.close()
-            raise
+            until = time.monotonic() + self._outages.pause_after(error)
         except BaseException:
             self.close()
             raise
-        if message is None:
-            raise StopIteration
-        return message
+        while not self._closed and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _NAP))
 
     def _begun(self, connection: Connection, subscription: Subscription) -> None:
         self._open = connection, subscription

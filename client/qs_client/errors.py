@@ -15,7 +15,8 @@ class ServerUnavailable(ConnectionError):
     the server itself says that it stops, is full of connections or waited too long (503, 429, 408).
 
     The text says what to do. The connection is closed; the next call opens a new one. Everything that repeats a request
-    repeats it after this class, and after no other; `ProtocolMismatch` alone is not cured by waiting.
+    repeats it after this class, but for the two subclasses that waiting does not cure: `ProtocolMismatch` and
+    `Disconnected`.
     """
 
 
@@ -123,8 +124,17 @@ class ProtocolMismatch(ServerUnavailable):
     """The other side does not speak this protocol, or sends more than the client takes. Do not try again."""
 
 
+class Disconnected(ServerUnavailable):
+    """This program has closed the connection, with `disconnect()`, while a call waited for its answer."""
+
+
 class NoAnswer(ServerUnavailable, TimeoutError):
     """No answer came within the client's timeout. Whether the request was carried out is not known."""
+
+
+def passes_by_itself(error: BaseException) -> bool:
+    """Tells whether the same request may succeed later: the one rule by which clients repeat and reconnect."""
+    return isinstance(error, ServerUnavailable) and not isinstance(error, ProtocolMismatch | Disconnected)
 
 
 class OtherProcess(RuntimeError):

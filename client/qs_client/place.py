@@ -4,7 +4,7 @@ texts."""
 import socket
 from dataclasses import dataclass
 
-from .errors import NoAnswer, ProtocolMismatch, ServerUnavailable
+from .errors import Disconnected, NoAnswer, ProtocolMismatch, ServerUnavailable
 from .stream_errors import Cut, SpeaksTls, TlsFailed, TooLong, Unexpected
 
 _UNKNOWN = "whether the request was carried out is not known"
@@ -111,9 +111,15 @@ class Place:
             f"{self.name} does not speak the protocol of this client ({error}): is it a {self.what}?"
         )
 
-    def closed(self) -> ServerUnavailable:
-        """Makes the error for a connection that this side has closed."""
-        return ServerUnavailable(f"the connection to {self.name} was closed by disconnect() before an answer came")
+    def closed(self) -> Disconnected:
+        """Makes the error for a connection that this program has closed."""
+        return Disconnected(f"the connection to {self.name} was closed by disconnect() before an answer came")
+
+    def given_up(self) -> ServerUnavailable:
+        """Makes the error for a connection that this side has closed because nothing came on it in time."""
+        return ServerUnavailable(
+            f"the connection to {self.name} was closed, as no answer came on it in time: call again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

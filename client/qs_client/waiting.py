@@ -73,11 +73,25 @@ class Mailbox(Waitable):
         return self._messages.popleft() if self._messages else None
 
 
+class Lease:
+    """How a subscription holds its messages. visibility: the seconds of their window, None for the queue's own; lost:
+    their connection has ended, so the server has taken back all that were not acknowledged.
+
+    It is a part of messages that programs may pickle, so it refers to nothing.
+    """
+
+    __slots__ = ("lost", "visibility")
+
+    def __init__(self, visibility: float | None) -> None:
+        self.visibility = visibility
+        self.lost = False
+
+
 class Subscription(Mailbox):
     """The deliveries of a subscribe request. asked: the request and its answer; ending: the unsubscribe request, once
-    it is sent; skipped: whether one could not be read."""
+    it is sent; skipped: whether one could not be read; lease: shared by all messages that are delivered."""
 
-    __slots__ = ("asked", "ending", "over", "request", "skipped")
+    __slots__ = ("asked", "ending", "lease", "over", "request", "skipped")
 
     def __init__(self, request: Subscribe, asked: Pending) -> None:
         super().__init__()
@@ -85,6 +99,7 @@ class Subscription(Mailbox):
         self.asked = asked
         self.ending: Pending | None = None
         self.skipped = False
+        self.lease = Lease(request.visibility)
         self.over = False  # no delivery is wanted, or none will come
 
     def next(self) -> GetMessage | None:
@@ -96,9 +111,12 @@ class Subscription(Mailbox):
         if isinstance(message, Error):
             self.put(message)  # keep it: the last message
             raise exception_for(message)
-        if isinstance(message, GetMessage) and message.qid is None:
+        if not isinstance(message, GetMessage):
+            return None
+        message.lease = self.lease
+        if message.qid is None:
             message.qid = self.request.qid  # servers may leave out the queue of the request
-        return message if isinstance(message, GetMessage) else None
+        return message
 
 
 class DroppedRequest(Waitable):

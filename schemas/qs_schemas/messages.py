@@ -306,6 +306,8 @@ class GetMessage(Message):
 
     Of a dead letter, dead_from, dead_mid and dead_receives: the queue in which it was, its id there, and how often it
     was received there; dead_at: when it was moved, in microseconds since the Epoch; dead_reason: why, `receives`.
+
+    lease: how the subscription that delivered it holds it, as the client knows it; never on the wire.
     """
 
     op: ClassVar[str] = "get-message"
@@ -324,6 +326,7 @@ class GetMessage(Message):
     dead_receives: int | None = None
     dead_at: int | None = None
     dead_reason: str | None = None
+    lease: object = field(default=None, repr=False, compare=False)
 
     if TYPE_CHECKING:
         _dead_from: ClassVar[str | None]

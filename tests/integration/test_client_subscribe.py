@@ -148,7 +148,7 @@ def test_a_queue_that_does_not_exist() -> None:
 
     with scripted(script) as server, client_of(server) as client:
         with pytest.raises(NotFound, match="no queue 'q'"):
-            next(client.subscribe("q"))
+            next(client.subscribe("q", reconnect=False))
         client.ping()
 
 
@@ -191,7 +191,7 @@ def test_the_server_ends_an_async_subscription(backend: str) -> None:
 
 
 def test_the_connection_ends() -> None:
-    """When the connection breaks, the loop raises, and the next call connects afresh."""
+    """When the connection breaks, a loop without reconnect raises, and the next call connects afresh."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read())
@@ -202,7 +202,7 @@ def test_the_connection_ends() -> None:
 
     with scripted(script, working) as server, client_of(server) as client:
         with pytest.raises(ServerUnavailable, match="closed the connection"):
-            next(client.subscribe("q"))
+            next(client.subscribe("q", reconnect=False))
         client.ping()
 
 

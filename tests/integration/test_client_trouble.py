@@ -9,6 +9,7 @@ import pytest
 from support.scripted_server import GIVE_UP, SOON, Conversation, answering, client_of, scripted
 
 from qs_client import (
+    Disconnected,
     Error,
     NoAnswer,
     NotFound,
@@ -217,4 +218,4 @@ def test_disconnect_from_another_thread() -> None:
         assert asked.wait(GIVE_UP)
         client.disconnect()
         thread.join(GIVE_UP)
-        assert [type(error) for error in caught] == [ServerUnavailable]
+        assert [type(error) for error in caught] == [Disconnected]

@@ -334,7 +334,7 @@ def test_a_name_that_is_bytes(call: Generator[asking.Exchange, Message, Any]) ->
     assert request.qid == "\xe9"  # type: ignore[attr-defined]
     several: Any = [b"a", "b"]
     received = next(calls.receive(several)).request
-    assert (received.queues, calls.subscribe(several).queues) == (["a", "b"], ["a", "b"])  # type: ignore[attr-defined]
+    assert (received.queues, calls.subscribe(several).request.queues) == (["a", "b"], ["a", "b"])  # type: ignore[attr-defined]
 
 
 def test_a_name_that_is_not_utf8() -> None:

@@ -1,0 +1,148 @@
+"""What `handling` does for a message: extends its window while the block runs, so that a slow job is not handed out
+again, and deletes it in the end.
+
+A window is extended at its half: then one lost request leaves time for another. A subscription with `visibility=` says
+how long a window is. Otherwise it is reckoned from the end that the server named and this machine's clock; as the two
+clocks may differ, such a window is extended at least every 15 seconds, half of the server's default window.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from qs_schemas import DeleteMessage, GetMessage
+
+from .asking import Call, ask_until_answered
+from .calls import Received, message_key
+from .errors import NotFound, ServerError, ServerUnavailable, Stale
+from .outages import log
+from .waiting import Lease
+
+_OFTEN_ENOUGH = 15.0
+_SOONEST = 0.05
+"""Seconds between two extensions, at least: a window of less than a tenth of a second cannot be held by requests."""
+_AGAIN = 1.0
+"""Seconds until the next attempt after a lost connection or an error."""
+_IDLE = 10.0
+"""Seconds after which a thread without messages ends: programs may make many clients."""
+
+
+class Hold:
+    """A message that is being handled. taken: the server has given it to somebody else, or it is gone.
+
+    It does no I/O. `due` is the time of the next extension, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        message: Received,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.message = message
+        self.taken = False
+        lease = message.lease if isinstance(message, GetMessage) else None
+        self.visibility = lease.visibility if isinstance(lease, Lease) else None
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self.due = clock() + self._half(message.visible_at)
+
+    def _half(self, visible_at: int | None) -> float:
+        """Returns the seconds until the window is half over that ends at this time (microseconds)."""
+        if self.visibility is not None:
+            return max(self.visibility / 2, _SOONEST)
+        left = _OFTEN_ENOUGH * 2 if visible_at is None else visible_at / 1_000_000 - self._wall_clock()
+        if left <= 0:
+            return _AGAIN  # the clocks differ
+        return min(max(left / 2, _SOONEST), _OFTEN_ENOUGH)
+
+    def extended(self, visible_at: int) -> None:
+        """Notes that the server has extended the window to this time (microseconds)."""
+        self.due = self._clock() + self._half(visible_at)
+
+    def failed(self, error: ServerError | OSError) -> None:
+        """Notes that an extension failed."""
+        if isinstance(error, Stale | NotFound):
+            self.taken = True
+        self.due = self._clock() + _AGAIN
+
+
+def finish(message: Received, patience: float | None) -> Call[None]:
+    """Deletes a message that was handled. Logs instead of raising what means that it is delivered again.
+
+    patience: about how many seconds to go on trying when the server cannot be reached, None for `REPEAT_FOR`.
+    """
+    qid, number, receives = message_key(message, None)
+    try:
+        yield from ask_until_answered(DeleteMessage(qid, number, receives), patience)
+    except (Stale, NotFound):
+        log(
+            "warning",
+            f"message {number} of {qid!r} was taken away while it was handled, as its window had ended or its "
+            "connection was lost: it is delivered again",
+        )
+    except ServerUnavailable as error:
+        log("warning", f"message {number} of {qid!r} was handled, but could not be deleted, so it comes again: {error}")
+
+
+class Extender:
+    """Extends messages from a daemon thread, which starts when a message is held, and ends when none has been for ten
+    seconds, or with the process.
+
+    extend: makes the request and returns the new end in microseconds; hang_up: is called when the thread ends. Both use
+    a client of the thread's own: the program's may wait for its next message with the lock of its connection, and could
+    not be collected while a thread referred to it.
+    Assumes that few messages are held at a time, one for each thread that handles messages.
+    """
+
+    def __init__(
+        self,
+        extend: Callable[[Hold], int],
+        hang_up: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._extend = extend
+        self._hang_up = hang_up
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._held: set[Hold] = set()
+        self._wakes_at = 0.0  # when the thread looks again without being notified
+        self._thread: threading.Thread | None = None
+
+    def add(self, hold: Hold) -> None:
+        """Extends the message until `discard`."""
+        with self._changed:
+            self._held.add(hold)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="qs-extending", daemon=True)
+                self._thread.start()
+            elif hold.due < self._wakes_at:  # most messages are done long before they are due, and wake nobody
+                self._changed.notify()
+
+    def discard(self, hold: Hold) -> None:
+        """Stops extending. A request that is under way goes on."""
+        with self._changed:
+            self._held.discard(hold)
+
+    def _run(self) -> None:
+        while (hold := self._next()) is not None:
+            try:
+                hold.extended(self._extend(hold))
+            except (ServerError, OSError) as error:
+                hold.failed(error)
+            if hold.taken:
+                self.discard(hold)
+
+    def _next(self) -> Hold | None:
+        """Waits until a message is due, and returns it. Returns None when the thread has nothing to do any more."""
+        with self._changed:
+            while True:
+                now = self._clock()
+                first = min(self._held, key=lambda hold: hold.due, default=None)
+                if first is not None and first.due <= now:
+                    return first
+                self._wakes_at = now + _IDLE if first is None else first.due
+                if not self._changed.wait(self._wakes_at - now) and first is None and not self._held:
+                    self._hang_up()
+                    self._thread = None
+                    return None

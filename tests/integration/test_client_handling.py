@@ -1,0 +1,324 @@
+"""Workers that last: subscriptions over lost connections, jobs longer than their window, pushes that repeat themselves.
+Scripted servers on real sockets."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+import anyio
+import pytest
+from support.backends import both, run
+from support.scripted_bus import accept, delivering, noted
+from support.scripted_server import GIVE_UP, Conversation, Parallel, Script, client_of, scripted
+
+from qs_client import (
+    AsyncQueueClient,
+    DeleteMessage,
+    Delivery,
+    Disconnected,
+    Error,
+    ExtendMessage,
+    GetMessage,
+    Message,
+    PushMessage,
+    QueueClient,
+    ServerUnavailable,
+    Stale,
+    Subscribe,
+)
+from qs_client.waiting import Lease
+
+Seen = queue.SimpleQueue[Message]
+
+
+def losing(*mids: int) -> Script:
+    """A script that takes a subscription, delivers these, and closes the connection once it is told to."""
+
+    def script(conversation: Conversation) -> None:
+        accept(conversation, *mids)
+
+    return script
+
+
+def acknowledging(seen: Seen, *mids: int, stale: tuple[int, ...] = ()) -> Script:
+    """A script that takes a subscription and delivers these; deletes of the stale ones are refused."""
+
+    def then(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            seen.put(request)
+            late = isinstance(request, DeleteMessage) and request.mid in stale
+            conversation.answer(request, Error(409, "stale", "received again") if late else None)
+
+    return delivering(*mids, then=then)
+
+
+def aclient(server: object) -> AsyncQueueClient:
+    return AsyncQueueClient(server.host, server.port, timeout=GIVE_UP)  # type: ignore[attr-defined]
+
+
+def test_subscription_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """After a lost connection the loop gets what the next one delivers, and a late delete of what the lost one
+    delivered is no error; that of a message that this connection delivered is one."""
+    caplog.set_level(logging.INFO, "qs_client")
+    seen: Seen = queue.SimpleQueue()
+    with scripted(losing(1), acknowledging(seen, 1, 2, stale=(1, 2))) as server, client_of(server) as client:
+        messages = client.subscribe("q", visibility=60)
+        first, again, second = (next(messages) for _ in range(3))
+        assert (first.mid, again.mid, second.mid) == (1, 1, 2)
+        client.delete(first)
+        with pytest.raises(Stale):
+            client.delete(second)
+        assert [type(each) for each in noted(seen, 2)] == [DeleteMessage, DeleteMessage]
+        messages.close()
+        assert server.connections == 2
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 3
+    assert "subscribing to 'q' again" in lines[0]
+    assert lines[1] == "subscribed to 'q' again"
+    assert "message 1 of 'q' had gone back" in lines[2]
+
+
+@both
+def test_async_subscription_goes_on(backend: str) -> None:
+    """The same with the async client, on both backends."""
+    seen: Seen = queue.SimpleQueue()
+
+    async def main() -> None:
+        async with aclient(server) as client, client.subscribe("q") as messages:
+            first, again, second = [await anext(messages) for _ in range(3)]
+            assert (first.mid, again.mid, second.mid) == (1, 1, 2)
+            await client.delete(first)
+            with pytest.raises(Stale):
+                await client.delete(second)
+
+    with scripted(losing(1), acknowledging(seen, 1, 2, stale=(1, 2))) as server:
+        run(backend, main)
+        assert server.connections == 2
+
+
+@both
+def test_async_subscription_without_reconnect(backend: str) -> None:
+    """reconnect=False raises when the connection is lost."""
+
+    async def main() -> None:
+        async with aclient(server) as client:
+            messages = client.subscribe("q", reconnect=False)
+            assert (await anext(messages)).mid == 1
+            with pytest.raises(ServerUnavailable):
+                await anext(messages)
+            with pytest.raises(StopAsyncIteration):
+                await anext(messages)
+
+    with scripted(losing(1)) as server:
+        run(backend, main)
+        assert server.connections == 1
+
+
+def test_subscription_gives_up() -> None:
+    """An outage that lasts longer than `reconnect` seconds raises the last error."""
+    with scripted(losing(1)) as server, client_of(server) as client:
+        messages = client.subscribe("q", reconnect=0.1)
+        assert next(messages).mid == 1
+        server.stop()
+        with pytest.raises(ServerUnavailable, match="no queue server at"):
+            next(messages)
+        with pytest.raises(StopIteration):
+            next(messages)
+
+
+def test_close_ends_an_outage() -> None:
+    """close() in another thread ends a loop that waits for the server to come back."""
+    with scripted(losing(1)) as server, client_of(server) as client:
+        messages = client.subscribe("q")
+        assert next(messages).mid == 1
+        server.stop()
+        tries = threading.Event()
+        ended: list[object] = []
+
+        def loop() -> None:
+            tries.set()
+            ended.append(list(messages))
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        assert tries.wait(GIVE_UP)
+        messages.close()
+        thread.join(GIVE_UP)
+        assert ended == [[]]
+
+
+def test_disconnect_ends_a_subscription() -> None:
+    """disconnect() in another thread is no outage: the loop raises."""
+    reached = threading.Event()
+
+    def then(conversation: Conversation) -> None:
+        reached.set()
+        conversation.wait_for_close()
+
+    with scripted(delivering(then=then)) as server, client_of(server) as client:
+        ended: list[BaseException] = []
+
+        def loop() -> None:
+            try:
+                next(client.subscribe("q"))
+            except ServerUnavailable as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        assert reached.wait(GIVE_UP)
+        client.disconnect()
+        thread.join(GIVE_UP)
+        assert [type(each) for each in ended] == [Disconnected]
+        assert server.connections == 1
+
+
+def extending(seen: Seen, answer: Callable[[], Message]) -> Script:
+    """A script for a connection on which messages are extended."""
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            conversation.answer(request, answer())
+            seen.put(request)
+
+    return script
+
+
+def test_slow_job_is_extended() -> None:
+    """While a job runs, its window is extended whenever half has passed, from a connection of its own; then deleted."""
+    seen: Seen = queue.SimpleQueue()
+    deletes: Seen = queue.SimpleQueue()
+    server = Parallel(
+        acknowledging(deletes, 1), extending(seen, lambda: ExtendMessage("q", 1, visible_at=1_760_000_000_000_000))
+    )
+    with client_of(server) as client:
+        for message in client.subscribe("q", visibility=0.2):
+            with client.handling(message):
+                first, second = noted(seen, 2)  # as long as two extensions take
+            break
+    (delete, *_) = noted(deletes, 1)
+    server.stop()
+    for each in (first, second):
+        assert isinstance(each, ExtendMessage)
+        assert (each.qid, each.mid, each.receives, each.visibility) == ("q", 1, 1, 0.2)
+    assert isinstance(delete, DeleteMessage)
+
+
+def test_job_that_was_taken_away(caplog: pytest.LogCaptureFixture) -> None:
+    """A job whose message somebody else has by now is said to be taken away, once; the loop goes on."""
+    seen: Seen = queue.SimpleQueue()
+    server = Parallel(
+        acknowledging(queue.SimpleQueue(), 1, 2, stale=(1,)), extending(seen, lambda: Error(409, "stale", "late"))
+    )
+    with client_of(server) as client:
+        messages = client.subscribe("q", visibility=0.2)
+        with client.handling(next(messages)):
+            noted(seen, 1)
+        with client.handling(next(messages)) as second:
+            assert second.mid == 2
+        messages.close()
+    server.stop()
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "message 1 of 'q' was taken away" in warnings[0]
+    assert seen.empty()
+
+
+@both
+def test_slow_async_job_is_extended(backend: str) -> None:
+    """A task extends the message of a slow job; what the block raises is raised as it was."""
+    seen: Seen = queue.SimpleQueue()
+
+    async def main() -> None:
+        async with aclient(server) as client:
+            delivery = Delivery(5, b"x", "q", 1, visible_at=1)
+            extended = GetMessage("q", 1, status="delivered", receives=1, lease=Lease(0.2))
+            async with client.handling(extended):
+                await anyio.to_thread.run_sync(noted, seen, 2)
+            with pytest.raises(ZeroDivisionError):
+                async with client.handling(delivery):
+                    raise ZeroDivisionError
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            if isinstance(request, ExtendMessage):
+                conversation.answer(request, ExtendMessage("q", 1, visible_at=5))
+            else:
+                conversation.answer(request)
+            seen.put(request)
+
+    with scripted(script) as server:
+        run(backend, main)
+    assert type(seen.get(timeout=GIVE_UP)).__name__ == "DeleteMessage"
+    assert type(seen.get(timeout=GIVE_UP)).__name__ == "ReleaseMessage"
+
+
+def test_delete_of_a_job_survives_a_restart() -> None:
+    """A job that ends while the server restarts is deleted when the server is there again."""
+    deletes: Seen = queue.SimpleQueue()
+
+    def stopping(conversation: Conversation) -> None:
+        accept(conversation, 1)
+        deletes.put(conversation.read())  # type: ignore[arg-type]
+
+    def restarted(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            deletes.put(request)
+            conversation.answer(request)
+
+    with scripted(stopping, restarted) as server, client_of(server) as client:
+        messages = client.subscribe("q")
+        with client.handling(next(messages)):
+            pass
+        messages.close()
+    for each in noted(deletes, 2):
+        assert isinstance(each, DeleteMessage)
+        assert (each.qid, each.mid, each.receives) == ("q", 1, 1)
+
+
+@pytest.mark.parametrize("key", ["order-17", None])
+def test_push_repeats_itself_with_a_key(key: str | None) -> None:
+    """A push whose connection is lost is repeated if it has a key, and raises if it has none."""
+    seen: Seen = queue.SimpleQueue()
+
+    def losing_push(conversation: Conversation) -> None:
+        seen.put(conversation.read())  # type: ignore[arg-type]
+
+    def stopping(conversation: Conversation) -> None:
+        push = conversation.read()
+        seen.put(push)  # type: ignore[arg-type]
+        conversation.answer(push, Error(503, "shutting-down", "bye"))
+
+    def working(conversation: Conversation) -> None:
+        push = conversation.read()
+        seen.put(push)  # type: ignore[arg-type]
+        conversation.answer(push, PushMessage("q", mid=7))
+
+    with scripted(losing_push, stopping, working) as server:
+        client = QueueClient(server.host, server.port, timeout=GIVE_UP)
+        if key is None:
+            with pytest.raises(ServerUnavailable):
+                client.push("q", "x")
+            assert server.connections == 1
+        else:
+            assert client.push("q", "x", key=key) == 7
+            assert [(push.key, push.payload) for push in noted(seen, 3)] == [(key, b"x")] * 3  # type: ignore[attr-defined]
+        client.disconnect()
+
+
+def test_subscribe_asks_the_same_again() -> None:
+    """The second subscription names the same queues, window and prefetch as the first."""
+    seen: Seen = queue.SimpleQueue()
+
+    def first(conversation: Conversation) -> None:
+        seen.put(accept(conversation))
+
+    with scripted(first, delivering(5, seen=seen)) as server, client_of(server) as client:
+        messages = client.subscribe(["q", "r"], prefetch=3, visibility=7)
+        assert next(messages).mid == 5
+        messages.close()
+    one, two = noted(seen, 2)
+    for each in (one, two):
+        assert isinstance(each, Subscribe)
+        assert (each.queues, each.prefetch, each.visibility) == (["q", "r"], 3, 7)

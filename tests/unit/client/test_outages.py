@@ -1,0 +1,87 @@
+"""When a subscription goes on after a lost connection, with a clock and delays that the test sets."""
+
+import itertools
+import logging
+
+import pytest
+
+from qs_client import Disconnected, NoAnswer, NotFound, ProtocolMismatch, ServerUnavailable, ShuttingDown
+from qs_client.outages import Outages
+
+GONE = ServerUnavailable("gone")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def outages(clock: Clock, reconnect: bool | float, *, begun: bool = True) -> Outages:
+    made = Outages("'q'", reconnect, clock=clock, pauses=lambda: itertools.count(1.0))
+    if begun:
+        made.over()
+    return made
+
+
+def test_first_attempt_raises() -> None:
+    """An error before the first success is raised: the address may be wrong."""
+    with pytest.raises(ServerUnavailable):
+        outages(Clock(), True, begun=False).pause_after(GONE)
+
+
+def test_goes_on_for_ever_with_growing_pauses() -> None:
+    """With True it goes on however long the outage is; the pauses begin anew after a success."""
+    clock = Clock()
+    policy = outages(clock, True)
+    for expected in (1.0, 2.0, 3.0):
+        assert policy.pause_after(GONE) == expected
+        clock.now += 1_000_000
+    policy.over()
+    assert policy.pause_after(ShuttingDown(503, "shutting-down", "bye")) == 1.0
+
+
+def test_gives_up_after_its_seconds() -> None:
+    """With a number, the last attempt is at the end of these seconds of one outage; the next outage has its own."""
+    clock = Clock()
+    policy = outages(clock, 2.5)
+    assert policy.pause_after(GONE) == 1.0
+    clock.now += 1.0
+    assert policy.pause_after(GONE) == 1.5
+    clock.now += 1.5
+    with pytest.raises(ServerUnavailable):
+        policy.pause_after(GONE)
+    policy.over()
+    assert policy.pause_after(GONE) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "reconnect"),
+    [
+        (GONE, False),
+        (GONE, 0),
+        (ProtocolMismatch("http"), True),
+        (Disconnected("closed"), True),
+        (NotFound(404, "not-found", "no queue"), True),
+    ],
+)
+def test_errors_that_are_raised(error: Exception, reconnect: bool | float) -> None:
+    """Without reconnect every error is raised; with it, those that another attempt does not cure."""
+    with pytest.raises(type(error)):
+        outages(Clock(), reconnect).pause_after(error)
+
+
+def test_one_line_for_each_end_of_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """An outage is logged once when it begins and once when it is over; subscribing for the first time is not."""
+    caplog.set_level(logging.INFO, "qs_client")
+    policy = outages(Clock(), True)
+    assert not caplog.records
+    for error in (GONE, GONE, NoAnswer("silent")):
+        policy.pause_after(error)
+    policy.over()
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "gone (subscribing to 'q' again until that succeeds)"),
+        ("INFO", "subscribed to 'q' again"),
+    ]
