@@ -144,7 +144,7 @@ class AsyncQueueClient(Settings):
         try:
             await connection.sent(self.timeout)
         except TimeoutError:
-            connection.close()
+            connection.close(broken=True)
             raise self._place().no_answer(self.timeout) from None
 
     async def recv(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109

@@ -104,11 +104,12 @@ class AsyncConnection:
         """Refuses further calls, and closes the connection when no task waits on it."""
         self._retired = True
         if not self._users:
-            self._fail(self._place.given_up())
+            self.close(broken=True)
 
-    def close(self) -> None:
-        """Ends the connection at once. Tasks that wait on it get ServerUnavailable."""
-        self._fail(self._place.closed())
+    def close(self, *, broken: bool = False) -> None:
+        """Ends the connection at once. Tasks that wait on it get Disconnected; broken: ServerUnavailable, as the
+        program did not ask for it."""
+        self._fail(self._place.given_up() if broken else self._place.closed())
 
     def _fail(self, failure: ServerUnavailable) -> None:
         if self._failure is not None:
@@ -279,7 +280,7 @@ class AsyncConnection:
             if not self._leading and self._followers:
                 next(iter(self._followers)).set()  # the new leader
             if self._retired and not self._users:
-                self._fail(self._place.given_up())
+                self.close(broken=True)
             self._close_unless_read()
 
     async def _follow(self, waiting: Waitable, deadline: float) -> None:

@@ -331,7 +331,7 @@ class QueueClient(Settings):
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:
             self._connection = None
-        connection.close()
+        connection.close(broken=True)
 
     # -- the steps of Deliveries --------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from qs_schemas import CLIENT_LIMITS, Authenticate, Error, Limits, Message
 
-from .errors import exception_for
+from .errors import ServerUnavailable, exception_for
 from .forks import call_after_fork
 from .place import Place, tune
 from .security import PLAIN, Security, Token
@@ -83,7 +83,7 @@ class Connection:
         wire.register(self._selector)
         self._wakers: tuple[socket.socket, socket.socket] | None = None
         self._busy = False  # a thread reads. It sets this before it checks _ended; close() does the reverse
-        self._ended = False
+        self._ended = self._broken = False
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -170,7 +170,7 @@ class Connection:
 
     def _fill(self, deadline: float) -> None:
         if self._ended:
-            raise self._place.closed()
+            raise self._why_ended()
         try:
             self.send(deadline)
         except TimeoutError:
@@ -188,7 +188,7 @@ class Connection:
         if data is None:
             return
         if not data and self._ended:
-            raise self._place.closed()
+            raise self._why_ended()
         if not data:
             raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
         self.session.receive_data(data)
@@ -226,15 +226,20 @@ class Connection:
             with contextlib.suppress(OSError):
                 self._wakers[1].send(b"!")
 
-    def close(self) -> None:
+    def close(self, *, broken: bool = False) -> None:
         """Ends the connection. If a thread reads it, that thread wakes up and closes the socket itself, lest the
-        descriptor be reused meanwhile."""
+        descriptor be reused meanwhile. broken: after an error, so that others that use the connection know that the
+        program did not ask for its end."""
         if self._ended:
             return
+        self._broken = broken
         self._ended = True
         self._wire.shut_down()
         if not self._busy:
             self._close_sockets()
+
+    def _why_ended(self) -> ServerUnavailable:
+        return self._place.given_up() if self._broken else self._place.closed()
 
     def _close_sockets(self) -> None:
         for each in (self._wire, *(self._wakers or ())):

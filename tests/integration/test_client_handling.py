@@ -9,7 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 from support.backends import both, run
-from support.scripted_bus import accept, delivering, noted
+from support.scripted_bus import accept, delivered, delivering, noted
 from support.scripted_server import GIVE_UP, Conversation, Parallel, Script, client_of, scripted
 
 from qs_client import (
@@ -255,7 +255,7 @@ def test_slow_async_job_is_extended(backend: str) -> None:
 
 
 def test_delete_of_a_job_survives_a_restart() -> None:
-    """A job that ends while the server restarts is deleted when the server is there again."""
+    """A job that ends while the server restarts is deleted when the server is there again, and the loop goes on."""
     deletes: Seen = queue.SimpleQueue()
 
     def stopping(conversation: Conversation) -> None:
@@ -264,13 +264,17 @@ def test_delete_of_a_job_survives_a_restart() -> None:
 
     def restarted(conversation: Conversation) -> None:
         while (request := conversation.read()) is not None:
-            deletes.put(request)
             conversation.answer(request)
+            if isinstance(request, DeleteMessage):
+                deletes.put(request)
+            if isinstance(request, Subscribe):
+                conversation.write(delivered(request, 2))
 
     with scripted(stopping, restarted) as server, client_of(server) as client:
         messages = client.subscribe("q")
         with client.handling(next(messages)):
             pass
+        assert next(messages).mid == 2
         messages.close()
     for each in noted(deletes, 2):
         assert isinstance(each, DeleteMessage)
