@@ -353,7 +353,8 @@ def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage) -
     try:
         yield from ask(request)
     except (Stale, NotFound) as error:
-        if not (isinstance(message, GetMessage) and isinstance(message.lease, Lease) and message.lease.lost):
+        lease = getattr(message, "lease", None)
+        if not (isinstance(lease, Lease) and lease.lost):
             raise
         log("info", f"message {request.mid} of {request.qid!r} had gone back when its connection was lost ({error})")
 

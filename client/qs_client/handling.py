@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from qs_schemas import DeleteMessage, GetMessage
+from qs_schemas import DeleteMessage
 
 from .asking import Call, ask_until_answered
 from .calls import Received, message_key
@@ -41,7 +41,7 @@ class Hold:
     ) -> None:
         self.message = message
         self.taken = False
-        lease = message.lease if isinstance(message, GetMessage) else None
+        lease = getattr(message, "lease", None)
         self.visibility = lease.visibility if isinstance(lease, Lease) else None
         self._clock = clock
         self._wall_clock = wall_clock

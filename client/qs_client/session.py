@@ -5,7 +5,6 @@ called when what it waits for has come.
 """
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -24,11 +23,11 @@ from qs_schemas import (
 from qs_schemas.errors import BAD_REQUEST, INTERNAL, TOO_LARGE
 
 from .errors import CLOSING, UNREADABLE
+from .outages import log
 from .skimming import Skim, may_hold_messages, releases_of
 from .stream_errors import Cut, SpeaksTls, TooLong, Unexpected
 from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
-_logger = logging.getLogger(__name__)
 _DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors about one document, also when the server could not read its `req`."""
 
@@ -181,11 +180,11 @@ class Session:
                 self._answer(pending, error)
         elif not subscription.skipped:
             subscription.skipped = True
-            _logger.warning(
-                "a message of the subscription to %s cannot be read, and is left to the server (others like it are not "
-                "reported): %s",
-                subscription.request.qid or ", ".join(subscription.request.queues),
-                fault.text,
+            queues = subscription.request.qid or ", ".join(subscription.request.queues)
+            log(
+                "warning",
+                f"a message of the subscription to {queues} cannot be read, and is left to the server (others like it "
+                f"are not reported): {fault.text}",
             )
 
     def _skimmed(self, skim: Skim) -> bool:

@@ -132,8 +132,18 @@ class Figure:
     labels: dict[str, str] = field(default_factory=dict)
 
 
+class Local:
+    """What a program notes at a message, beside the fields, which are what is on the wire. It is not compared, and has
+    no value until it is set. lease: how the subscription that delivered the message holds it."""
+
+    __slots__ = ("lease",)
+
+    if TYPE_CHECKING:  # an annotation would be a field
+        lease: object
+
+
 @checked(kw_only=True)
-class Message:
+class Message(Local):
     """The envelope. type: `request`, `response` or `error`; req: the client's correlation id, at most 128 characters;
     resp: the server's, unique to each answer."""
 
@@ -306,8 +316,6 @@ class GetMessage(Message):
 
     Of a dead letter, dead_from, dead_mid and dead_receives: the queue in which it was, its id there, and how often it
     was received there; dead_at: when it was moved, in microseconds since the Epoch; dead_reason: why, `receives`.
-
-    lease: how the subscription that delivered it holds it, as the client knows it; never on the wire.
     """
 
     op: ClassVar[str] = "get-message"
@@ -326,7 +334,6 @@ class GetMessage(Message):
     dead_receives: int | None = None
     dead_at: int | None = None
     dead_reason: str | None = None
-    lease: object = field(default=None, repr=False, compare=False)
 
     if TYPE_CHECKING:
         _dead_from: ClassVar[str | None]

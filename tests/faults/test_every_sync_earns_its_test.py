@@ -107,7 +107,7 @@ def test_the_tables_are_of_this_source() -> None:
         ("dead letters files", "files/moving.py FileMover._rename: sync_file"),
         ("dead letters files", "directories.py DirectoriesEngine._find_or_make: sync"),
         ("claims journal-buffered", "journal/segment.py SegmentWriter.write: sync"),
-        ("claims journal", "journal/segment.py SegmentWriter._open: open O_DSYNC"),
+        ("claims journal", "journal/segment.py SegmentWriter._open: open_file O_DSYNC"),
         ("checkpoints", "journal/checkpoint.py CheckpointWriter.publish: fsync"),
         ("published", "vsqs.py Queue._open: make_directories"),
     ],

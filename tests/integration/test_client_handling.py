@@ -233,7 +233,8 @@ def test_slow_async_job_is_extended(backend: str) -> None:
     async def main() -> None:
         async with aclient(server) as client:
             delivery = Delivery(5, b"x", "q", 1, visible_at=1)
-            extended = GetMessage("q", 1, status="delivered", receives=1, lease=Lease(0.2))
+            extended = GetMessage("q", 1, status="delivered", receives=1)
+            extended.lease = Lease(0.2)
             async with client.handling(extended):
                 await anyio.to_thread.run_sync(noted, seen, 2)
             with pytest.raises(ZeroDivisionError):

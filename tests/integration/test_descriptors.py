@@ -6,6 +6,7 @@ import resource
 import shlex
 import subprocess
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from support.access import Caller, principal, write_access
@@ -19,12 +20,16 @@ PAYLOAD = "x" * 1_000_000
 
 
 class Limited(Listening):
-    """A command that begins with a limit of open files. most: as `ulimit -n` takes it."""
+    """A command that begins with a limit of open files, so it is not forked. most: as `ulimit -n` takes it."""
 
     name = "command"
 
     def __init__(self, most: str, command: list[str], log: Path) -> None:
-        super().__init__(["sh", "-c", f'ulimit {most}; exec {shlex.join(command)} "$@"', "sh"], 0, log)
+        self._command = ["sh", "-c", f'ulimit {most}; exec {shlex.join(command)} "$@"', "sh"]
+        super().__init__(Path(command[0]), (), 0, log)
+
+    def _launch(self, flags: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([*self._command, *flags], stdout=subprocess.PIPE, stderr=log)
 
 
 def logged_connections(process: Listening) -> int:

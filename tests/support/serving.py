@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from support.changes import WITHIN, until
-from support.forked import forking
+from support.forked import ForkedProcess, forking
 
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = PROJECT / "scripts" / "queue-server.py"
@@ -47,14 +47,18 @@ class Listening:
     def start(self) -> None:
         """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
         with self._log.open("ab") as log:
-            flags = [*self._flags, "--port", str(self.port)]
-            self.process = forking(self.module).start(self._script, *flags, log=log)
+            self.process = self._launch([*self._flags, "--port", str(self.port)], log)
+        assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
         if ready is None:
             self.wait()
             raise AssertionError(f"the {self.name} did not start: {line!r}\n{self.log()}")
         self.host, self.port = ready.group(1), int(ready.group(2))
+
+    def _launch(self, flags: list[str], log: BinaryIO) -> "ForkedProcess | subprocess.Popen[bytes]":
+        """Starts the process. log: for its stderr; its stdout is a pipe."""
+        return forking(self.module).start(self._script, *flags, log=log)
 
     def log(self) -> str:
         return self._log.read_text()

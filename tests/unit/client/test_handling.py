@@ -41,7 +41,9 @@ def test_window_without_end() -> None:
 def test_window_of_the_subscription() -> None:
     """A subscription with `visibility` says how long the window is, whatever the clocks say."""
     now = [0.0]
-    held = hold(GetMessage("q", 5, visible_at=micros(-3600), lease=Lease(600.0)), now)
+    message = GetMessage("q", 5, visible_at=micros(-3600))
+    message.lease = Lease(600.0)
+    held = hold(message, now)
     assert (held.visibility, held.due) == (600.0, 300.0)
     now[0] = 310.0
     held.extended(micros(-1))
