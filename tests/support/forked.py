@@ -128,14 +128,16 @@ class Forking:
         return number
 
 
-_forking: dict[str, Forking] = {}
+_forking: dict[tuple[str, ...], Forking] = {}
 
 
 def forking(module: str) -> Forking:
-    """Returns the process that forks for a module, one in a test process."""
-    if module not in _forking:
-        _forking[module] = Forking(module)
-    return _forking[module]
+    """Returns the process that forks for a module, one in a test process for each of the settings that Python itself
+    looks at when it starts, as a fork cannot."""
+    key = module, *sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PYTHON"))
+    if key not in _forking:
+        _forking[key] = Forking(module)
+    return _forking[key]
 
 
 def end_forking() -> None:
