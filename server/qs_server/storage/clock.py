@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 from typing import NamedTuple
+from zlib import crc32
 
 from .disk import Disk
 from .engine import SECOND, Clock, wall_clock
@@ -39,7 +40,12 @@ _INTERRUPTED = SECOND // 100
 """A look that takes longer was interrupted between the two clocks, and says nothing about them."""
 _SIZE = 160
 """Bytes of the file. It is overwritten in place, so that a full disk does not matter."""
-_CONTENT = re.compile(rb"qs-clock 1 (\S+) (-?\d{1,20}) (-?\d{1,20}) (-?\d{1,20}) (\d{1,18}) *\n")
+_CONTENT = re.compile(rb"(qs-clock 1 (\S+) (-?\d{1,20}) (-?\d{1,20}) (-?\d{1,20}) (\d{1,18})) ([0-9a-f]{8}) *\n")
+"""The last word is the checksum of the others: one wrong bit could move the time by years, and retention would remove
+all messages."""
+_LONGEST_UP = 20 * 365 * 86_400 * SECOND
+"""A clock that says that the machine booted earlier counts from the Epoch, as programs make it that show others another
+time (libfaketime). Then the name of the boot tells nothing."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -73,7 +79,19 @@ class _Course(NamedTuple):
 class ServerClock:
     """The server's time. Its method `now` is the `Clock` of everything else in the server."""
 
-    __slots__ = ("_boot", "_course", "_disk", "_fd", "_look_at", "_looking", "_offset", "_path", "_steady", "_wall")
+    __slots__ = (
+        "_boot",
+        "_course",
+        "_disk",
+        "_fails",
+        "_fd",
+        "_look_at",
+        "_looking",
+        "_offset",
+        "_path",
+        "_steady",
+        "_wall",
+    )
 
     def __init__(
         self,
@@ -93,6 +111,7 @@ class ServerClock:
         self._boot = boot_id() if boot is None else boot
         self._looking = Lock()
         self._fd = -1
+        self._fails = False  # a write has failed, which is said once
         now = steady() // 1000
         target = wall() - now
         self._course = self._restored(now, target) or _Course(now, target, target)
@@ -165,12 +184,13 @@ class ServerClock:
         if not content.strip(b"\0"):
             return None  # a new file, or what a power loss has left of it
         found = _CONTENT.fullmatch(content)
-        if found is None:
+        if found is None or crc32(found[1]) != int(found[7], 16):
             _logger.warning("%s is damaged, and is made again: the server's time is the wall clock's now", self._path)
             return None
-        boot, *numbers = found.groups()
+        _, boot, *numbers, _ = found.groups()
         course, seen = _Course(*map(int, numbers[:3])), int(numbers[3])
-        if boot.decode("ascii", "replace") == self._boot != "unknown" and course.since <= steady:
+        same_boot = boot.decode("ascii", "replace") == self._boot != "unknown" and steady < _LONGEST_UP
+        if same_boot and course.since <= steady:
             now = steady + course.offset_at(steady)
             if seen <= now < MAX_MID:
                 return course
@@ -181,11 +201,13 @@ class ServerClock:
             return
         course = self._course
         text = f"qs-clock 1 {self._boot} {' '.join(map(str, course))} {steady + course.offset_at(steady)}"
+        text = f"{text} {crc32(text.encode()):08x}"
         try:
             self._disk.pwrite(self._fd, text.ljust(_SIZE - 1).encode() + b"\n", 0)
-        except OSError as error:
-            self._complain(error)
-            self._give_up()
+        except OSError as error:  # a new file on a full disk, for example: it is tried again
+            if not self._fails:
+                self._fails = True
+                self._complain(error)
 
     def _complain(self, error: OSError) -> None:
         _logger.warning(

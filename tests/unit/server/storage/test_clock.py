@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from zlib import crc32
 
 import pytest
 from support.engines import EPOCH, FaultyDisk, SteppedMachine
@@ -187,8 +188,36 @@ def test_a_time_from_the_future_of_its_boot(machine: SteppedMachine) -> None:
     """A file whose last time is later than its course says is of another clock: no time goes back."""
     machine.start().close()
     path = Path(machine.root) / NAME
-    path.write_bytes(path.read_bytes().replace(b" %d " % EPOCH, b" %d " % (EPOCH + HOUR)))
+    words = path.read_bytes().split()[:-1]
+    words[-1] = b"%d" % (EPOCH + HOUR)
+    text = b" ".join(words)
+    path.write_bytes((text + b" %08x" % crc32(text)).ljust(159) + b"\n")
     assert machine.start().now() == EPOCH + HOUR
+
+
+@pytest.mark.parametrize("bit", range(0, 160 * 8, 3))
+def test_one_wrong_bit_moves_no_time(machine: SteppedMachine, bit: int) -> None:
+    """A wrong bit in the file is noticed, or changes nothing: the time is not moved by years."""
+    machine.start().close()
+    path = Path(machine.root) / NAME
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    assert machine.start().now() == EPOCH
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_pretended_time(machine: SteppedMachine, step: int) -> None:
+    """A start under a program that pretends another time, and also sets the clock since boot to it, is no start 50
+    years later; neither is the next one without that program."""
+    machine.start().close()
+    since_boot = machine.steady.now
+    machine.wall.now += step
+    machine.steady.now = machine.wall.now
+    assert machine.start().now() == EPOCH + max(step, 0)
+    machine.wall.now -= step
+    machine.steady.now = since_boot
+    assert machine.start().now() == EPOCH + max(step, 0)
 
 
 @pytest.mark.parametrize("operation", ["open", "_pwrite"])
@@ -204,6 +233,18 @@ def test_a_disk_that_refuses(machine: SteppedMachine, operation: str, caplog: py
     assert len(told(caplog)) == 1
     assert "after a restart it is the wall clock's" in told(caplog)[0]
     assert disk.descriptors == set()
+
+
+def test_a_disk_that_refuses_for_a_while(machine: SteppedMachine) -> None:
+    """Once the disk takes the file again, the time is in it."""
+    disk = FaultyDisk()
+    disk.arm(1, errno.ENOSPC, "_pwrite", lasting=True)
+    clock = machine.start(disk)
+    disk.disarm()
+    machine.passes(2 * SECOND)
+    clock.now()
+    machine.wall.now -= HOUR
+    assert machine.start().now() == EPOCH + 2 * SECOND
 
 
 def test_follows_no_link(machine: SteppedMachine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
