@@ -1,10 +1,10 @@
 """Says in the log when the disk is full and when it has room again: one line for each, however many requests are
 refused in between.
 
-The disk is full from the first request that is refused for lack of room. It has room again once a request was stored
-that is at least as large as the smallest refused one, and for ten seconds none was refused. So small messages that
-still fit between large ones that do not are no news, and neither is a disk on which each deleted message makes room for
-the next.
+The disk is full from the first request that is refused for lack of room. It has room again once for ten seconds none
+was refused, and a request was stored that is at least as large as the smallest refused one, or much more is free than
+at the last refusal. So small messages that still fit between large ones that do not are no news, and neither is a disk
+on which each deleted message makes room for the next.
 """
 
 import logging
@@ -18,6 +18,9 @@ from ..storage.engine import SECOND, Clock
 _logger = logging.getLogger(__name__)
 _QUIET = 10 * SECOND
 """Microseconds without a refusal after which it is over: longer than most clients wait before they try again."""
+_MORE = 256 << 20
+"""Bytes that are free in addition when it is over although nobody has tried a request of that size again: more than all
+that the journal makes in advance and keeps for itself."""
 _LOOK = 1.0
 """Seconds between looks whether it is over, while the disk is full."""
 
@@ -36,6 +39,7 @@ class DiskRoom:
         self._least = self._refusals = 0
         self._last = 0  # when a request was refused last
         self._fits = False  # whether one of that size was stored since
+        self._free: int | None = None  # bytes that were free at the last refusal
         self._began = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
 
@@ -53,7 +57,7 @@ class DiskRoom:
             if self._token is not None:
                 self._token.run_sync_soon(self._began.set)
         self._least = min(self._least, size)
-        self._last, self._fits = self._clock(), False
+        self._last, self._fits, self._free = self._clock(), False, self._free_bytes()
         self._refusals += 1
 
     def stored(self, size: int) -> None:
@@ -71,7 +75,7 @@ class DiskRoom:
                 self._look()
 
     def _look(self) -> None:
-        if self._fits and self._clock() - self._last >= _QUIET:
+        if self._clock() - self._last >= _QUIET and (self._fits or self._has_more()):
             self.full = self._fits = False
             _logger.warning(
                 "the disk of %s has room again: pushes are stored, and %s are free; %d requests were refused",
@@ -80,8 +84,16 @@ class DiskRoom:
                 self._refusals,
             )
 
-    def _left(self) -> str:
+    def _has_more(self) -> bool:
+        free, before = self._free_bytes(), self._free
+        return free is not None and before is not None and free - before >= _MORE + self._least
+
+    def _free_bytes(self) -> int | None:
         try:
-            return f"{self._disk.free_bytes(self._root)} bytes"
-        except OSError as error:
-            return f"an unknown number of bytes ({error.strerror})"
+            return self._disk.free_bytes(self._root)
+        except OSError:
+            return None
+
+    def _left(self) -> str:
+        free = self._free_bytes()
+        return "an unknown number of bytes" if free is None else f"{free} bytes"

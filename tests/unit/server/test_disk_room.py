@@ -119,6 +119,28 @@ async def test_it_is_full_while_nobody_pushes(
     assert len(told(caplog)) == 2
 
 
+async def test_much_more_is_free(
+    nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One large message that nobody tries again does not keep a disk full that has a gigabyte more since."""
+    disk = RoomyDisk()
+    room = DiskRoom("/root", clock_of(autojump_clock), disk)
+    nursery.start_soon(room.serve)
+    await trio.testing.wait_all_tasks_blocked()
+    room.refused(8_000_000)
+    disk.free = 100 << 20
+    await trio.sleep(60)
+    assert room.full
+    disk.free = 1 << 30
+    room.refused(8_000_000)  # a quota, for example
+    await trio.sleep(60)
+    assert room.full
+    disk.free = 2 << 30
+    await trio.sleep(5)
+    assert not room.full
+    assert f"{2 << 30} bytes are free" in told(caplog)[1]
+
+
 async def test_it_begins_again(nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """A disk that is full a second time is a line again."""
     room = await looking(nursery, autojump_clock)
