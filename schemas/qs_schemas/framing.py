@@ -11,6 +11,7 @@ framed but breaks a bound is returned as an error, and the next one is read.
 """
 
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -192,13 +193,15 @@ class Framer:
         self._pieces = 0  # elements, comments, CDATA sections and instructions begun
         self._root = 0  # where the root's tag starts
         self._broken: str | None = None  # the bound that this document breaks
+        self._far = sys.maxsize  # bytes, within which one of too many elements has to end
         self._most = self._bound  # bytes, within which the document has to end
         self._possible = 0  # everything before is free of bytes that no document has
 
     def bound(self, document: int, why: str = "") -> None:
         """Changes the most bytes of a document, for those that begin from now on and for the one that has begun. why:
         follows the number in the text of the error."""
-        self._bound = self._most = document
+        self._bound = document
+        self._most = min(document, self._far)
         self._why = why
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -336,10 +339,10 @@ class Framer:
         return None
 
     def _check_bytes(self, end: int, quickly: bool) -> None:
-        """Refuses bytes that no document has. What is found does not depend on how the bytes are cut: where a document
-        may still become a fault that does not close, all are looked at. quickly: a long piece of ASCII text passes
-        with other control characters than NUL, as that takes a tenth of the time; the parser will find them."""
-        piece = self.buffer[self._possible : end]
+        """Refuses bytes that no document has. quickly: a long piece of ASCII text passes with other control characters
+        than NUL, as that takes a tenth of the time; the parser will find them. Otherwise no parser will look at the
+        document: all of it is looked at, so that what is found does not depend on how the bytes are cut."""
+        piece = self.buffer[self._possible if quickly else 0 : end]
         self._possible = end
         if quickly and len(piece) > _LONG and piece.isascii() and 0 not in piece:
             return
@@ -378,10 +381,11 @@ class Framer:
         return True
 
     def _take(self) -> bytes:
-        if self._at > self._most:
+        too_large = self._at > self._most
+        if too_large or self._broken is not None:
+            self._check_bytes(min(self._at, self._most + 1), quickly=False)
+        if too_large:
             raise self._too_large()
-        if self._broken is not None:  # no parser will look at it
-            self._check_bytes(self._at, quickly=False)
         document = bytes(self.buffer[: self._at])
         spaces = _SPACES.match(self.buffer, self._at)
         self._start = self._at if spaces is None else spaces.end()
@@ -528,7 +532,8 @@ class Framer:
         self._pieces += 1
         if self._pieces == self._limits.elements + 1:
             self._broken = self._broken or self._too_many()
-            self._most = min(self._most, self._opened + _REST)
+            self._far = self._opened + _REST
+            self._most = min(self._bound, self._far)
             self._end = min(self._end, self._most + 1)
 
     def _open(self, name: bytes, attributes: int, empty: bool) -> None:

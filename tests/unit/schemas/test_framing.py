@@ -187,6 +187,17 @@ def test_impossible_bytes_over_a_bound(size: int) -> None:
     assert "a byte that no XML" in str(found)
 
 
+@pytest.mark.parametrize("size", [1, 5000, 6000, 50_000])
+@pytest.mark.parametrize(
+    "end", [b"<b><c/></b></a>", b"<b/><b/><b/><b/></a>", b"<b/><b/><b/><b/>" + b"y" * 9000 + b"</a>", b"y" * 20_000]
+)
+def test_impossible_bytes_in_long_pieces(end: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An impossible byte closes the stream also if it came in a long piece, before the document was over a bound."""
+    monkeypatch.setattr(framing, "_REST", 3000)
+    (found,) = documents(b"<a>\x01" + b"x" * 5000 + end + PING, size, Limits(depth=2, elements=4, document=20_000))
+    assert "a byte that no XML" in str(found)
+
+
 def test_nothing_is_kept_after_the_end() -> None:
     """After an error that closes, a peer that goes on sending costs no memory."""
     framer = Framer()
@@ -265,6 +276,21 @@ def test_far_too_many_elements(unit: bytes, size: int, monkeypatch: pytest.Monke
         "the document has more than 50 elements, comments and sections",
         PING,
     ]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_far_too_many_elements_under_a_bound_that_changes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound that is raised or lowered while such a document comes in lets through no more of it."""
+    monkeypatch.setattr(framing, "_REST", 3000)
+    framer = Framer(Limits(elements=50))
+    framer.bound(2000)
+    feed(framer, b"<a>" + b"<b/>" * 60, size)
+    for bound in (100_000, 5000, 100_000):
+        framer.bound(bound)
+        feed(framer, b"<b/>" * 200, size)
+    with pytest.raises(ProtocolError, match="does not end within 3000 bytes") as caught:
+        feed(framer, b"<b/>" * 200, size)
+    assert caught.value.error.code == 413
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
