@@ -329,6 +329,10 @@ def _keep_only(element: etree._Element, children: list[etree._Element], kept: se
         tail = child.tail or ""
         if child not in kept:
             texts.append(tail)
+            if len(child):
+                # What stands in an element that is removed keeps its namespaces: lxml looks for each in all those that
+                # it has found, which takes a minute for a document. What nobody refers to is dropped at once.
+                child.clear()
             element.remove(child)
             continue
         _set_text(element, last, texts)

@@ -18,6 +18,7 @@ _FOREIGN = ' xmlns:x="u:u"'
 _MANY = 31
 _ATTRIBUTES = " ".join(f"a{number}=''" for number in range(_MANY))
 _FOREIGN_ATTRIBUTES = " ".join(f"x:a{number}=''" for number in range(_MANY))
+_FEWER_ATTRIBUTES = " ".join(f"x:a{number}=''" for number in range(_MANY - 2))
 _DECLARATIONS = " ".join(f"xmlns:n{number}='u:u{number}'" for number in range(_MANY - 1))
 _IN_NAMESPACES = " ".join(f"n{number}:b=''" for number in range(_MANY - 1))
 
@@ -68,6 +69,9 @@ _HOSTILE = {
     "figures of queues": _qs(_full("<queues>", "<queue new='!' ready='!'>a</queue>", "</queues>", 10_000)),
     "unknown elements": _qs(_full("", "<b/>", "", _NODES)),
     "foreign elements": _qs(_full("", f"<x:b {_FOREIGN_ATTRIBUTES}/>", "", _NODES), _FOREIGN),
+    "declarations in a foreign element": _qs(
+        _full("<b xmlns='u:u'>", f"<x:c xmlns:x='u:u' {_FEWER_ATTRIBUTES}/>", "</b>", _NODES)
+    ),
     "foreign attributes": _qs(
         _full("<x:b/><queues>", f"<queue {_FOREIGN_ATTRIBUTES}>a</queue>", "</queues>", 10_000), _FOREIGN, "subscribe"
     ),
