@@ -22,17 +22,16 @@ from .fields import NS, RefusedError, plans
 from .limits import LIST, REQ, VALUE, Limits
 from .messages import Error, Message
 from .text import escape_inline
-from .wire import ANSWERED, NAMESPACE, QUEUE, attribute
+from .wire import ANSWERED, NAMESPACE
 
 LIBXML = ".".join(map(str, etree.LIBXML_VERSION))
 """The version of the library that parses."""
-_ROOT, _OP, _PAYLOAD, _ERROR, _QUEUES = (f"{NS}{name}" for name in ("qs", "op", "payload", "error", "queues"))
+_ROOT, _OP, _PAYLOAD, _ERROR = (f"{NS}{name}" for name in ("qs", "op", "payload", "error"))
 # How many times `list_length` entries they may have: names are short, and a batch of Spark has thousands of parts.
 _LISTS = {
     f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10, f"{NS}figures": 10, f"{NS}claims": 10,
 }  # fmt: skip
 _ANSWERED = frozenset(f"{NS}{name}" for name in ANSWERED)
-_STATS = frozenset(map(attribute, QUEUE))
 _TEXTS = frozenset(f"{NS}{name}" for name in ("payload", "token", "principal", "error"))
 """The elements whose text may be longer than VALUE: no pattern of the schema looks at it."""
 _TYPES = ("request", "response", "error")
@@ -194,14 +193,11 @@ def _check_list(element: etree._Element, limits: Limits) -> None:
 
 
 def _check_request(tags: dict[Any, Any]) -> None:
-    """Refuses in a request what only answers have."""
+    """Refuses in a request the elements that only answers have. Attributes are ignored where they have no meaning: a
+    client may send back the entries of an answer as they came."""
     for tag in tags:
         if tag in _ANSWERED:
             raise RefusedError(f"'{tag[len(NS) :]}' is for answers: a request cannot have it")
-    for queue in tags.get(_QUEUES, ()):
-        for name in queue.attrib:
-            if name in _STATS:
-                raise RefusedError(f"attribute '{name}' of 'queue' is for answers: a request cannot have it")
 
 
 def _check_values(root: etree._Element, children: list[tuple[Any, Any]]) -> None:

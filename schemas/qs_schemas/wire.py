@@ -94,8 +94,7 @@ CLAIM: dict[str, Kind] = {
 }  # fmt: skip
 PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
 ANSWERED = ("count", "principal", "claim", "claims", "figures")
-"""The children of `qs` that only answers have, and the fields that carry them. Only answers have the attributes QUEUE
-too."""
+"""The children of `qs` that only answers have, and the fields that carry them."""
 
 
 def attribute(field: str) -> str:

@@ -169,11 +169,17 @@ def test_what_only_answers_have(name: str) -> None:
     assert event.text == found.text
 
 
-def test_attributes_that_only_answers_have() -> None:
-    """A request whose queues have the figures of `queue-stats` is 400, and they are not looked at."""
-    for name in ("new", "oldest", "storage", "in-flight"):
-        found = fault(qs(f"<queues><queue {name}='!'>a</queue></queues>"))
-        assert found.text == f"attribute '{name}' of 'queue' is for answers: a request cannot have it"
+@pytest.mark.parametrize("op", ["subscribe", "receive-message"])
+@pytest.mark.parametrize("count", [1, 500])
+def test_entries_of_an_answer_sent_back(op: str, count: int) -> None:
+    """A request whose queues have the figures of `queue-stats`, as in the answer that they were taken from, is read as
+    if they had none. What is no figure is refused."""
+    queue = "<queue new='3' ready='4' in-flight='0' oldest='1.5' storage='journal' paused='no'>a</queue>"
+    peer = Peer(serving=True)
+    peer.receive_data(qs(f"<queues>{queue * count}</queues>", op=op))
+    (event,) = peer.events()
+    assert getattr(event, "queues", event) == ["a"] * count
+    assert "'new' of 'queue'" in fault(qs(f"<queues>{queue.replace('3', '!') * count}</queues>", op=op)).text
 
 
 SPACES = " " * 5000
