@@ -8,7 +8,7 @@ from qs_schemas import Error, Message
 from qs_schemas.checked import text
 
 from .backoff import delays
-from .errors import InternalError, NoAnswer, ServerUnavailable, exception_for, passes_by_itself
+from .errors import InternalError, NoAnswer, ServerError, ServerUnavailable, exception_for, passes_by_itself
 
 TEXT = str | bytes | bytearray | memoryview
 """The types of a name. Bytes are UTF-8; the messages decode them and refuse any other type."""
@@ -51,10 +51,15 @@ _MOST_ATTEMPTS = 5
 """Attempts that may end without an answer in time: each takes the client's timeout, of 30 seconds by default."""
 
 
-def ask_until_answered(request: M, patience: float | None = None) -> Call[M]:
+def ask_until_answered(
+    request: M, patience: float | None = None, unanswered: list[ServerUnavailable] | None = None
+) -> Call[M]:
     """Sends a request that is safe to repeat, again after each error that passes by itself, and returns its answer.
-    Raises the last error when the pauses took `patience` seconds in all (None: `REPEAT_FOR`)."""
-    pauses, pause, unanswered = delays(), 0.0, 0
+    Raises the last error when the pauses took `patience` seconds in all (None: `REPEAT_FOR`).
+
+    unanswered: gets the errors after which it is not known whether the server has carried out the request.
+    """
+    pauses, pause, timeouts = delays(), 0.0, 0
     left = REPEAT_FOR if patience is None else patience
     while True:
         try:
@@ -63,9 +68,11 @@ def ask_until_answered(request: M, patience: float | None = None) -> Call[M]:
                 raise exception_for(answer)
             return cast(M, answer)
         except ServerUnavailable as error:
-            unanswered += isinstance(error, NoAnswer)
-            if not passes_by_itself(error) or left <= 0 or unanswered == _MOST_ATTEMPTS:
+            timeouts += isinstance(error, NoAnswer)
+            if not passes_by_itself(error) or left <= 0 or timeouts == _MOST_ATTEMPTS:
                 raise
+            if unanswered is not None and not isinstance(error, ServerError):
+                unanswered.append(error)
             pause = next(pauses)
             left -= pause
 

@@ -218,7 +218,9 @@ def receive(
     else:
         request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait or 0)).messages
+    lease = None if visibility is None else Lease(visibility)
     for delivery in deliveries:
+        delivery.lease = lease
         if delivery.qid is None:  # servers may leave out the queue of the request
             delivery.qid = request.qid
     return deliveries
@@ -237,7 +239,10 @@ def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessa
     visibility: seconds, None for the queue's own. In the result, status is `delivered`, or `in-flight` or `delayed`:
     then payload is None and visible_at (microseconds) is the time when it can be received.
     """
-    return (yield from ask(GetMessage(qid, whole(mid, "mid"), visibility=seconds(visibility, "visibility"))))
+    answer = yield from ask(GetMessage(qid, whole(mid, "mid"), visibility=seconds(visibility, "visibility")))
+    if visibility is not None:
+        answer.lease = Lease(visibility)
+    return answer
 
 
 def peek(qid: str, mid: int) -> Call[GetMessage]:

@@ -1,9 +1,10 @@
 """What `handling` does for a message: extends its window while the block runs, so that a slow job is not handed out
 again, and deletes it in the end.
 
-A window is extended at its half: then one lost request leaves time for another. A subscription with `visibility=` says
-how long a window is. Otherwise it is reckoned from the end that the server named and this machine's clock; as the two
-clocks may differ, such a window is extended at least every 15 seconds, half of the server's default window.
+A window is extended at its half: then one lost request leaves time for another. `visibility=` of the subscription or
+the receive says how long a window is, but not when it began: the message may have waited in this process. That, and the
+length of other windows, is reckoned from the end that the server named and this machine's clock; as the two clocks may
+differ, a window of unknown length is extended at least every 15 seconds, half of the server's default window.
 """
 
 import threading
@@ -14,7 +15,8 @@ from qs_schemas import DeleteMessage
 
 from .asking import Call, ask_until_answered
 from .calls import Received, message_key
-from .errors import NotFound, ServerError, ServerUnavailable, Stale
+from .errors import NotFound, ServerUnavailable, Stale, passes_by_itself
+from .forks import call_after_fork
 from .outages import log
 from .waiting import Lease
 
@@ -45,25 +47,31 @@ class Hold:
         self.visibility = lease.visibility if isinstance(lease, Lease) else None
         self._clock = clock
         self._wall_clock = wall_clock
-        self.due = clock() + self._half(message.visible_at)
+        self._reported = False
+        self.due = clock() + min(self._half_of_length(), self._half_of_rest(message.visible_at))
 
-    def _half(self, visible_at: int | None) -> float:
-        """Returns the seconds until the window is half over that ends at this time (microseconds)."""
-        if self.visibility is not None:
-            return max(self.visibility / 2, _SOONEST)
-        left = _OFTEN_ENOUGH * 2 if visible_at is None else visible_at / 1_000_000 - self._wall_clock()
-        if left <= 0:
-            return _AGAIN  # the clocks differ
-        return min(max(left / 2, _SOONEST), _OFTEN_ENOUGH)
+    def _half_of_length(self) -> float:
+        return _OFTEN_ENOUGH if self.visibility is None else max(self.visibility / 2, _SOONEST)
+
+    def _half_of_rest(self, visible_at: int | None) -> float:
+        """Returns half of the seconds that are left of the window that ends at this time (microseconds)."""
+        if visible_at is None:
+            return self._half_of_length()
+        left = visible_at / 1_000_000 - self._wall_clock()
+        return _AGAIN if left <= 0 else max(left / 2, _SOONEST)  # the clocks differ, if it is over
 
     def extended(self, visible_at: int) -> None:
         """Notes that the server has extended the window to this time (microseconds)."""
-        self.due = self._clock() + self._half(visible_at)
+        half = self._half_of_length()
+        self.due = self._clock() + (half if self.visibility is not None else min(half, self._half_of_rest(visible_at)))
 
-    def failed(self, error: ServerError | OSError) -> None:
-        """Notes that an extension failed."""
+    def failed(self, error: Exception) -> None:
+        """Notes that an extension failed. Logs, once, what another attempt will hardly cure."""
         if isinstance(error, Stale | NotFound):
             self.taken = True
+        elif not (self._reported or passes_by_itself(error)):
+            self._reported = True
+            log("warning", f"the window of a message of {self.message.qid!r} could not be extended: {error!r}")
         self.due = self._clock() + _AGAIN
 
 
@@ -73,14 +81,22 @@ def finish(message: Received, patience: float | None) -> Call[None]:
     patience: about how many seconds to go on trying when the server cannot be reached, None for `REPEAT_FOR`.
     """
     qid, number, receives = message_key(message, None)
+    unanswered: list[ServerUnavailable] = []
     try:
-        yield from ask_until_answered(DeleteMessage(qid, number, receives), patience)
-    except (Stale, NotFound):
+        yield from ask_until_answered(DeleteMessage(qid, number, receives), patience, unanswered)
+    except Stale:
         log(
             "warning",
             f"message {number} of {qid!r} was taken away while it was handled, as its window had ended or its "
             "connection was lost: it is delivered again",
         )
+    except NotFound:
+        if not unanswered:  # otherwise one of those requests has deleted it
+            log(
+                "warning",
+                f"message {number} of {qid!r} was taken away while it was handled: somebody else has deleted it, or "
+                "its queue was purged or deleted",
+            )
     except ServerUnavailable as error:
         log("warning", f"message {number} of {qid!r} was handled, but could not be deleted, so it comes again: {error}")
 
@@ -104,20 +120,34 @@ class Extender:
         self._extend = extend
         self._hang_up = hang_up
         self._clock = clock
+        self.after_fork()
+        call_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Holds nothing in a child process, see `forks`: the thread is the parent's, and maybe the lock."""
         self._changed = threading.Condition()
         self._held: set[Hold] = set()
         self._wakes_at = 0.0  # when the thread looks again without being notified
         self._thread: threading.Thread | None = None
 
     def add(self, hold: Hold) -> None:
-        """Extends the message until `discard`."""
+        """Extends the message until `discard`. Logs if there can be no thread for that, as at the interpreter's end."""
         with self._changed:
             self._held.add(hold)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="qs-extending", daemon=True)
-                self._thread.start()
+                self._start()
             elif hold.due < self._wakes_at:  # most messages are done long before they are due, and wake nobody
                 self._changed.notify()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="qs-extending", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._held.clear()
+            log("warning", f"the windows of messages are not extended while they are handled: {error}")
+        else:
+            self._thread = thread
 
     def discard(self, hold: Hold) -> None:
         """Stops extending. A request that is under way goes on."""
@@ -128,7 +158,7 @@ class Extender:
         while (hold := self._next()) is not None:
             try:
                 hold.extended(self._extend(hold))
-            except (ServerError, OSError) as error:
+            except Exception as error:  # whatever it is, other messages need the thread
                 hold.failed(error)
             if hold.taken:
                 self.discard(hold)

@@ -74,8 +74,8 @@ class Mailbox(Waitable):
 
 
 class Lease:
-    """How a subscription holds its messages. visibility: the seconds of their window, None for the queue's own; lost:
-    their connection has ended, so the server has taken back all that were not acknowledged.
+    """How received messages are held. visibility: the seconds of their window, None for the queue's own; lost: the
+    connection of their subscription has ended, so the server has taken back all that were not acknowledged.
 
     It is a part of messages that programs may pickle, so it refers to nothing.
     """

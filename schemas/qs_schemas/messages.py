@@ -32,10 +32,20 @@ class Draft:
     key: str | None = None
 
 
+class Local:
+    """What a program notes at a message, beside the fields, which are what is on the wire. It is not compared, and has
+    no value until it is set. lease: how the client that received the message holds it."""
+
+    __slots__ = ("lease",)
+
+    if TYPE_CHECKING:  # an annotation would be a field
+        lease: object
+
+
 @dataclass(slots=True)
-class Delivery:
+class Delivery(Local):
     """An entry of a list-form answer: a message handed out. Times in microseconds since the Epoch. dead_from, dead_mid,
-    dead_receives, dead_at, dead_reason: of a dead letter, see `GetMessage`."""
+    dead_receives, dead_at, dead_reason: see `GetMessage`."""
 
     mid: int
     payload: bytes
@@ -130,16 +140,6 @@ class Figure:
     name: str
     value: float
     labels: dict[str, str] = field(default_factory=dict)
-
-
-class Local:
-    """What a program notes at a message, beside the fields, which are what is on the wire. It is not compared, and has
-    no value until it is set. lease: how the subscription that delivered the message holds it."""
-
-    __slots__ = ("lease",)
-
-    if TYPE_CHECKING:  # an annotation would be a field
-        lease: object
 
 
 @checked(kw_only=True)

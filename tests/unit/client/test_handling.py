@@ -1,11 +1,27 @@
-"""When the window of a message that is being handled is extended. The thread of the sync client, with a real server of
-a test's own, is in tests/integration/test_client_handling.py."""
+"""When the window of a message that is being handled is extended, by whom, and what its end means. With servers on real
+sockets: tests/integration/test_client_handling.py."""
+
+import logging
+import queue
+import threading
 
 import pytest
 
-from qs_client import Delivery, GetMessage, NotFound, ServerUnavailable, Stale
-from qs_client.handling import Hold
+from qs_client import (
+    Delivery,
+    Forbidden,
+    GetMessage,
+    NotFound,
+    ServerError,
+    ServerUnavailable,
+    ShuttingDown,
+    Stale,
+)
+from qs_client.handling import Extender, Hold, finish
 from qs_client.waiting import Lease
+
+LONGEST = 10.0
+"""Seconds after which a test gives up."""
 
 WALL = 1_760_000_000.0
 
@@ -39,15 +55,24 @@ def test_window_without_end() -> None:
 
 
 def test_window_of_the_subscription() -> None:
-    """A subscription with `visibility` says how long the window is, whatever the clocks say."""
+    """A subscription or a receive with `visibility` says how long the window is, whatever the clocks say. Only when it
+    began is not known: if it seems to be over, it is extended soon."""
     now = [0.0]
-    message = GetMessage("q", 5, visible_at=micros(-3600))
-    message.lease = Lease(600.0)
-    held = hold(message, now)
-    assert (held.visibility, held.due) == (600.0, 300.0)
+    for message in (GetMessage("q", 5), Delivery(5, b"x", "q")):
+        message.visible_at, message.lease = micros(3600), Lease(600.0)
+        held = hold(message, now)
+        assert (held.visibility, held.due) == (600.0, 300.0)
+    message.visible_at = micros(-3600)
+    assert hold(message, now).due == 1.0
     now[0] = 310.0
     held.extended(micros(-1))
     assert held.due == 610.0
+
+
+def test_window_that_began_earlier() -> None:
+    """A message that was sent ahead has waited in this process: half of what is left of its window counts."""
+    held = hold(GetMessage("q", 5, visible_at=micros(10), lease=Lease(60.0)), [0.0])
+    assert held.due == pytest.approx(5.0)
 
 
 def test_extension_that_fails() -> None:
@@ -61,3 +86,96 @@ def test_extension_that_fails() -> None:
         held = hold(Delivery(5, b"x", "q", 1), now)
         held.failed(error)
         assert held.taken
+
+
+def test_extension_that_will_not_succeed(caplog: pytest.LogCaptureFixture) -> None:
+    """An error that no waiting cures is logged once for a message; an outage is not."""
+    held = hold(Delivery(5, b"x", "q", 1), [0.0])
+    for error in (ServerUnavailable("gone"), ShuttingDown(503, "shutting-down", "bye")):
+        held.failed(error)
+    assert not caplog.records
+    for _ in range(2):
+        held.failed(Forbidden(403, "forbidden", "no right"))
+    assert [record.message for record in caplog.records] == [
+        "the window of a message of 'q' could not be extended: Forbidden(403, 'forbidden', 'no right', None)"
+    ]
+
+
+def test_extender_survives_any_error() -> None:
+    """An error of whatever kind for one message leaves the thread to the others."""
+    extended: queue.SimpleQueue[Hold] = queue.SimpleQueue()
+
+    def extend(held: Hold) -> int:
+        if held is bad:
+            raise ValueError("never mind")
+        extended.put(held)
+        return 1
+
+    extender = Extender(extend, lambda: None)
+    bad, good = (Hold(GetMessage("q", 5, lease=Lease(0.1))) for _ in range(2))
+    extender.add(bad)
+    extender.add(good)
+    assert extended.get(timeout=LONGEST) is good
+    for held in (bad, good):
+        extender.discard(held)
+
+
+def test_extender_without_a_thread(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no thread can be started, as at the interpreter's end, messages are handled and not extended."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    extender = Extender(lambda _: 1, lambda: None)
+    held = Hold(Delivery(5, b"x", "q", 1))
+    extender.add(held)
+    extender.discard(held)
+    assert "can't start new thread" in caplog.text
+
+
+def test_extender_after_a_fork() -> None:
+    """A child can end a block that began before the fork, though a thread of the parent held the lock."""
+    extender = Extender(lambda _: 1, lambda: None)
+    held = Hold(Delivery(5, b"x", "q", 1))
+    extender.add(held)
+    taken, let_go = threading.Event(), threading.Event()
+
+    def hold_lock() -> None:
+        with extender._changed:
+            taken.set()
+            let_go.wait(LONGEST)
+
+    thread = threading.Thread(target=hold_lock)
+    thread.start()
+    assert taken.wait(LONGEST)
+    extender.after_fork()
+    extender.discard(held)
+    assert thread.is_alive()
+    let_go.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "error", "said"),
+    [
+        ([], NotFound(404, "not-found", "no such message"), "somebody else has deleted it"),
+        ([], Stale(409, "stale", "late"), "it is delivered again"),
+        ([ShuttingDown(503, "shutting-down", "bye")], NotFound(404, "not-found", ""), "somebody else has deleted it"),
+        ([ServerUnavailable("closed the connection")], NotFound(404, "not-found", "no such message"), ""),
+        ([ServerUnavailable("closed the connection")], Stale(409, "stale", "late"), "it is delivered again"),
+    ],
+)
+def test_end_of_a_message(
+    earlier: list[Exception], error: ServerError, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that is gone when it is deleted was taken away, unless an earlier request may have deleted it."""
+    caplog.set_level(logging.INFO, "qs_client")
+    call = finish(Delivery(5, b"x", "q", 1), None)
+    next(call)
+    for each in earlier:
+        call.throw(each)
+    with pytest.raises(StopIteration):
+        call.throw(error)
+    assert len(caplog.records) == bool(said)
+    assert said in caplog.text
