@@ -63,7 +63,9 @@ def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[Async
     """Makes a method of a subscription. It iterates over the deliveries."""
 
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeliveries:
-        return AsyncDeliveries(self._opened, lambda: self.timeout, *call(*args, **kwargs))
+        return AsyncDeliveries(
+            self._opened, lambda: self.timeout, *call(*args, **kwargs), disconnects=lambda: self._disconnects
+        )
 
     copy_signature(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
     return method
@@ -89,6 +91,7 @@ class AsyncQueueClient(Settings):
         token: str | Token | None = None,
     ) -> None:
         super().__init__(host, port, timeout, max_document, tls=tls, token=token)
+        self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
         self.after_fork()
         call_after_fork(self)
 
@@ -126,7 +129,9 @@ class AsyncQueueClient(Settings):
         await self._opened(fresh=False)
 
     async def disconnect(self) -> None:
-        """Closes all connections. Calls that wait in other tasks raise ServerUnavailable."""
+        """Closes all connections. Calls that wait in other tasks raise ServerUnavailable, and so do subscriptions, also
+        those that wait for a server to come back."""
+        self._disconnects += 1
         connections: list[AsyncConnection | Opening] = [*self._waiting, *self._spare, *self._attempts]
         if self._connection is not None:
             connections.append(self._connection)
@@ -214,7 +219,10 @@ class AsyncQueueClient(Settings):
                 with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
                     await self.release(message)
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # it refers to this frame
         await drive_async(finish(message, self.timeout), self._exchange)
 
     async def _extend(self, hold: Hold) -> None:
@@ -223,7 +231,7 @@ class AsyncQueueClient(Settings):
             await anyio.sleep_until(hold.due)
             try:
                 hold.extended(await self.extend(hold.message, visibility=hold.visibility))
-            except (ServerError, OSError) as error:
+            except Exception as error:  # whatever it is, the block goes on
                 hold.failed(error)
 
     # -- connections --------------------------------------------------------------------------------------------------

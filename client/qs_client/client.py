@@ -67,6 +67,7 @@ def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[Queue
             begin=self._begin_subscription,
             next_delivery=self._next_delivery,
             end=self._end_subscription,
+            disconnects=lambda: self._disconnects,
         )
 
     copy_signature(method, call, "QueueClient", returns=Deliveries)
@@ -102,6 +103,7 @@ class QueueClient(Settings):
         token: str | Token | None = None,
     ) -> None:
         super().__init__(host, port, timeout, max_document, tls=tls, token=token)
+        self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
         self.after_fork()
         call_after_fork(self)
 
@@ -110,7 +112,7 @@ class QueueClient(Settings):
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
-        self._extender: Extender | None = None
+        self._extender: tuple[object, Extender] | None = None  # with the settings of its client
 
     def __repr__(self) -> str:
         return f"<QueueClient {endpoint(self.host, self.port)}, {'' if self.connected else 'not '}connected>"
@@ -137,7 +139,9 @@ class QueueClient(Settings):
         self._opened()
 
     def disconnect(self) -> None:
-        """Closes the connection if it is open. A call that waits in another thread raises ServerUnavailable."""
+        """Closes the connection if it is open. A call that waits in another thread raises ServerUnavailable, and so
+        does a subscription, also one that waits for a server to come back."""
+        self._disconnects += 1
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -229,24 +233,26 @@ class QueueClient(Settings):
         timeout that it is done, that is logged and not raised: the message is delivered again.
         """
         hold = Hold(message)
-        self._held_in_blocks().add(hold)
+        extender = self._extender_now()
         try:
+            extender.add(hold)
             yield message
         except BaseException:
-            self._held_in_blocks().discard(hold)
+            extender.discard(hold)
             with contextlib.suppress(ServerError, OSError):
                 self.release(message)
             raise
-        self._held_in_blocks().discard(hold)
+        extender.discard(hold)
         self._drive(finish(message, self.timeout))
 
-    def _held_in_blocks(self) -> Extender:
-        if self._extender is None:
+    def _extender_now(self) -> Extender:
+        """Returns what extends messages with the settings as they are now. An earlier one ends by itself."""
+        settings = self._host, self._port, self._timeout, self.security
+        if self._extender is None or self._extender[0] != settings:
             other = QueueClient(self.host, self.port, timeout=self.timeout, tls=self.security.context, token=self.token)
-            self._extender = Extender(
-                lambda hold: other.extend(hold.message, visibility=hold.visibility), other.disconnect
-            )
-        return self._extender
+            extender = Extender(lambda hold: other.extend(hold.message, visibility=hold.visibility), other.disconnect)
+            self._extender = settings, extender
+        return self._extender[1]
 
     # -- the driver of calls ------------------------------------------------------------------------------------------
 
@@ -350,6 +356,8 @@ class QueueClient(Settings):
         """Waits for the next delivery. Returns None when this side has ended the subscription."""
         with self._reading:
             try:
+                # What is left of a lost connection has gone back to its queue, and will come again.
+                connection.check()
                 return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
             except Ended:
                 self._confirm_end(connection, subscription)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from qs_schemas import CLIENT_LIMITS, Authenticate, Error, Limits, Message
 
-from .errors import ServerUnavailable, exception_for
+from .errors import exception_for
 from .forks import call_after_fork
 from .place import Place, tune
 from .security import PLAIN, Security, Token
@@ -168,9 +168,13 @@ class Connection:
             if self._ended:
                 self._close_sockets()
 
-    def _fill(self, deadline: float) -> None:
+    def check(self) -> None:
+        """Raises ServerUnavailable if the connection is closed."""
         if self._ended:
-            raise self._why_ended()
+            raise self._place.given_up() if self._broken else self._place.closed()
+
+    def _fill(self, deadline: float) -> None:
+        self.check()
         try:
             self.send(deadline)
         except TimeoutError:
@@ -187,9 +191,8 @@ class Connection:
             raise self._place.broken(error, maybe_tls=self._maybe_tls) from error
         if data is None:
             return
-        if not data and self._ended:
-            raise self._why_ended()
         if not data:
+            self.check()
             raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
         self.session.receive_data(data)
 
@@ -237,9 +240,6 @@ class Connection:
         self._wire.shut_down()
         if not self._busy:
             self._close_sockets()
-
-    def _why_ended(self) -> ServerUnavailable:
-        return self._place.given_up() if self._broken else self._place.closed()
 
     def _close_sockets(self) -> None:
         for each in (self._wire, *(self._wakers or ())):

@@ -116,9 +116,10 @@ class Place:
         return Disconnected(f"the connection to {self.name} was closed by disconnect() before an answer came")
 
     def given_up(self) -> ServerUnavailable:
-        """Makes the error for a connection that this side has closed because nothing came on it in time."""
+        """Makes the error for a connection that this side has closed after an error of another call."""
         return ServerUnavailable(
-            f"the connection to {self.name} was closed, as no answer came on it in time: call again"
+            f"the connection to {self.name} was lost, or no answer came on it in time, as another call has found: call "
+            "again"
         )
 
 

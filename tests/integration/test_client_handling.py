@@ -14,6 +14,7 @@ from support.scripted_server import GIVE_UP, Conversation, Parallel, Script, cli
 
 from qs_client import (
     AsyncQueueClient,
+    Authenticate,
     DeleteMessage,
     Delivery,
     Disconnected,
@@ -23,6 +24,7 @@ from qs_client import (
     Message,
     PushMessage,
     QueueClient,
+    ReceiveMessage,
     ServerUnavailable,
     Stale,
     Subscribe,
@@ -174,6 +176,65 @@ def test_disconnect_ends_a_subscription() -> None:
         assert server.connections == 1
 
 
+def test_disconnect_ends_an_outage() -> None:
+    """disconnect() while a loop waits for the server to come back ends it, though there is no connection to close."""
+    with scripted(losing(1)) as server, client_of(server) as client:
+        messages = client.subscribe("q")
+        assert next(messages).mid == 1
+        server.stop()
+        waiting = threading.Event()
+        messages._outages._clock = lambda: waiting.set() or 0.0  # type: ignore[func-returns-value]
+        ended: list[BaseException] = []
+
+        def loop() -> None:
+            try:
+                next(messages)
+            except ServerUnavailable as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        assert waiting.wait(GIVE_UP)
+        client.disconnect()
+        thread.join(GIVE_UP)
+        assert [type(each) for each in ended] == [Disconnected]
+
+
+@both
+def test_disconnect_ends_an_async_outage(backend: str) -> None:
+    """The same with the async client."""
+
+    async def main() -> None:
+        async with aclient(server) as client:
+            messages = client.subscribe("q")
+            assert (await anext(messages)).mid == 1
+            server.stop()
+            with anyio.move_on_after(0.3):
+                await anext(messages)
+            await client.disconnect()
+            with anyio.fail_after(GIVE_UP), pytest.raises(Disconnected):
+                await anext(messages)
+
+    with scripted(losing(1)) as server:
+        run(backend, main)
+
+
+def test_rest_of_a_lost_connection() -> None:
+    """Messages that a lost connection had sent ahead are not handed out: the server delivers them again."""
+
+    def lost(conversation: Conversation) -> None:
+        accept(conversation, 1, 2)
+        conversation.read()  # a delete, which is not answered
+
+    with scripted(lost, acknowledging(queue.SimpleQueue(), 7, 8)) as server, client_of(server) as client:
+        messages = client.subscribe("q")
+        first = next(messages)
+        with pytest.raises(ServerUnavailable):
+            client.delete(first)
+        assert [next(messages).mid, next(messages).mid] == [7, 8]
+        messages.close()
+
+
 def extending(seen: Seen, answer: Callable[[], Message]) -> Script:
     """A script for a connection on which messages are extended."""
 
@@ -203,6 +264,50 @@ def test_slow_job_is_extended() -> None:
         assert isinstance(each, ExtendMessage)
         assert (each.qid, each.mid, each.receives, each.visibility) == ("q", 1, 1, 0.2)
     assert isinstance(delete, DeleteMessage)
+
+
+def test_received_message_is_extended_by_its_window() -> None:
+    """A message that was received with a window of its own gets no shorter one."""
+    seen: Seen = queue.SimpleQueue()
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            handed_out = ReceiveMessage(messages=[Delivery(1, b"x", "q", 1)])
+            conversation.answer(request, handed_out if isinstance(request, ReceiveMessage) else None)
+
+    server = Parallel(script, extending(seen, lambda: ExtendMessage("q", 1, visible_at=5)))
+    with client_of(server) as client:
+        message = client.receive_one("q", visibility=0.3)
+        assert message is not None
+        with client.handling(message):
+            (asked,) = noted(seen, 1)
+        assert isinstance(asked, ExtendMessage)
+        assert asked.visibility == 0.3
+    server.stop()
+
+
+def test_new_token_extends_too() -> None:
+    """Once the program has a new token, extensions are made with it, from another connection."""
+    seen: Seen = queue.SimpleQueue()
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            conversation.answer(
+                request, ExtendMessage("q", 1, visible_at=5) if "Extend" in str(type(request)) else None
+            )
+            seen.put(request)
+
+    server = Parallel(script, script, script)
+    with client_of(server) as client:
+        message = GetMessage("q", 1, status="delivered", receives=1, lease=Lease(0.2))
+        with client.handling(message):
+            noted(seen, 1)
+        client.token = "b" * 20
+        with client.handling(message):
+            while not isinstance(request := seen.get(timeout=GIVE_UP), Authenticate):
+                pass
+        assert request.token == "b" * 20
+    server.stop()
 
 
 def test_job_that_was_taken_away(caplog: pytest.LogCaptureFixture) -> None:
