@@ -208,22 +208,29 @@ class AsyncQueueClient(Settings):
         `QueueClient.handling`."""
         hold = Hold(message, anyio.current_time)
         raised: BaseException | None = None
-        async with anyio.create_task_group() as extending:
-            extending.start_soon(self._extend, hold)
-            try:
-                yield message
-            except BaseException as error:
-                raised = error  # and is raised below, as the task group would wrap it
-            extending.cancel_scope.cancel()
-            if raised is not None:
-                with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
-                    await self.release(message)
+        try:
+            async with anyio.create_task_group() as extending:
+                extending.start_soon(self._extend, hold)
+                try:
+                    yield message
+                except BaseException as error:
+                    raised = error  # and is raised below, as the task group would wrap it
+                extending.cancel_scope.cancel()
+                if raised is not None:
+                    with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
+                        await self.release(message)
+            if raised is None:
+                await drive_async(finish(message, self.timeout), self._exchange)
+        except anyio.get_cancelled_exc_class():
+            if raised is None:  # the block is done, and should not be done again
+                with contextlib.suppress(ServerError, OSError), anyio.move_on_after(LINGER, shield=True):
+                    await self.delete(message)
+                raise
         if raised is not None:
             try:
                 raise raised
             finally:
                 del raised  # it refers to this frame
-        await drive_async(finish(message, self.timeout), self._exchange)
 
     async def _extend(self, hold: Hold) -> None:
         """Extends a message whenever half of its window has passed, until it is taken away."""

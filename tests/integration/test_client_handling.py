@@ -360,6 +360,23 @@ def test_slow_async_job_is_extended(backend: str) -> None:
     assert type(seen.get(timeout=GIVE_UP)).__name__ == "ReleaseMessage"
 
 
+@both
+def test_async_job_that_is_done_when_it_is_cancelled(backend: str) -> None:
+    """A cancellation after the block is over deletes the message all the same."""
+
+    async def main() -> None:
+        async with aclient(server) as client:
+            with anyio.CancelScope() as scope:
+                async with client.handling(GetMessage("q", 1, status="delivered", receives=1)):
+                    scope.cancel()
+            assert scope.cancelled_caught
+            assert isinstance(await anyio.to_thread.run_sync(lambda: noted(seen, 1)[0]), DeleteMessage)
+
+    seen: Seen = queue.SimpleQueue()
+    with scripted(extending(seen, lambda: DeleteMessage("q", 1))) as server:
+        run(backend, main)
+
+
 def test_delete_of_a_job_survives_a_restart() -> None:
     """A job that ends while the server restarts is deleted when the server is there again, and the loop goes on."""
     deletes: Seen = queue.SimpleQueue()
