@@ -220,7 +220,7 @@ def receive(
     deliveries = (yield from ask(request, patience=wait or 0)).messages
     lease = None if visibility is None else Lease(visibility)
     for delivery in deliveries:
-        delivery.lease = lease
+        delivery.lease = lease  # type: ignore[misc] # mypy leaves out the slots of a base class
         if delivery.qid is None:  # servers may leave out the queue of the request
             delivery.qid = request.qid
     return deliveries

@@ -299,7 +299,8 @@ def test_new_token_extends_too() -> None:
 
     server = Parallel(script, script, script)
     with client_of(server) as client:
-        message = GetMessage("q", 1, status="delivered", receives=1, lease=Lease(0.2))
+        message = GetMessage("q", 1, status="delivered", receives=1)
+        message.lease = Lease(0.2)
         with client.handling(message):
             noted(seen, 1)
         client.token = "b" * 20

@@ -30,6 +30,13 @@ def hold(message: Delivery | GetMessage, now: list[float]) -> Hold:
     return Hold(message, clock=lambda: now[0], wall_clock=lambda: WALL + now[0])
 
 
+def leased(visibility: float, visible_at: int | None = None) -> GetMessage:
+    """A message as a subscription with this window delivers it."""
+    message = GetMessage("q", 5, visible_at=visible_at)
+    message.lease = Lease(visibility)
+    return message
+
+
 def micros(seconds: float) -> int:
     return round((WALL + seconds) * 1_000_000)
 
@@ -71,7 +78,7 @@ def test_window_of_the_subscription() -> None:
 
 def test_window_that_began_earlier() -> None:
     """A message that was sent ahead has waited in this process: half of what is left of its window counts."""
-    held = hold(GetMessage("q", 5, visible_at=micros(10), lease=Lease(60.0)), [0.0])
+    held = hold(leased(60.0, visible_at=micros(10)), [0.0])
     assert held.due == pytest.approx(5.0)
 
 
@@ -112,7 +119,7 @@ def test_extender_survives_any_error() -> None:
         return 1
 
     extender = Extender(extend, lambda: None)
-    bad, good = (Hold(GetMessage("q", 5, lease=Lease(0.1))) for _ in range(2))
+    bad, good = (Hold(leased(0.1)) for _ in range(2))
     extender.add(bad)
     extender.add(good)
     assert extended.get(timeout=LONGEST) is good
