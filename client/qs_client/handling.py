@@ -165,14 +165,15 @@ class Extender:
 
     def _next(self) -> Hold | None:
         """Waits until a message is due, and returns it. Returns None when the thread has nothing to do any more."""
-        with self._changed:
+        changed = self._changed
+        with changed:
             while True:
                 now = self._clock()
                 first = min(self._held, key=lambda hold: hold.due, default=None)
                 if first is not None and first.due <= now:
                     return first
                 self._wakes_at = now + _IDLE if first is None else first.due
-                if not self._changed.wait(self._wakes_at - now) and first is None and not self._held:
+                if not changed.wait(self._wakes_at - now) and first is None and not self._held:
                     self._hang_up()
                     self._thread = None
                     return None
