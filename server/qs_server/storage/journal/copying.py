@@ -11,7 +11,7 @@ from ..disk import has_no_room
 from . import records
 from .claim_records import Staged
 from .frames import BLOCK, FRAME_HEAD, DamagedError, Frame, count_of, seed
-from .places import SHIFT, place_of
+from .places import SHIFT, place_of, segment_of
 from .queue_state import QueueState
 from .records import BadRecordError, Kind
 from .scanning import Scan, open_segment
@@ -41,11 +41,15 @@ class Copying:
         self._queues = queues
         self.total = 0
         """Bytes of payload copied since the start."""
+        self._orphans: dict[int, int] | None = None
+        """The ids of messages by their places in the segment, made when it has a staged record of a removed queue: only
+        copies of its message are left, and only they know its id."""
 
     def segment(self, number: int) -> Iterator[None]:
         """Copies the needed messages of a segment. Yields where a slice may end. DamagedError, BadRecordError,
         struct.error: it is damaged. OSError: there is no room."""
         scan = open_segment(self._store.log.directory, number)
+        self._orphans = None
         for frame in scan.heads(BLOCK, scan.header.first, self._store.log.segments.frame_after(number)):
             for found in self._needed(scan, frame):
                 for table, group in groupby(found, itemgetter(0)):
@@ -95,14 +99,28 @@ class Copying:
             staged = Staged.read(body)
             queue = next((queue for queue in self._queues() if queue.number == staged.number), None)
             if queue is None:
-                return
-            if queue.batches.move(place, staged):
+                mid = self._id_of_orphan(place)
+            elif queue.batches.move(place, staged):
                 self.total += len(body)
                 return
-            mid = queue.batches.id_of(staged)
+            else:
+                mid = queue.batches.id_of(staged)
         if mid is not None and (tables := list(self._store.sharers(record.number, mid, place))):
             payload = records.payload_of(body)
             self._move(mid, place, b"" if payload is None else bytes(payload), tables)
+
+    def _id_of_orphan(self, place: int) -> int | None:
+        """Returns the id of the message whose payload is at a place, None if no queue has it."""
+        if self._orphans is None:
+            segment = segment_of(place)
+            self._orphans = {
+                where: mid
+                for table in self._store.tables.values()
+                for mids, places in table.places.pages(-1)
+                for mid, where in zip(mids, places, strict=True)
+                if segment_of(where) == segment
+            }
+        return self._orphans.get(place)
 
     def _move_all(
         self, table: Holder, segment: int, mids: list[int], starts: list[int], bodies: list[memoryview]
@@ -137,6 +155,7 @@ class Copying:
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
             log.append(records.shared(shared))
+            store.note_copied(moved)
         for table in tables:
             table.places.set(mid, moved)
             store.refer(table, place)

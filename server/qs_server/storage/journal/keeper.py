@@ -122,6 +122,7 @@ class LogKeeper:
             queue.rescan()
             queue.settle()
         store.undo.clear()
+        store.is_starting = False
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
         """Returns the queues of the log by name, even without directories, for commands. JournalDamagedError,

@@ -142,4 +142,5 @@ class Pushing:
         self._log.reserve(records.SMALL, push=True)
         self._log.append(records.shared(records.Shared(table.number, mid, 0, 0, False, place, size, source.number)))
         self._store.join(source.number, table.number)
+        self._store.note_copied(place)
         self._add(mid, place, size, 0)

@@ -92,6 +92,7 @@ class QueueState:
         if record.mid in self.table.index.messages:
             self.table.drop(record.mid)
         self._store.join(record.source, self.number)
+        self._store.note_copied(record.place)
         self.table.restore(record.mid, record.place, record.size, (record.receives, record.visible, record.delayed))
 
     def restore_deletion(self, mid: int) -> None:

@@ -288,6 +288,7 @@ def _discount_shared(queues: Mapping[int, QueueState], store: Store) -> None:
                 for mid, place in zip(mids, places, strict=True):
                     if place in seen:
                         store.usage.drop(place, record_size(table.index.size(mid)))
+                        store.note_copied(place)
                     seen.add(place)
 
 

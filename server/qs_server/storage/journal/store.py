@@ -12,7 +12,7 @@ from . import records
 from .cache import PayloadCache
 from .claim_records import Staged
 from .log_interface import RecordLog
-from .places import SHIFT, Position
+from .places import SHIFT, Position, segment_of
 from .usage import Usage
 
 KEYS = 800_000
@@ -85,6 +85,11 @@ class Store:
         self.families: dict[int, set[int]] = {}
         """For each queue number, the queues that may share payloads with it. A removed queue keeps its entry while its
         records exist: see `leave`."""
+        self.is_starting = True
+        """True while a start reads the log: only at its end it is known which payloads several queues have."""
+        self._copied: dict[int, set[int]] = {}
+        """For each segment, the places of payloads that several queues have, or once had: most have never been copied,
+        and then a queue need not ask the thousands that it has shared other payloads with."""
         self._gone: dict[int, int] = {}  # for removed queues: the last segment that may have their records
         self.keyed: set[Any] = set()
         """The `Keys` of each queue that has any."""
@@ -185,9 +190,18 @@ class Store:
             self.usage.add(place, record_size(size))
 
     def _is_shared(self, queue: Holder, mid: int, place: int) -> bool:
-        if queue.number not in self.families:
+        if not self.is_starting and place not in self._copied.get(segment_of(place), ()):
             return False
-        return any(sharer.number != queue.number for sharer in self.sharers(queue.number, mid, place))
+        for number in self.families.get(queue.number, ()):
+            other = self.tables.get(number)
+            if other is not None and other is not queue and other.places.get(mid) == place:
+                self.note_copied(place)
+                return True
+        return False
+
+    def note_copied(self, place: int) -> None:
+        """Notes that several queues have the payload at a place."""
+        self._copied.setdefault(segment_of(place), set()).add(place)
 
     def sharers(self, number: int, mid: int, place: int) -> Iterable[Holder]:
         """Returns the tables that have a message with its payload at a place. number: of one of the queues."""
@@ -223,6 +237,7 @@ class Store:
     def forget(self, segment: int) -> None:
         """Forgets a removed segment, and the removed queues that have no records left."""
         self.usage.forget(segment)
+        self._copied.pop(segment, None)
         self.reader.forget(segment)
         self.cache.forget(segment)
         for number in self.families.keys() - self.tables.keys():
@@ -235,6 +250,7 @@ class Store:
         self._links.clear()
         self.families.clear()
         self._gone.clear()
+        self._copied.clear()
         self.keyed.clear()
         self.key_count = 0
         self.tables.clear()

@@ -1,13 +1,14 @@
 """Payloads that queues of the journal share are counted once, and these queues are known as long as they are there."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.crashing import segments_of
 from support.engines import Bench, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.engine import Durability, Receipt
+from qs_server.storage.engine import Durability, Receipt, State
 from qs_server.storage.journal.store import Store
 
 
@@ -105,3 +106,73 @@ def test_copies_outlive_the_queue_that_they_are_of(tmp_path: Path, monkeypatch: 
             (mid, bytes([number]) * 1000) for number, mid in enumerate(mids)
         ]
         bench.engine.close()
+
+
+def test_copies_outlive_the_queue_to_which_they_were_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment with staged messages that only copies need is compacted, although their queue is gone."""
+    segments_of(monkeypatch, 1 << 14, 1 << 14)
+    bench = Bench(journal_engine(Durability.NONE)(tmp_path))
+    assert isinstance(bench.engine, DirectoriesEngine)
+    bench.queue("a")
+    bench.queue("b")
+    bench.queue("c")
+    batches = bench.engine.queue("a").batches
+    assert batches is not None
+    payloads = [bytes([number]) * 1000 for number in range(10)]
+    batches.stage("p", (1, 0, 1), payloads)
+    batches.publish("p", 1, [(0, 1)])
+    mids = bench.engine.queue("a").list_mids(State.ALL, 100, -1)
+    for mid in mids:
+        bench.engine.copy("a", mid, ["b", "c"])
+    bench.engine.remove("a", force=True)
+    bench.engine.commit()
+    segment = min(_store(bench).usage.segments())
+    for _ in range(100):
+        for mid in bench.push(bytes(1000), qid="b"):
+            bench.engine.queue("b").delete(Receipt(mid))
+        bench.engine.commit()
+        maintenance_of(bench.engine).compaction.run()
+    assert segment not in _store(bench).usage.segments()
+    for qid in ("b", "c"):
+        found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None).payload for mid in mids]
+        assert found == payloads
+    bench.engine.close()
+
+
+class Asked(dict[int, Any]):
+    """Notes which numbers are looked up."""
+
+    def __init__(self, entries: dict[int, Any], asked: list[int]) -> None:
+        super().__init__(entries)
+        self._asked = asked
+
+    def get(self, number: int, default: Any = None) -> Any:
+        self._asked.append(number)
+        return super().get(number, default)
+
+
+def test_a_message_that_was_never_copied_asks_no_other_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a queue has shared payloads with many others does not slow down the removal of its other messages, also
+    after a start."""
+    bench = Bench(journal_engine(Durability.NONE)(tmp_path))
+    assert isinstance(bench.engine, DirectoriesEngine)
+    others = [f"b{number}" for number in range(50)]
+    for qid in ("a", *others):
+        bench.queue(qid)
+    [mid] = bench.push(b"x", qid="a")
+    bench.engine.copy("a", mid, others)
+    alone = bench.push(b"alone", b"too", qid="a")
+    bench.engine.commit()
+    for message in alone:
+        asked: list[int] = []
+        monkeypatch.setattr(_store(bench), "tables", Asked(_store(bench).tables, asked))
+        bench.engine.queue("a").delete(Receipt(message))
+        bench.engine.commit()
+        assert asked == []
+        monkeypatch.undo()
+        bench.reopen()
+    counted = _store(bench).usage.total
+    bench.engine.queue("a").delete(Receipt(mid))
+    bench.engine.commit()
+    assert _store(bench).usage.total == counted
+    bench.engine.close()
