@@ -33,10 +33,10 @@ _BLANK = 0x20
 _FIRST, _FURTHER = rb"A-Za-z_:\xc3-\xf3", rb"A-Za-z0-9_:.\-\x80-\xbf\xc2-\xf3"
 _NAME = rb"[%b][%b]*+" % (_FIRST, _FURTHER)
 _QUOTED = rb"(?:\"[^\"<]*+\"|'[^'<]*+')"
-_ATTRIBUTES = (
-    rb"(?>(?:" + _SPACE + rb"++" + _NAME + _SPACE + rb"*+=" + _SPACE + rb"*+" + _QUOTED + rb")*)" + _SPACE + rb"*+"
-)
+_WHOLE_ATTRIBUTE = _SPACE + rb"++" + _NAME + _SPACE + rb"*+=" + _SPACE + rb"*+" + _QUOTED
+_ATTRIBUTES = rb"(?>(?:" + _WHOLE_ATTRIBUTE + rb")*)" + _SPACE + rb"*+"
 _TAG = re.compile(rb"<(?:/(" + _NAME + rb")" + _SPACE + rb"*+|(" + _NAME + rb")(" + _ATTRIBUTES + rb")(/?))>")
+_WHOLE_ATTRIBUTES = re.compile(rb"(?>(?:" + _WHOLE_ATTRIBUTE + rb")+)")
 _TAG_NAME = re.compile(rb"<(/?)(" + _NAME + rb")")
 _VALUE = re.compile(rb"\"[^\"]*+\"|'[^']*+'")
 _ATTRIBUTE = re.compile(_SPACE + rb"(" + _NAME + rb")" + _SPACE + rb"*+=" + _SPACE + rb"*+(" + _VALUE.pattern + rb")")
@@ -121,8 +121,7 @@ def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
     Nearly every document is; one match is five times as fast as a step for each tag. It does not compare the names
     of the tags: where they differ, the parser says so, and the stream is closed as it would be here.
     """
-    attribute = _SPACE + rb"++" + _NAME + _SPACE + rb"*+=" + _SPACE + rb"*+" + _QUOTED
-    start = rb"<" + _NAME + rb"(?>(?:" + attribute + rb"){0,%d})" % attributes + _SPACE + rb"*+"
+    start = rb"<" + _NAME + rb"(?>(?:" + _WHOLE_ATTRIBUTE + rb"){0,%d})" % attributes + _SPACE + rb"*+"
     end = rb"</" + _NAME + _SPACE + rb"*+>"
     element = start + rb"(?:/>|>[^<]*+" + end + rb")"
     for _ in range(min(depth, _USUAL_DEPTH) - 1):
@@ -473,6 +472,8 @@ class Framer:
         while self._part != "end":
             if self._quote and not self._finish_value():
                 return False
+            if self._part == "quoted":
+                self._pass_attributes()
             run, then = _PARTS[self._part]
             found = run.match(buffer, self._at, self._end)
             self._at = self._at if found is None else found.end()
@@ -487,6 +488,13 @@ class Framer:
             self._at += 1
         self._end_tag(empty=before == "empty")
         return True
+
+    def _pass_attributes(self) -> None:
+        """Over the attributes that stand here whole, as steps would go over them."""
+        run = _WHOLE_ATTRIBUTES.match(self.buffer, self._at, self._end)
+        if run is not None:
+            self._values += len(_VALUE.findall(run[0]))
+            self._at = run.end()
 
     def _finish_value(self) -> bool:
         at = self.buffer.find(self._quote, self._at, self._end)

@@ -430,6 +430,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
         "_NOT_SPACE",
         "_TAG",
         "_TAG_NAME",
+        "_WHOLE_ATTRIBUTES",
         "_VALUE",
         "_DECLARATION",
         "_ENCODING",
@@ -489,6 +490,33 @@ def test_linear(data: bytes, elements: int, meter: Meter) -> None:
             if error.error.closes:
                 break
     assert meter.looked_at <= 12 * len(data)
+
+
+@pytest.mark.parametrize("end", [b"/>", b"></a>", b" >x</a>", b"\n/>"])
+def test_attributes_in_long_pieces(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes that stand whole in a piece are counted as in one go, and without a step for each."""
+    steps = 0
+    real = Framer._finish_value
+
+    def finish_value(framer: Framer) -> bool:
+        nonlocal steps
+        steps += 1
+        return real(framer)
+
+    monkeypatch.setattr(Framer, "_finish_value", finish_value)
+    document = b"<a" + b" b='1' c = \"2='>\"" * 5000 + end
+    for size in (1001, 5000):
+        steps = 0
+        assert documents(document + PING, size, Limits(attributes=10_000)) == [document, PING]
+        assert documents(document + PING, size, Limits(attributes=9999)) == ["<a> has more than 9999 attributes", PING]
+        assert steps <= 4 * len(document) / size + 4
+        for bad, says in (
+            (b" d='<'", "&lt;"),
+            (b"d='1'", "not a tag"),
+            (b" d", "not a tag"),
+            (b" d='1' 2='3'", "not a tag"),
+        ):
+            assert says in str(documents(document[: -len(end)] + bad + end, size)[-1])
 
 
 ENTRIES = [
