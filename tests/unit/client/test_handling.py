@@ -144,6 +144,7 @@ def test_extender_without_a_thread(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 def test_extender_after_a_fork() -> None:
     """A child can end a block that began before the fork, though a thread of the parent held the lock."""
     extender = Extender(lambda _: 1, lambda: None)
+    extender._thread = threading.current_thread()  # a child has none that runs
     held = Hold(Delivery(5, b"x", "q", 1))
     extender.add(held)
     taken, let_go = threading.Event(), threading.Event()
