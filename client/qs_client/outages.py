@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from typing import Literal
 
 
+_STEADY = 10.0
+"""Seconds that a subscription has to last: after a shorter one the pauses go on growing, as a server that ends each one
+at once would be asked without a pause."""
+
+
 def log(level: "Literal['info', 'warning']", text: str) -> None:
     """Logs a line of the client, to the logger `qs_client`."""
     import logging  # noqa: PLC0415 - a third of the start of a short command, which has nothing to log
@@ -44,6 +49,7 @@ class Outages:
         self._pauses = pauses
         self._pause = pauses()
         self._subscribed = False
+        self._since = 0.0  # when the server took the last subscription
         self._until: float | None = None  # of an outage: when to give up
 
     def pause_after(self, error: Exception) -> float:
@@ -53,6 +59,8 @@ class Outages:
         now = self._clock()
         if self._until is None:
             self._until = now + self._patience
+            if now - self._since >= _STEADY:
+                self._pause = self._pauses()
             log("warning", f"{error} (subscribing to {self._queues} again until that succeeds)")
         if now >= self._until:
             raise error
@@ -60,9 +68,11 @@ class Outages:
         return min(next(self._pause), self._until - now)
 
     def over(self) -> None:
-        """Notes that the server has taken the subscription."""
+        """Notes that the server has taken the subscription. May be called again while it lasts."""
+        if self._subscribed and self._until is None:
+            return
         self._subscribed = True
+        self._since = self._clock()
         if self._until is not None:
             self._until = None
-            self._pause = self._pauses()
             log("info", f"subscribed to {self._queues} again")

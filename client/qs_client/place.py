@@ -118,8 +118,7 @@ class Place:
     def given_up(self) -> ServerUnavailable:
         """Makes the error for a connection that this side has closed after an error of another call."""
         return ServerUnavailable(
-            f"the connection to {self.name} was lost, or no answer came on it in time, as another call has found: call "
-            "again"
+            f"the connection to {self.name} is closed, as another call has lost it or got no answer in time: call again"
         )
 
 

@@ -33,14 +33,26 @@ def test_first_attempt_raises() -> None:
 
 
 def test_goes_on_for_ever_with_growing_pauses() -> None:
-    """With True it goes on however long the outage is; the pauses begin anew after a success."""
+    """With True it goes on however long the outage is; the pauses begin anew after a subscription that has lasted."""
     clock = Clock()
     policy = outages(clock, True)
     for expected in (1.0, 2.0, 3.0):
         assert policy.pause_after(GONE) == expected
         clock.now += 1_000_000
     policy.over()
+    clock.now += 10.0
+    policy.over()  # the async client says it with each message
     assert policy.pause_after(ShuttingDown(503, "shutting-down", "bye")) == 1.0
+
+
+def test_pauses_grow_when_subscriptions_do_not_last() -> None:
+    """A server that takes each subscription and ends it at once is not asked without a pause."""
+    clock = Clock()
+    policy = outages(clock, True)
+    for expected in (1.0, 2.0, 3.0):
+        clock.now += 9.0
+        assert policy.pause_after(GONE) == expected
+        policy.over()
 
 
 def test_gives_up_after_its_seconds() -> None:
@@ -54,6 +66,7 @@ def test_gives_up_after_its_seconds() -> None:
     with pytest.raises(ServerUnavailable):
         policy.pause_after(GONE)
     policy.over()
+    clock.now += 10.0
     assert policy.pause_after(GONE) == 1.0
 
 
