@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from support.documents import (
@@ -211,9 +212,10 @@ def test_time_goes_on_over_a_restart(tmp_path: Path, sig: signal.Signals) -> Non
             client.push("q", "x")
         server.stop(sig)
         file = root / ".clock"
-        name, version, boot, since, offset, target, seen = file.read_text().split()
+        name, version, boot, since, offset, target, seen, _ = file.read_text().split()
         ahead = [str(int(number) + 3_600_000_000) for number in (offset, seen)]
-        file.write_text(" ".join((name, version, boot, since, ahead[0], target, ahead[1])).ljust(159) + "\n")
+        text = " ".join((name, version, boot, since, ahead[0], target, ahead[1]))
+        file.write_text(f"{text} {crc32(text.encode()):08x}".ljust(159) + "\n")
         server.start()
         with QueueClient(server.host, server.port) as client:
             first = client.push("q", "y", key="k")
