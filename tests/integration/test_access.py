@@ -97,7 +97,7 @@ def test_a_token_over_the_limit(server: ServerProcess) -> None:
     with Caller(server) as caller:
         answer = caller.ask(authenticate("a" * 1_000_000))
         assert code(answer) == 413
-        assert "aa" not in answer
+        assert "a" * 100 not in answer
         assert caller.line() == ""
 
 
