@@ -269,7 +269,7 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
 
 
 class Subscribing(NamedTuple):
-    """What a subscription asks for, and what it does when its connection is lost."""
+    """A subscription: its request, and the rules for a connection that is lost."""
 
     request: Subscribe
     outages: Outages

@@ -1,4 +1,4 @@
-"""What a subscription to the queue server does about a lost connection: it waits, and subscribes again.
+"""The rules by which a subscription to the queue server waits after a lost connection, and subscribes again.
 
 No I/O: the sync and the async subscription wait, and make the next attempt. The bus client has its own rules, as it may
 start before its bus (`bus_session`).

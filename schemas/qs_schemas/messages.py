@@ -33,8 +33,8 @@ class Draft:
 
 
 class Local:
-    """What a program notes at a message, beside the fields, which are what is on the wire. It is not compared, and has
-    no value until it is set. lease: how the client that received the message holds it."""
+    """Notes of a program at a message, beside the fields, which are what is on the wire. A note is not compared, and
+    has no value until it is set. lease: how the client that received the message holds it."""
 
     __slots__ = ("lease",)
 
