@@ -1,5 +1,5 @@
-"""What `handling` does for a message: extends its window while the block runs, so that a slow job is not handed out
-again, and deletes it in the end.
+"""The work of `handling` for a message: it extends the window while the block runs, so that a slow job is not handed
+out again, and deletes the message in the end.
 
 A window is extended at its half: then one lost request leaves time for another. `visibility=` of the subscription or
 the receive says how long a window is, but not when it began: the message may have waited in this process. That, and the
