@@ -57,8 +57,9 @@ class MessageTable:
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
         """Removes messages that are too old: see `Retirement`."""
-        self.id_of_staged: Callable[[Staged], int | None] = lambda record: None
-        """Returns the id of the message that a staged record has become: see `LogBatches`."""
+        self.id_of_staged: Callable[[Staged], int | None]
+        """Returns the id of the message that a staged record has become: see `LogBatches`. It has no default: without
+        it, a reader could not tell such a message from another."""
         self._spared_until = 0  # until then, requests make no messages visible; the timer does
         self.reset()
 
