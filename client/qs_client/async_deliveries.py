@@ -12,7 +12,7 @@ from qs_schemas import Error, GetMessage, Subscribe
 
 from .async_connection import AsyncConnection
 from .closing import AsyncClosing
-from .errors import Disconnected, OtherProcess, ServerError, exception_for
+from .errors import OtherProcess, ServerError, exception_for
 from .forks import call_after_fork
 from .outages import Outages
 from .stream_errors import Ended
@@ -42,7 +42,6 @@ class AsyncDeliveries(AsyncClosing):
         self._request = request
         self._outages = outages
         self._disconnects = disconnects
-        self._began: int | None = None  # the count of disconnects at the first attempt
         self._next_attempt = -math.inf  # on the loop's clock, after a lost connection
         self._open: tuple[AsyncConnection, Subscription] | None = None
         self._deadline = math.inf  # for the answer to subscribe
@@ -94,7 +93,7 @@ class AsyncDeliveries(AsyncClosing):
         if self._open is None:
             if anyio.current_time() < self._next_attempt:
                 await anyio.sleep_until(self._next_attempt)
-            self._check_connected()
+            self._outages.check(self._disconnects())
             connection = await self._opened()
             self._open = connection, connection.session.subscribe(replace(self._request))
             self._deadline = math.inf if timeout is None else anyio.current_time() + timeout
@@ -106,14 +105,6 @@ class AsyncDeliveries(AsyncClosing):
             raise exception_for(asked.answer)
         self._outages.over()
         return connection, subscription
-
-    def _check_connected(self) -> None:
-        """Raises Disconnected if the program has called `disconnect()` since the first attempt: there may have been no
-        connection that could tell."""
-        if self._began is None:
-            self._began = self._disconnects()
-        elif self._began != self._disconnects():
-            raise Disconnected("the subscription has ended, as this program has called disconnect()")
 
     async def aclose(self) -> None:
         """Ends the subscription and releases messages that were sent ahead, if the server can be reached. A loop that

@@ -13,7 +13,7 @@ from qs_schemas import GetMessage, Subscribe
 
 from .closing import Closing
 from .connection import Connection
-from .errors import Disconnected, OtherProcess, ServerError
+from .errors import OtherProcess, ServerError
 from .forks import call_after_fork
 from .outages import Outages
 from .waiting import Subscription
@@ -51,7 +51,6 @@ class Deliveries(Closing):
         self._next_delivery = next_delivery
         self._end = end
         self._disconnects = disconnects
-        self._began: int | None = None  # the count of disconnects at the first attempt
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
         call_after_fork(self)
@@ -70,7 +69,7 @@ class Deliveries(Closing):
         while not self._closed:
             try:
                 if self._open is None:
-                    self._check_connected()
+                    self._outages.check(self._disconnects())
                     self._begin(replace(self._request), self._begun)
                     self._outages.over()
                 message = None if self._open is None else self._next_delivery(*self._open)
@@ -85,14 +84,6 @@ class Deliveries(Closing):
                 return message
         raise StopIteration
 
-    def _check_connected(self) -> None:
-        """Raises Disconnected if the program has called `disconnect()` since the first attempt: there may have been no
-        connection that could tell."""
-        if self._began is None:
-            self._began = self._disconnects()
-        elif self._began != self._disconnects():
-            raise Disconnected("the subscription has ended, as this program has called disconnect()")
-
     def _lost(self, error: ServerError | OSError) -> None:
         """Waits until the time of the next attempt. Raises the error when there is to be none."""
         if self._open is not None:
@@ -105,7 +96,11 @@ class Deliveries(Closing):
         except BaseException:
             self.close()
             raise
-        while not self._closed and self._began == self._disconnects() and (left := until - time.monotonic()) > 0:
+        while (
+            not self._closed
+            and not self._outages.disconnected(self._disconnects())
+            and (left := until - time.monotonic()) > 0
+        ):
             time.sleep(min(left, _NAP))
 
     def _begun(self, connection: Connection, subscription: Subscription) -> None:

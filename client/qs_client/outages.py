@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .backoff import delays
-from .errors import passes_by_itself
+from .errors import Disconnected, passes_by_itself
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -48,9 +48,22 @@ class Outages:
         self._clock = clock
         self._pauses = pauses
         self._pause = pauses()
+        self._began: int | None = None  # the count of disconnects at the first attempt
         self._subscribed = False
         self._since = 0.0  # when the server took the last subscription
         self._until: float | None = None  # of an outage: when to give up
+
+    def disconnected(self, disconnects: int) -> bool:
+        """Tells whether the program has called `disconnect()` since the first attempt: there may be no connection that
+        could tell. disconnects: how often it has called it."""
+        if self._began is None:
+            self._began = disconnects
+        return self._began != disconnects
+
+    def check(self, disconnects: int) -> None:
+        """Begins an attempt. Raises Disconnected if the program has called `disconnect()` since the first one."""
+        if self.disconnected(disconnects):
+            raise Disconnected("the subscription has ended, as this program has called disconnect()")
 
     def pause_after(self, error: Exception) -> float:
         """Returns the seconds to wait before the next attempt. Raises the error when there is none."""
