@@ -183,12 +183,14 @@ class AsyncQueueClient(Settings):
     receive_one = _method(calls.receive_one)
     get = _method(calls.get)
     peek = _method(calls.peek)
+    peek_many = _method(calls.peek_many)
     list_messages = _iterator(calls.list_messages)
     subscribe = _subscription(calls.subscribe)
     copy = _method(calls.copy)
     delete = _method(calls.delete)
     delete_many = _method(calls.delete_many)
     release = _method(calls.release)
+    reject = _method(calls.reject)
     extend = _method(calls.extend)
 
     # -- claims and batches -------------------------------------------------------------------------------------------

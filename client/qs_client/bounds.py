@@ -48,6 +48,8 @@ def checked_options(options: "QueueOptions") -> "QueueOptions":
     whole(options.capacity, "capacity", 1)
     seconds(options.retention, "retention", more_than_none=True)
     whole(options.max_receives, "max_receives", 1, MOST_RECEIVES)
+    seconds(options.backoff, "backoff", more_than_none=True)
+    seconds(options.backoff_max, "backoff_max", more_than_none=True)
     return options
 
 

@@ -34,12 +34,13 @@ from qs_schemas import (
     QueueStats,
     Receipt,
     ReceiveMessage,
+    RejectMessage,
     ReleaseMessage,
     ServerStats,
     Subscribe,
 )
 from qs_schemas.checked import text
-from qs_schemas.limits import COPIES
+from qs_schemas.limits import COPIES, REASON
 
 from .asking import TEXT, Call, ask, ask_until_answered, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
@@ -95,16 +96,22 @@ def new_queue(
     retention: float | None = None,
     dead_letter: str | None = None,
     max_receives: int | None = None,
+    backoff: float | None = None,
+    backoff_max: float | None = None,
 ) -> Call[bool]:
     """Creates a queue. Returns True, or False when the queue existed and exist_ok is set.
 
     qid: 1 to 200 characters, no control characters. storage: the name of an engine of the server; visibility: seconds
     that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds, more than
     0, that a message is kept; dead_letter: the queue for messages that were received max_receives times (1 to 1000) in
-    vain. None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), or dead-letter
-    queues would form a cycle, NotImplementedByServer when the storage lacks an option.
+    vain; backoff: seconds, more than 0, after which a message that was received in vain is visible again, twice as many
+    each further time, up to backoff_max (3600). None leaves an option to the server. Raises Conflict when the queue
+    exists (unless exist_ok), or dead-letter queues would form a cycle, NotImplementedByServer when the storage lacks an
+    option.
     """
-    options = checked_options(QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives))
+    options = checked_options(
+        QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives, backoff, backoff_max)
+    )
     try:
         yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:
@@ -250,6 +257,27 @@ def peek(qid: str, mid: int) -> Call[GetMessage]:
     return (yield from ask(GetMessage(qid, whole(mid, "mid"), peek=True)))
 
 
+def peek_many(qid: str, mids: Iterable[int]) -> Call[list[Delivery]]:
+    """Returns the messages of these ids, in this order, without those that do not exist, and leaves them unchanged.
+
+    mids: any number; they are asked for in lists of at most 1000, and again for what did not fit in an answer. status:
+    ready, in-flight or delayed; in contrast to `peek`, the payload comes with it whatever the status. Raises
+    NotImplementedByServer when the storage gives no message by its id.
+    """
+    found: list[Delivery] = []
+    for batch in in_batches(mids):
+        wanted: list[int | Receipt] = [_number(mid) for mid in batch]
+        while wanted:
+            answer = yield from ask(GetMessage(qid, peek=True, mids=wanted))
+            for message in answer.messages:
+                message.qid = message.qid or qid
+            found += answer.messages
+            if not (answer.more and answer.messages):
+                break
+            wanted = wanted[wanted.index(answer.messages[-1].mid) + 1 :]
+    return found
+
+
 def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
     return (yield from ask(ListMessages(qid, state, MOST, whole(after, "after")))).mids
 
@@ -352,7 +380,7 @@ def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[No
     yield from _settled(message, DeleteMessage(qid, number, receives))
 
 
-def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage) -> Call[None]:
+def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage | RejectMessage) -> Call[None]:
     """Sends the end of a receive. That the message is somebody else's by now is no error of this program if it held
     the message by a connection that was lost."""
     try:
@@ -388,16 +416,40 @@ def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt
 
 
 def release(
-    message: str | Received, mid: int | Receipt | None = None, *, delay: float | None = None, count: bool = True
+    message: str | Received,
+    mid: int | Receipt | None = None,
+    *,
+    delay: float | None = None,
+    count: bool = True,
+    reason: str | None = None,
 ) -> Call[None]:
-    """Releases a message: it is visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
+    """Releases a message: it is visible again after delay seconds; without one after the queue's backoff, or now.
+    `release(delivery)`, or `release(qid, mid)`.
 
     count: False takes this receive back, for a consumer that did not try: the message comes no closer to a dead-letter
-    queue. Raises Stale as `delete` does.
+    queue. reason: why, at most 1 KiB of UTF-8; kept with the message in place of an earlier one. Raises Stale as
+    `delete` does, NotImplementedByServer when the storage keeps no reasons.
     """
     qid, number, receives = message_key(message, mid)
     delay = seconds(delay, "delay")
-    yield from _settled(message, ReleaseMessage(qid, number, receives, delay, uncounted=not count))
+    request = ReleaseMessage(qid, number, receives, delay, uncounted=not count, reason=_checked_reason(reason))
+    yield from _settled(message, request)
+
+
+def reject(message: str | Received, mid: int | Receipt | None = None, *, reason: str | None = None) -> Call[None]:
+    """Makes a message a dead letter now, as no further attempt would help. `reject(delivery)`, or `reject(qid, mid)`.
+
+    reason: as in `release`. Raises Conflict when the queue names no dead-letter queue, Stale as `delete` does,
+    NotImplementedByServer when the storage has no dead letters.
+    """
+    qid, number, receives = message_key(message, mid)
+    yield from _settled(message, RejectMessage(qid, number, receives, _checked_reason(reason)))
+
+
+def _checked_reason(reason: str | None) -> str | None:
+    if reason is not None and (size := len(text("reason", reason).encode())) > REASON:
+        raise ValueError(f"reason has {size} bytes of UTF-8; at most {REASON} are kept with a message")
+    return reason
 
 
 def extend(message: str | Received, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:

@@ -33,17 +33,19 @@ def set_queue(
     retention: float | Keep | None = KEEP,
     dead_letter: str | Keep | None = KEEP,
     max_receives: int | Keep | None = KEEP,
+    backoff: float | Keep | None = KEEP,
+    backoff_max: float | Keep | None = KEEP,
 ) -> Call[None]:
     """Changes options of a queue, durably and at once. Options that are not given stay as they are; None removes an
     option, so that its default holds again.
 
-    The options are those of `new_queue`. A changed dead_letter or max_receives applies to a message when it is next
-    released, or its window next ends. Raises Conflict when dead-letter queues would form a cycle,
+    The options are those of `new_queue`. A changed dead_letter, max_receives or backoff applies to a message when it is
+    next released, or its window next ends. Raises Conflict when dead-letter queues would form a cycle,
     NotImplementedByServer when a storage lacks an option, ValueError when no option is given.
     """
     named = {
         "visibility": visibility, "capacity": capacity, "retention": retention, "dead_letter": dead_letter,
-        "max_receives": max_receives,
+        "max_receives": max_receives, "backoff": backoff, "backoff_max": backoff_max,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not KEEP}
     if not given:

@@ -37,6 +37,7 @@ from .messages import (
     Receipt,
     ReceiveMessage,
     RedriveMessages,
+    RejectMessage,
     ReleaseClaim,
     ReleaseMessage,
     ResumeQueue,
@@ -59,6 +60,6 @@ __all__ = [
     "ExtendMessage", "Fault", "Figure", "Framer", "GetClaim", "GetMessage", "GetQueue", "Limits", "ListClaims",
     "ListMessages", "ListQueues", "Message", "NewQueue", "Part", "PauseQueue", "Peer", "Ping", "ProtocolError",
     "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
-    "ReceiveMessage", "RedriveMessages", "ReleaseClaim", "ReleaseMessage", "ResumeQueue", "ServerStats", "SetQueue",
-    "StageMessages", "Subscribe", "Unsubscribe", "serialize",
+    "ReceiveMessage", "RedriveMessages", "RejectMessage", "ReleaseClaim", "ReleaseMessage", "ResumeQueue",
+    "ServerStats", "SetQueue", "StageMessages", "Subscribe", "Unsubscribe", "serialize",
 ]  # fmt: skip

@@ -180,6 +180,7 @@ _FIELDS: dict[str, tuple[str, _Read]] = {
     "count": ("count", _whole),
     "token": ("token", lambda element: element.text or ""),
     "principal": ("principal", lambda element: element.text or ""),
+    "reason": ("reason", lambda element: element.text or ""),
     "consumer": ("consumer", _text),
     "producer": ("producer", _text),
     "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),
@@ -296,7 +297,7 @@ def _plan(cls: type[Message], payload: _Read) -> Plan:
     if "queues" in fields:
         children["queues"] = _list_reader("queues", _queue_info if cls is QueueStats else _text)
     if "mids" in fields or "messages" in fields:
-        answers = cls.op in ("receive-message", "get-claim")
+        answers = cls.op in ("get-message", "receive-message", "get-claim")
         read_entry = (_delivery_reader if answers else _draft_reader)(payload)
         children["messages"] = _messages_reader(fields, read_entry, _names(cls, "mids"))
     if "early" in fields:

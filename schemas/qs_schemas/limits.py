@@ -33,6 +33,10 @@ REQ = 128
 QID = 200
 """Characters of a queue's name."""
 
+REASON = 1024
+"""Bytes of the reason of a release or a reject, in UTF-8: a line of a traceback, kept in memory with each message that
+has one."""
+
 VALUE = 4096
 """Characters of a value, the white space around it included: an attribute, a name, a number; not a payload or a token.
 The longest one that is valid has 200. For each white space before a name, libxml2 keeps 50 bytes."""

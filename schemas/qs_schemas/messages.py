@@ -44,8 +44,8 @@ class Local:
 
 @dataclass(slots=True)
 class Delivery(Local):
-    """An entry of a list-form answer: a message handed out. Times in microseconds since the Epoch. dead_from, dead_mid,
-    dead_receives, dead_at, dead_reason: see `GetMessage`."""
+    """An entry of a list-form answer: a message handed out, or peeked at. Times in microseconds since the Epoch.
+    status: only of a peek; reason, dead_from, dead_mid, dead_receives, dead_at, dead_reason: see `GetMessage`."""
 
     mid: int
     payload: bytes
@@ -58,6 +58,8 @@ class Delivery(Local):
     dead_receives: int | None = None
     dead_at: int | None = None
     dead_reason: str | None = None
+    status: str | None = None
+    reason: str | None = None
 
     @property
     def text(self) -> str:
@@ -68,7 +70,8 @@ class Delivery(Local):
 @checked
 class QueueOptions:
     """Options of a queue: of `new-queue`, `set-queue` and the answer of `get-queue`; None for those that it does not
-    name. visibility, retention: seconds; capacity: messages; dead_letter: a queue; max_receives: 1 to 1000.
+    name. visibility, retention, backoff, backoff_max: seconds; capacity: messages; dead_letter: a queue; max_receives:
+    1 to 1000.
 
     removed: the fields whose options a `set-queue` removes. It writes them with an empty value. A field that has a
     value is not removed.
@@ -80,6 +83,8 @@ class QueueOptions:
     retention: float | None = None
     dead_letter: str | None = None
     max_receives: int | None = None
+    backoff: float | None = None
+    backoff_max: float | None = None
     removed: frozenset[str] = frozenset()
 
 
@@ -312,14 +317,17 @@ class PushMessage(Message):
 
 @checked
 class GetMessage(Message):
-    """One message by its id. The answer's status: ready (peeked), delivered, in-flight or delayed (no payload).
+    """One message by its id, or (list form, only to peek) those of mids that exist. The answer's status: ready
+    (peeked), delivered, in-flight or delayed: these two without payload, except in the list form. more: the document
+    had no room for the other messages.
 
-    Of a dead letter, dead_from, dead_mid and dead_receives: the queue in which it was, its id there, and how often it
-    was received there; dead_at: when it was moved, in microseconds since the Epoch; dead_reason: why, `receives`.
+    reason: what the consumer wrote that released or rejected the message last. Of a dead letter, dead_from, dead_mid
+    and dead_receives: the queue in which it was, its id there, and how often it was received there; dead_at: when it
+    was moved, in microseconds since the Epoch; dead_reason: why, `receives` or `rejected`.
     """
 
     op: ClassVar[str] = "get-message"
-    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))
     qid: str | None = None
     mid: int | None = None
     peek: bool = False
@@ -334,10 +342,15 @@ class GetMessage(Message):
     dead_receives: int | None = None
     dead_at: int | None = None
     dead_reason: str | None = None
+    reason: str | None = None
+    mids: list[int | Receipt] = field(default_factory=list)
+    messages: list[Delivery] = field(default_factory=list)
+    more: bool = False
 
     if TYPE_CHECKING:
         _dead_from: ClassVar[str | None]
         _dead_reason: ClassVar[str | None]
+        _reason: ClassVar[str | None]
 
     @property
     def text(self) -> str:
@@ -374,8 +387,9 @@ class DeleteMessage(Message):
 
 @checked
 class ReleaseMessage(Message):
-    """Gives a message back: visible again now, or after delay seconds. uncounted: the receive does not count, as if the
-    message had not been received (`op/@count="no"`)."""
+    """Gives a message back: visible again now, or after delay seconds, or as the queue's backoff says. reason: kept
+    with the message, at most 1 KiB. uncounted: the receive does not count, as if the message had not been received
+    (`op/@count="no"`)."""
 
     op: ClassVar[str] = "release-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
@@ -385,6 +399,22 @@ class ReleaseMessage(Message):
     delay: float | None = None
     visible_at: int | None = None
     uncounted: bool = False
+    reason: str | None = None
+
+    if TYPE_CHECKING:
+        _reason: ClassVar[str | None]
+
+
+@checked
+class RejectMessage(Message):
+    """Makes a message a dead letter now, whatever its count of receives. reason: kept with it, at most 1 KiB."""
+
+    op: ClassVar[str] = "reject-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
+    qid: str | None = None
+    mid: int | None = None
+    receives: int | None = None
+    reason: str | None = None
 
 
 @checked
@@ -617,7 +647,7 @@ OPERATIONS: dict[str, type[Message]] = {
     cls.op: cls
     for cls in (
         ListQueues, NewQueue, SetQueue, GetQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage,
-        DeleteMessage, ReleaseMessage, ExtendMessage, CopyMessage, PurgeQueue, PauseQueue, ResumeQueue,
+        DeleteMessage, ReleaseMessage, RejectMessage, ExtendMessage, CopyMessage, PurgeQueue, PauseQueue, ResumeQueue,
         RedriveMessages, QueueStats, ServerStats, Subscribe, Unsubscribe, Authenticate, Ping, ClaimMessages, GetClaim,
         AckClaim, ReleaseClaim, ListClaims, StageMessages, PublishStaged,
     )

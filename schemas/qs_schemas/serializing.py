@@ -162,7 +162,8 @@ def _element(name: str) -> Callable[[Any], bytes]:
 # Written in this order; a field that is None is left out, an empty list only where _keep_empty says so.
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
-    "token": _element("token"), "principal": _element("principal"), "count": _element("count"), "options": _options,
+    "token": _element("token"), "principal": _element("principal"), "count": _element("count"),
+    "reason": _element("reason"), "options": _options,
     "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "figures": _figures,
     "payload": write_payload,
 }  # fmt: skip
@@ -246,7 +247,7 @@ def _keep_empty(message: Message, field: str) -> bool:
         return False
     if field == "messages":
         return message.op in ("list-messages", "receive-message", "get-claim", "redrive-messages") or (
-            message.op in ("delete-message", "copy-message") and message.mid is None  # type: ignore[attr-defined]
+            message.op in ("get-message", "delete-message", "copy-message") and message.mid is None  # type: ignore[attr-defined]
         )
     return field in ("claims", "figures") or (field == "queues" and message.op in ("list-queues", "queue-stats"))
 

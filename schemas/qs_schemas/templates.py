@@ -143,7 +143,7 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     heads: list[bytes] = []
     payloads: list[bytes] = []
     for delivery in deliveries:
-        if _is_dead(delivery):
+        if _is_dead(delivery) or delivery.status is not None:
             raise _UnusualError
         mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
         if type(delivery) is not Delivery or type(mid) is not int:
@@ -167,8 +167,10 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
 
 
 def _is_dead(message: Delivery | GetMessage) -> bool:
+    """Returns whether the message has anything of a dead letter, or of one that was released with a reason."""
     return (
-        message.dead_from is not None
+        message.reason is not None
+        or message.dead_from is not None
         or message.dead_mid is not None
         or message.dead_receives is not None
         or message.dead_at is not None
@@ -206,7 +208,7 @@ def _delete(message: DeleteMessage) -> Written:
 
 def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
-    if type(message.peek) is not bool or _is_dead(message):
+    if type(message.peek) is not bool or _is_dead(message) or message.messages or message.mids or message.more:
         raise _UnusualError
     attributes = (' peek="yes"' if message.peek else "") + _seconds("visibility", message.visibility)
     mid = (
@@ -222,7 +224,7 @@ def _get(message: GetMessage) -> Written:
 
 
 def _release(message: ReleaseMessage) -> Written:
-    if message.uncounted is not False:
+    if message.uncounted is not False or message._reason is not None:
         raise _UnusualError
     return _seconds("delay", message.delay), _held(message), b""
 

@@ -69,7 +69,7 @@ OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,
     "visibility": SECONDS, "wait": SECONDS, "prefetch": WHOLE, "subscription": TEXT, "ack": TEXT, "name": NAME,
     "seq": WHOLE, "max_bytes": WHOLE, "upto": WHOLE, "part": WHOLE, "parts": WHOLE, "batch": WHOLE, "attempt": WHOLE,
-    "uncounted": DENIAL, "connections": BOOLEAN, "owner": TEXT,
+    "uncounted": DENIAL, "connections": BOOLEAN, "owner": TEXT, "more": BOOLEAN,
 }  # fmt: skip
 DEAD: dict[str, Kind] = {
     "dead_from": NAME, "dead_mid": WHOLE, "dead_receives": WHOLE, "dead_at": WHOLE, "dead_reason": TEXT,
@@ -77,7 +77,8 @@ DEAD: dict[str, Kind] = {
 MID: dict[str, Kind] = {"status": TEXT, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE, **DEAD}
 DRAFT: dict[str, Kind] = {"delay": SECONDS, "key": TEXT}
 DELIVERY: dict[str, Kind] = {
-    "qid": NAME, "mid": WHOLE, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE, **DEAD,
+    "qid": NAME, "mid": WHOLE, "status": TEXT, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE,
+    "reason": TEXT, **DEAD,
 }  # fmt: skip
 QUEUE: dict[str, Kind] = {
     "new": WHOLE, "ready": WHOLE, "in_flight": WHOLE, "delayed": WHOLE, "bytes": WHOLE, "oldest": SECONDS,
@@ -86,7 +87,7 @@ QUEUE: dict[str, Kind] = {
 }  # fmt: skip
 OPTIONS: dict[str, Kind] = {
     "storage": TEXT, "visibility": SECONDS, "capacity": WHOLE, "retention": SECONDS, "dead_letter": NAME,
-    "max_receives": WHOLE,
+    "max_receives": WHOLE, "backoff": SECONDS, "backoff_max": SECONDS,
 }  # fmt: skip
 CLAIM: dict[str, Kind] = {
     "seq": WHOLE, "count": WHOLE, "bytes": WHOLE, "first": WHOLE, "last": WHOLE, "checksum": TEXT,

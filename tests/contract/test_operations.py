@@ -201,6 +201,43 @@ async def test_get_message_that_is_delayed(client: Client, autojump_clock: Clock
     assert payloads(line) == []
 
 
+async def test_list_form_of_get_message(client: Client, autojump_clock: Clock) -> None:
+    """get-message with a list peeks: payloads whatever the status, in the order asked, without those that are gone."""
+    ready, held, later = mids(await client.ask(push_list("q", "a", "b", "c")))
+    await client.ask(
+        delete("q", ready), push("q", "d", delay=5), request("get-message", f"<qid>q</qid><mid>{held}</mid>")
+    )
+    [delayed] = mids(await client.ask(request("list-messages", "<qid>q</qid>", state="delayed")))
+    asked = "".join(f"<mid>{mid}</mid>" for mid in (delayed, later, ready, held))
+    line = await client.ask(request("get-message", f"<qid>q</qid><messages>{asked}</messages>", peek="yes"))
+    assert re.findall(r'mid="(\d+)" status="([a-z-]+)" receives="(\d)"', line) == [
+        (str(delayed), "delayed", "0"), (str(later), "ready", "0"), (str(held), "in-flight", "1"),
+    ]  # fmt: skip
+    assert (payloads(line), "more=" in line) == (["d", "c", "b"], False)
+    assert 'receives="0"' in await client.ask(request("get-message", f"<qid>q</qid><mid>{later}</mid>", peek="yes"))
+
+
+async def test_list_form_of_get_message_that_is_too_long(client: Client, autojump_clock: Clock) -> None:
+    """What does not fit in a document is left out, and `more` says so; the first message comes in any case."""
+    payload = "x" * 3_000_000
+    pushed = [mids(await client.ask(push("q", payload)))[0] for _ in range(3)]
+    asked = "".join(f"<mid>{mid}</mid>" for mid in pushed)
+    line = await client.ask(request("get-message", f"<qid>q</qid><messages>{asked}</messages>", peek="yes"))
+    assert (len(payloads(line)), '<op more="yes">' in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"), [({}, "peek"), ({"peek": "no"}, "peek"), ({"peek": "yes", "both": "<mid>1</mid>"}, "both")]
+)
+async def test_list_form_of_get_message_refused(
+    client: Client, autojump_clock: Clock, wrong: dict[str, str], word: str
+) -> None:
+    """A list that is not peeked at, or beside a single id, is 400."""
+    named = "<qid>q</qid><messages><mid>1</mid></messages>" + wrong.pop("both", "")
+    line = await client.ask(request("get-message", named, **wrong))
+    assert (code(line), word in text(line)) == (400, True)
+
+
 async def test_white_space_around_names_and_ids(client: Client, autojump_clock: Clock) -> None:
     """White space around a qid and a mid is no part of it; in the middle of a name it is."""
     await exactly(client, new_queue("\r\n\t my queue \n"), "new-queue", "<qid>my queue</qid>")

@@ -177,21 +177,24 @@ def test_schema_stands_alone() -> None:
 TABLE: dict[str, tuple[str, str]] = {
     "list-queues": ("", "queues/queue"),
     "new-queue": ("", ("qid options options/@storage options/@visibility options/@capacity options/@retention "
-                  "options/@dead-letter options/@max-receives")),
+                  "options/@dead-letter options/@max-receives options/@backoff options/@backoff-max")),
     "set-queue": ("", ("qid options options/@visibility options/@capacity options/@retention options/@dead-letter "
-                  "options/@max-receives")),
+                  "options/@max-receives options/@backoff options/@backoff-max")),
     "get-queue": ("", "qid options options/@storage options/@dead-letter"),
     "delete-queue": ("force", "qid"),
     "list-messages": ("state max after", "qid messages/mid m/mid"),
     "push-message": ("delay key", ("qid payload payload/@encoding messages/message/payload message/@delay message/@key "
                      "mid messages/mid")),
-    "get-message": ("peek visibility", ("qid mid payload mid/@status mid/@receives mid/@visible-at mid/@dead-from "
-                    "mid/@dead-mid mid/@dead-receives mid/@dead-at mid/@dead-reason")),
+    "get-message": ("peek visibility more", ("qid mid payload reason messages/mid messages/message/payload "
+                    "message/@status message/@reason mid/@status mid/@receives mid/@visible-at "
+                    "mid/@dead-from mid/@dead-mid mid/@dead-receives mid/@dead-at mid/@dead-reason")),
     "receive-message": ("max wait visibility", ("qid queues/queue messages/message/payload message/@qid message/@mid "
                         "message/@receives message/@pushed-at message/@visible-at message/@dead-from "
-                        "message/@dead-mid message/@dead-receives message/@dead-at message/@dead-reason")),
+                        "message/@dead-mid message/@dead-receives message/@dead-at message/@dead-reason "
+                        "message/@reason")),
     "delete-message": ("", "qid mid messages/mid mid/@receives"),
-    "release-message": ("delay count", "qid mid mid/@receives"),
+    "release-message": ("delay count", "qid mid mid/@receives reason"),
+    "reject-message": ("", "qid mid mid/@receives reason"),
     "extend-message": ("visibility", "qid mid mid/@receives mid/@visible-at"),
     "copy-message": ("", "qid mid messages/mid mid/@receives queues/queue"),
     "purge-queue": ("", "qid count"),

@@ -63,6 +63,8 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "status": st.sampled_from(["ready", "delivered", "in-flight", "delayed"]),
     "type": st.sampled_from(["request", "response"]),
     "dead_from": QID, "dead_reason": st.just("receives"),
+    "backoff": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
+    "backoff_max": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6),
     "retention": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
     "max_receives": st.integers(1, 1000), "removed": st.just(frozenset()),
     "prefetch": POSITIVE, "max": POSITIVE, "max_bytes": POSITIVE, "capacity": POSITIVE,

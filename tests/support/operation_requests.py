@@ -21,6 +21,7 @@ REQUESTS: dict[str, tuple[str, dict[str, str | int]]] = {
     "receive-message": (ONE, {}),
     "delete-message": (MESSAGE, {}),
     "release-message": (MESSAGE, {}),
+    "reject-message": (MESSAGE, {}),
     "extend-message": (MESSAGE, {}),
     "subscribe": (ONE, {}),
     "unsubscribe": ("", {"subscription": "s"}),

@@ -1,4 +1,4 @@
-"""Makes the answer that carries a message."""
+"""Makes the answers, and the entries of answers, that carry messages."""
 
 from typing import TypeVar
 
@@ -19,10 +19,25 @@ def delivery_of(message: Message, req: str | None = None) -> GetMessage:
         receives=message.receives,
         pushed_at=message.pushed_at,
         visible_at=message.visible_at,
+        reason=message.reason,
         req=req,
         type="response",
     )
     return answer if message.origin is None else with_origin(answer, message.origin)
+
+
+def peeked(message: Message) -> Delivery:
+    """Returns the entry of a list with a message that was peeked at."""
+    entry = Delivery(
+        message.mid,
+        message.payload or b"",
+        receives=message.receives,
+        pushed_at=message.pushed_at,
+        visible_at=message.visible_at,
+        status=message.status,
+        reason=message.reason,
+    )
+    return entry if message.origin is None else with_origin(entry, message.origin)
 
 
 def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:

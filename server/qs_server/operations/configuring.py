@@ -5,7 +5,7 @@ from dataclasses import replace
 import qs_schemas as wire
 from qs_schemas import Message
 
-from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options
+from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 
 
@@ -19,8 +19,14 @@ def _options_of(asked: wire.QueueOptions) -> Options:
     options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=_retention_of(asked))
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
+    _refuse_backoff(asked)
     _set_dead_letter(options, asked)
     return options
+
+
+def _refuse_backoff(asked: wire.QueueOptions) -> None:
+    if asked.backoff is not None or asked.backoff_max is not None:
+        raise UnsupportedError("no storage of this server has a back-off")
 
 
 def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
@@ -43,6 +49,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
         raise BadRequestError(
             "the storage of a queue cannot be changed while the server runs: stop it and use queue-journal.py convert"
         )
+    _refuse_backoff(asked)
     options = replace(service.storage.options(qid_of(request)))
     if asked.visibility is not None or "visibility" in asked.removed:
         options.visibility = DEFAULT_VISIBILITY if asked.visibility is None else round(asked.visibility * SECOND)

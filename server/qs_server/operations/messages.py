@@ -10,7 +10,7 @@ from qs_schemas import Message
 from qs_schemas.limits import COPIES
 from qs_serving.access.caller import Caller
 
-from ..broker.delivering import delivery_of, with_origin
+from ..broker.delivering import delivery_of, peeked, with_origin
 from ..broker.jobs import Pause
 from ..storage.engine import (
     SECOND,
@@ -21,6 +21,7 @@ from ..storage.engine import (
     RemoteError,
     StaleReceiptError,
     State,
+    UnsupportedError,
 )
 from ..storage.engine import Message as Stored
 from .service import TURN, Answer, BadRequestError, Service, microseconds, mid_of, qid_of
@@ -31,6 +32,8 @@ _NAMES, _IDS = 5, 2
 """Names of queues, and ids of messages, that an answer takes for one unit of work: see `Service.spent`."""
 _STATS, _FIGURES = 5, 1000
 """Units of work for the figures of one queue, and of the server."""
+_PEEK = 4
+"""Units of work for a message that is peeked at."""
 _PURGE_SLICE = 200
 """Messages removed before other requests have their turn: some 5 ms."""
 
@@ -97,12 +100,48 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
     return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, key)])[0])
 
 
-def get_message(service: Service, request: wire.GetMessage) -> Message:
+def get_message(service: Service, request: wire.GetMessage) -> Message | Answer:
+    if request.mids:
+        return _peek_list(service, request)
     found = _read_own(service, qid_of(request), mid_of(request))
     if found is None:
         visibility = microseconds(request.visibility)
         found = service.storage.queue(qid_of(request)).get(mid_of(request), peek=request.peek, visibility=visibility)
     return delivery_of(found)
+
+
+def _peek_list(service: Service, request: wire.GetMessage) -> Answer:
+    """Answers with the messages that exist, in the order asked, up to the first one for which no room is left."""
+    if request.mid is not None:
+        raise BadRequestError("get-message takes either 'mid' or 'messages', and this one has both")
+    if not request.peek:
+        raise BadRequestError("the list form of get-message only peeks: say peek='yes' on 'op', or use receive-message")
+    answer = wire.GetMessage(request.qid)
+    room = service.document
+    for entry in request.mids:
+        if service.spent >= TURN:
+            yield Pause()
+        service.spent += _PEEK
+        found = _peek(service.storage.queue(qid_of(request)), entry.mid if isinstance(entry, wire.Receipt) else entry)
+        if found is None:
+            continue
+        room -= len(found.payload or b"") + len(found.reason or "")
+        if room < 0 and answer.messages:
+            answer.more = True
+            break
+        answer.messages.append(peeked(found))
+    return answer
+
+
+def _peek(queue: Queue, mid: int) -> Stored | None:
+    """Returns a message with its payload, whatever its state. None if there is none, or a claim holds it."""
+    try:
+        found = queue.get(mid, peek=True, visibility=None)
+        if found.payload is None:
+            found.payload = queue.read(Receipt(mid)).payload
+    except (NoSuchMessageError, StaleReceiptError):
+        return None
+    return found
 
 
 def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
@@ -150,7 +189,10 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 
 
 def received(found: Sequence[Stored]) -> Message:
-    deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
+    deliveries = [
+        wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at, reason=m.reason)
+        for m in found
+    ]
     for message, delivery in zip(found, deliveries, strict=True):
         if message.origin is not None:
             with_origin(delivery, message.origin)
@@ -198,9 +240,16 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
     receipt = Receipt(mid_of(request), request.receives)
     queue = service.storage.queue(qid_of(request))
+    if request.reason is not None:
+        raise UnsupportedError(f"the storage {queue.options.storage!r} keeps no reasons")
     visible_at = queue.release(receipt, microseconds(request.delay) or 0, count=not request.uncounted)
     service.subscriptions.settled(qid_of(request), receipt.mid)
     return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
+
+
+def reject_message(service: Service, request: wire.RejectMessage) -> Message:
+    queue = service.storage.queue(qid_of(request))
+    raise UnsupportedError(f"the storage {queue.options.storage!r} rejects no messages")
 
 
 def extend_message(service: Service, request: wire.ExtendMessage) -> Message:

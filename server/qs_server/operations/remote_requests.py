@@ -113,7 +113,12 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
 
 
 def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt | None:
-    if service.subscriber is None or not isinstance(request, wire.GetMessage) or Feature.GET in engine.cannot:
+    if (
+        service.subscriber is None
+        or not isinstance(request, wire.GetMessage)
+        or request.mids
+        or Feature.GET in engine.cannot
+    ):
         return None
     return service.subscriptions.receipt(service.subscriber, qid_of(request), mid_of(request))
 

@@ -43,7 +43,7 @@ _payload = attrgetter("payload")
 
 _SIZES: dict[type, Callable[[Any], int]] = {
     ReceiveMessage: lambda answer: sum(map(len, map(_payload, answer.messages))),
-    GetMessage: lambda answer: len(answer.payload or b""),
+    GetMessage: lambda answer: len(answer.payload or b"") + sum(len(message.payload) for message in answer.messages),
     GetClaim: lambda answer: sum(map(len, map(_payload, answer.messages))),
     ListClaims: lambda answer: 512 * len(answer.claims),
     ListMessages: lambda answer: 32 * len(answer.mids),

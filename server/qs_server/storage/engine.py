@@ -174,7 +174,8 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """status: ready, delivered, in-flight or delayed; payload: None in a window; visible_at: None for now."""
+    """status: ready, delivered, in-flight or delayed; payload: None in a window; visible_at: None for now; reason: of
+    the last release or reject that gave one."""
 
     qid: str
     mid: int
@@ -184,6 +185,7 @@ class Message:
     visible_at: int | None = None
     payload: bytes | None = None
     origin: Origin | None = None
+    reason: str | None = None
 
 
 @dataclass(slots=True)

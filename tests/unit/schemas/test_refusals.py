@@ -199,7 +199,7 @@ def test_unknown_operation(op: str) -> None:
         ("push-message", "<payload/>", "'qid'"),
         ("push-message", "<qid>a</qid>", "'payload' or 'messages'"),
         ("push-message", "<qid>a</qid><messages/>", "'payload' or 'messages'"),
-        ("get-message", "<qid>a</qid>", "'mid'"),
+        ("get-message", "<qid>a</qid>", "'mid' or 'messages'"),
         ("delete-message", "<qid>a</qid>", "'mid' or 'messages'"),
         ("receive-message", "<queues/>", "'qid' or 'queues'"),
         ("unsubscribe", "", "'subscription'"),
