@@ -114,8 +114,10 @@ class DurableNames:
             "retention": options.retention,
             "dead_letter": options.dead_letter,
             "max_receives": options.max_receives,
-            # A dead-letter queue has the storage of its queue.
-            "storage": options.storage if options.dead_letter else None,
+            "backoff": options.backoff,
+            "backoff_max": options.backoff_max,
+            # A dead-letter queue has the storage of its queue, and not every storage has a back-off.
+            "storage": options.storage if options.dead_letter or options.backoff else None,
         }
 
     def add(self, name: DurableName) -> Feed:

@@ -106,7 +106,8 @@ class FanOut(Feed):
         """Releases the message on the server, once for all members that have released it until it comes again."""
         awaiting = self._awaited.setdefault(record.mid, {})
         if not awaiting:
-            self._upstream.releases.add(self, Release(record.mid, record.receives, delay, counts, awaited=True))
+            release = Release(record.mid, record.receives, delay, counts, awaited=True, reason=record.reason)
+            self._upstream.releases.add(self, release)
         awaiting[member] = None
 
     def _come_again(self, record: Record, payload: bytes) -> None:

@@ -10,7 +10,17 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from qs_client import Forbidden, NotFound, Receipt, ServerError, ServerUnavailable, Stale, Unauthorized, calls
+from qs_client import (
+    Forbidden,
+    NotFound,
+    NotImplementedByServer,
+    Receipt,
+    ServerError,
+    ServerUnavailable,
+    Stale,
+    Unauthorized,
+    calls,
+)
 from qs_client.asking import Call
 
 from .fanout import FanOut
@@ -79,10 +89,16 @@ class FeedRequests:
 
     async def _release(self, feed: Feed, messages: list[Release]) -> None:
         async def release(message: Release) -> None:
-            mid, receives, delay, counts, awaited = message
+            mid, receives, delay, counts, awaited, reason = message
             receipt = mid if receives is None else Receipt(mid, receives)
             with suppress(NotFound, Stale, Unauthorized, Forbidden):  # the bus no longer holds it
-                await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts))
+                try:
+                    await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts, reason=reason))
+                except NotImplementedByServer:
+                    if reason is None:
+                        raise
+                    # The storage of the queue keeps no reasons: the message matters more.
+                    await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts))
             if awaited:
                 self._looks.add(feed, (mid, delay or 0))
 

@@ -59,8 +59,8 @@ class Feed(ABC):
         self.forbidden = ""
         """Why the server does not let the bus read the queue, as far as is known."""
         self.counted = False
-        """True if the queue has `max-receives`: a message that a client has not handled goes back to the server,
-        which counts that, and sends it again or moves it to the dead-letter queue."""
+        """True if the queue has `max-receives` or `backoff`: a message that a client has not handled goes back to the
+        server, which counts that, and sends it again at its time or moves it to the dead-letter queue."""
         self.skipped = False
         """True if a message of the queue could not be read, and stays on the server."""
         self._stopped = False
@@ -86,14 +86,14 @@ class Feed(ABC):
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload or b""
         if existing is not None:
             # The bus held it before the connection to the server broke. The members that have it keep it.
-            existing.receives = message.receives
+            existing.receives, existing.reason = message.receives, message.reason
             if existing.done:
                 self._upstream.deletes.add(self, mid)
             else:
                 self._come_again(existing, payload)
             return
         record = Record(self, mid, message.receives, message.pushed_at, payload, len(payload))
-        record.origin = origin_of(message)
+        record.origin, record.reason = origin_of(message), message.reason
         self.records[mid] = record
         self._distribute(record)
         self._adjust()
@@ -163,7 +163,8 @@ class Feed(ABC):
         record.done = True
         self.records.pop(record.mid, None)
         counts = counts and (record.handed_out or not self.counted)
-        self._upstream.releases.add(self, Release(record.mid, record.receives, delay, counts))
+        release = Release(record.mid, record.receives, delay, counts, reason=record.reason)
+        self._upstream.releases.add(self, release)
 
     def stop(self) -> None:
         """Has the server send nothing more. If it counts receives, gives back what no member has got: the end of the

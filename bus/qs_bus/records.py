@@ -31,13 +31,15 @@ def origin_of(message: GetMessage) -> Origin | None:
 
 class Release(NamedTuple):
     """A message to release on the server. receives: as the server sent it; delay: seconds; counts: False if no client
-    has got it, or the client says that it did not try; awaited: a subscriber waits for the message to come again."""
+    has got it, or the client says that it did not try; awaited: a subscriber waits for the message to come again;
+    reason: of the client that released it, or the one that came with the message."""
 
     mid: int
     receives: int | None
     delay: float | None = None
     counts: bool = True
     awaited: bool = False
+    reason: str | None = None
 
 
 class Source(Protocol):
@@ -135,7 +137,8 @@ class Record:
     payload: None when it is not in memory; size: bytes of the payload; waiting: how many members have not handled it
     yet; handled: a member has handled it; keepers: how many members wait for room and need the payload; done: no member
     is waited for; fetching: the payload is being fetched again; doubtful: how many of the members waited for may have
-    got it by mistake; handed_out: a member has got it that asked for it, or is being sent it; origin: of a dead letter.
+    got it by mistake; handed_out: a member has got it that asked for it, or is being sent it; origin: of a dead letter;
+    reason: of the last release that gave one, whether the server or a member says so.
     """
 
     feed: Source
@@ -152,6 +155,7 @@ class Record:
     doubtful: int = 0
     handed_out: bool = False
     origin: Origin | None = None
+    reason: str | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -168,6 +172,7 @@ class Record:
             status="delivered",
             receives=self.receives,
             pushed_at=self.pushed_at,
+            reason=self.reason,
             req=req,
             type="response",
         )

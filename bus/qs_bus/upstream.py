@@ -17,6 +17,7 @@ from qs_client import (
     GetMessage,
     GetQueue,
     Message,
+    QueueOptions,
     ServerError,
     ServerUnavailable,
     ShuttingDown,
@@ -248,7 +249,8 @@ class Upstream:
 
     def _take_policy(self, feed: Feed, answer: Message) -> None:
         if isinstance(answer, GetQueue):
-            feed.counted = answer.options is not None and answer.options.max_receives is not None
+            options = answer.options or QueueOptions()
+            feed.counted = options.max_receives is not None or options.backoff is not None
         elif isinstance(answer, Error) and not closes(answer):
             feed.counted = False
             _logger.info("%r: receives are not counted: the bus may not see its options: %s", feed.qid, answer.text)

@@ -6,6 +6,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from qs_schemas import Error, Message
 from qs_schemas.checked import text
+from qs_schemas.limits import REASON
 
 from .backoff import delays
 from .errors import InternalError, NoAnswer, ServerError, ServerUnavailable, exception_for, passes_by_itself
@@ -87,3 +88,10 @@ def required(value: T | None, what: str) -> T:
     if value is None:
         raise InternalError(500, "internal", f"the server's answer has no {what}")
     return value
+
+
+def checked_reason(reason: str | None) -> str | None:
+    """Checks the reason of a release or a reject and returns it; None stays None. ValueError, TypeError."""
+    if reason is not None and (size := len(text("reason", reason).encode())) > REASON:
+        raise ValueError(f"reason has {size} bytes of UTF-8; at most {REASON} are kept with a message")
+    return reason

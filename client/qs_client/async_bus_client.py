@@ -12,7 +12,6 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
 from .async_connect import Connecting
 from .async_connection import AsyncConnection
-from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .closing import AsyncClosing
@@ -199,10 +198,11 @@ class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
         """Acknowledges the message in hand before the loop asks for the next one. See `BusClient.delete`."""
         self._settle(message, DeleteMessage(message.qid, message.mid))
 
-    async def release(self, message: GetMessage, *, delay: float | None = None, count: bool = True) -> None:
+    async def release(
+        self, message: GetMessage, *, delay: float | None = None, count: bool = True, reason: str | None = None
+    ) -> None:
         """Releases the message in hand: it is delivered again now, or after delay seconds. See `BusClient.release`."""
-        release = ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay"), uncounted=not count)
-        self._settle(message, release)
+        self._release(message, delay, count=count, reason=reason)
 
     async def aclose(self) -> None:
         """Ends all subscriptions. Loops that wait in other tasks end."""

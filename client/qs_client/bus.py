@@ -7,8 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
-from .asking import queue_names
-from .bounds import whole
+from .asking import checked_reason, queue_names
+from .bounds import seconds, whole
 from .bus_session import BusSession
 from .place import BusPlace, Place, endpoint
 from .security import Tls, Token
@@ -79,6 +79,12 @@ class Bus(Settings, Generic[S]):
     def _added(self, messages: S) -> S:
         self._open.add(messages)
         return messages
+
+    def _release(self, message: GetMessage, delay: float | None, *, count: bool, reason: str | None) -> None:
+        delay = seconds(delay, "delay")
+        reason = checked_reason(reason)
+        release = ReleaseMessage(message.qid, message.mid, delay=delay, uncounted=not count, reason=reason)
+        self._settle(message, release)
 
     def _settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> None:
         any(each.settle(message, request) for each in list(self._open))

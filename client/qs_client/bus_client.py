@@ -8,7 +8,6 @@ from typing import Self
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
-from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .closing import Closing
@@ -177,14 +176,16 @@ class BusClient(Bus[BusMessages], Closing):
         """
         self._settle(message, DeleteMessage(message.qid, message.mid))
 
-    def release(self, message: GetMessage, *, delay: float | None = None, count: bool = True) -> None:
-        """Releases the message in hand: it is delivered again now, or after delay seconds. Otherwise like `delete`.
+    def release(
+        self, message: GetMessage, *, delay: float | None = None, count: bool = True, reason: str | None = None
+    ) -> None:
+        """Releases the message in hand: it is delivered again after delay seconds; without one after the queue's
+        backoff, or now. Otherwise like `delete`.
 
         count: False takes this receive back, for a consumer that did not try: the message comes no closer to a
-        dead-letter queue.
+        dead-letter queue. reason: why, at most 1 KiB of UTF-8; the server keeps it with the message if its storage can.
         """
-        release = ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay"), uncounted=not count)
-        self._settle(message, release)
+        self._release(message, delay, count=count, reason=reason)
 
     def close(self) -> None:
         """Ends all subscriptions. Loops that wait in other threads end."""

@@ -40,9 +40,9 @@ from qs_schemas import (
     Subscribe,
 )
 from qs_schemas.checked import text
-from qs_schemas.limits import COPIES, REASON
+from qs_schemas.limits import COPIES
 
-from .asking import TEXT, Call, ask, ask_until_answered, queue_names, required
+from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .bounds import checked_options, seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable, Stale
@@ -432,7 +432,7 @@ def release(
     """
     qid, number, receives = message_key(message, mid)
     delay = seconds(delay, "delay")
-    request = ReleaseMessage(qid, number, receives, delay, uncounted=not count, reason=_checked_reason(reason))
+    request = ReleaseMessage(qid, number, receives, delay, uncounted=not count, reason=checked_reason(reason))
     yield from _settled(message, request)
 
 
@@ -443,13 +443,7 @@ def reject(message: str | Received, mid: int | Receipt | None = None, *, reason:
     NotImplementedByServer when the storage has no dead letters.
     """
     qid, number, receives = message_key(message, mid)
-    yield from _settled(message, RejectMessage(qid, number, receives, _checked_reason(reason)))
-
-
-def _checked_reason(reason: str | None) -> str | None:
-    if reason is not None and (size := len(text("reason", reason).encode())) > REASON:
-        raise ValueError(f"reason has {size} bytes of UTF-8; at most {REASON} are kept with a message")
-    return reason
+    yield from _settled(message, RejectMessage(qid, number, receives, checked_reason(reason)))
 
 
 def extend(message: str | Received, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
