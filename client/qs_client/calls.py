@@ -428,7 +428,7 @@ def release(
 
     count: False takes this receive back, for a consumer that did not try: the message comes no closer to a dead-letter
     queue. reason: why, at most 1 KiB of UTF-8; kept with the message in place of an earlier one. Raises Stale as
-    `delete` does, NotImplementedByServer when the storage keeps no reasons.
+    `delete` does, and when nobody holds the message; NotImplementedByServer when the storage keeps no reasons.
     """
     qid, number, receives = message_key(message, mid)
     delay = seconds(delay, "delay")

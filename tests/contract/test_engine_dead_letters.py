@@ -94,7 +94,9 @@ def test_a_first_receive_that_is_taken_back(dying: Bench) -> None:
         assert bench.engine.queue("q").list_mids(State.NEW, 10, -1) == [mid]
         assert bench.engine.queue("q").get(mid, peek=True, visibility=None).receives == 0
         bench.reopen()
-    bench.engine.queue("q").release(Receipt(mid), 9 * SECOND, count=False)  # was not in flight: nothing to take back
+    [late] = bench.push(b"y", delay=SECOND)
+    bench.engine.queue("q").release(Receipt(late), 9 * SECOND, count=False)  # was not in flight: nothing to take back
+    assert bench.engine.queue("q").get(late, peek=True, visibility=None).receives == 0
     assert bench.engine.queue("q").get(mid, peek=True, visibility=None).receives == 0
 
 

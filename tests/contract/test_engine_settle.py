@@ -74,9 +74,9 @@ def test_release(bench: Bench, receives: int | None) -> None:
     assert bench.engine.queue("q").stats().expired == 0
 
 
-@pytest.mark.parametrize("state", ["ready", "in-flight", "delayed"])
+@pytest.mark.parametrize("state", ["in-flight", "delayed"])
 def test_release_with_delay(bench: Bench, state: str) -> None:
-    """With a delay a message is delayed until then, from whatever state."""
+    """With a delay a message is delayed until then, from the moment of the release."""
     bench.queue()
     [mid] = bench.push(b"x", delay=5 if state == "delayed" else 0)
     if state == "in-flight":
@@ -92,21 +92,37 @@ def test_release_with_delay(bench: Bench, state: str) -> None:
 
 
 def test_release_of_delayed(bench: Bench) -> None:
-    """Released without a delay, a delayed message is visible at once."""
+    """Released without a delay, a delayed message is visible at once. With the count of receives that a holder saw it
+    stays: nobody holds it."""
     needs(bench, Feature.ANY)
     bench.queue()
     [mid] = bench.push(b"x", delay=SECOND)
+    before = bench.engine.queue("q").get(mid, peek=True, visibility=None)
+    for delay in (0, 5):
+        with pytest.raises(StaleReceiptError, match="not in flight"):
+            bench.engine.queue("q").release(Receipt(mid, 0), delay)
+    assert bench.engine.queue("q").get(mid, peek=True, visibility=None) == before
     assert bench.engine.queue("q").release(Receipt(mid), 0) is None
     assert states(bench) == {"new": [mid], "ready": [mid], "in-flight": [], "delayed": [], "all": [mid]}
 
 
-def test_release_of_ready(bench: Bench) -> None:
-    """Releasing a visible message changes nothing."""
-    needs(bench, Feature.ANY)
+@pytest.mark.parametrize("delay", [0, 5])
+@pytest.mark.parametrize("state", ["ready", "released", "expired"])
+def test_release_of_visible(bench: Bench, state: str, delay: int) -> None:
+    """Releasing a visible message is an error and changes nothing, with or without a receipt: nobody holds it."""
+    if state != "expired":
+        needs(bench, Feature.ANY)
     bench.queue()
     [mid] = bench.push(b"x")
-    assert bench.engine.queue("q").release(Receipt(mid), 0) is None
-    assert states(bench)["new"] == [mid]
+    if state != "ready":
+        receive(bench, visibility=10)
+    if state == "released":
+        bench.engine.queue("q").release(Receipt(mid, 1), 0)
+    bench.clock.now += 10
+    for receives in (None, int(state != "ready")):
+        with pytest.raises(StaleReceiptError):
+            bench.engine.queue("q").release(Receipt(mid, receives), delay)
+    assert mids(receive(bench)) == [mid]
 
 
 def test_extend(bench: Bench) -> None:

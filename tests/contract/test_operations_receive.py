@@ -99,12 +99,15 @@ async def test_delete_message_list(client: Client, autojump_clock: Clock) -> Non
 
 
 async def test_release_message(client: Client, autojump_clock: Clock) -> None:
-    """release-message: visible again now, or after a delay, when the answer says until when."""
+    """release-message: visible again now, or after a delay, when the answer says until when; 409 `stale` when nobody
+    holds it."""
     mid = mids(await client.ask(push("q", "x")))[0]
     this = f"<qid>q</qid><mid>{mid}</mid>"
     await client.ask(receive("q"))
     await exactly(client, request("release-message", this), "release-message", this)
-    await exactly(client, request("release-message", this), "release-message", this)  # it is visible already
+    line = await client.ask(request("release-message", this))
+    assert (code(line), 'type="stale"' in line) == (409, True)
+    assert text(line) == f"message {mid} of queue 'q' is not in flight: nobody holds it"
     assert mids(await client.ask(receive("q"))) == [mid]
     until = EPOCH + round(trio.current_time() * SECOND) + 4_500_000
     await exactly(

@@ -44,7 +44,7 @@ OPERATIONS: dict[str, Operation] = {
     "delete": lambda engine, mids: engine.queue("q").delete(Receipt(mids[1])),
     "delete-held": lambda engine, mids: engine.queue("q").delete(Receipt(mids[0], 1)),
     "release": lambda engine, mids: engine.queue("q").release(Receipt(mids[0], 1), 0),
-    "release-delayed": lambda engine, mids: engine.queue("q").release(Receipt(mids[1]), SECOND) is not None,
+    "release-delayed": lambda engine, mids: engine.queue("q").release(Receipt(mids[0], 1), SECOND) is not None,
     "extend": lambda engine, mids: engine.queue("q").extend(Receipt(mids[0], 1), SECOND) > 0,
     "copy": lambda engine, mids: engine.copy("q", mids[1], ["other"]),
     "stats": lambda engine, _: engine.queue("q").stats().ready,

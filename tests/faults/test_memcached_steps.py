@@ -65,7 +65,8 @@ def _delete(engine: MemcachedEngine) -> None:
 
 
 def _release(engine: MemcachedEngine) -> None:
-    engine.queue("q").release(Receipt(listed(engine)[0]), 10)
+    engine.receive(["q"], 1, 100 * SECOND, LOTS)
+    engine.queue("q").release(Receipt(listed(engine)[0]), 100 * SECOND)
     engine.queue("q").release(Receipt(listed(engine)[0]), 0)
 
 

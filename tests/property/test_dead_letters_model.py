@@ -17,7 +17,7 @@ from support.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
 
 from qs_server.storage.directories import DirectoriesEngine, FilesEngine
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
+from qs_server.storage.engine import Draft, Durability, Options, Receipt, StaleReceiptError, State
 
 QUEUES = ("q", "dead", "last")
 """Each is the dead-letter queue of the one before it."""
@@ -169,11 +169,14 @@ class DeadLettersMachine(RuleBasedStateMachine):
             return
         at = pick % len(self.model[qid])
         known = self.model[qid][at]
-        self.engine.queue(qid).release(Receipt(self.mids(qid)[at], known.receives), delay, count=counts)
-        if not known.until and not delay:
+        receipt = Receipt(self.mids(qid)[at], None if known.delayed else known.receives)
+        if not known.until:
+            with pytest.raises(StaleReceiptError):
+                self.engine.queue(qid).release(receipt, delay, count=counts)
             return
-        counted = known.receives - (known.until > 0 and not known.delayed and not counts)
-        if known.until and self.is_exhausted(qid, counted):
+        self.engine.queue(qid).release(receipt, delay, count=counts)
+        counted = known.receives - (not known.delayed and not counts)
+        if self.is_exhausted(qid, counted):
             self.die(qid, known, counted)
             return
         known.receives = counted

@@ -132,6 +132,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(mid=mids, receives=COUNTS, delay=st.just(0) | DELAYS)
     def release(self, mid: int, receives: int | None, delay: int) -> None:
         expected = self.held(mid, receives)
+        if expected is not None and (not expected.until or (expected.delayed and receives is not None)):
+            expected = None
         try:
             self.engine.queue("q").release(Receipt(mid, receives), delay)
         except (NoSuchMessageError, StaleReceiptError) as error:

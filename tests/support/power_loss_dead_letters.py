@@ -124,16 +124,14 @@ class _Run:
             self.engine.configure("dead", options)
         return f"receive {len(found)} from {qid}"
 
-    def _some(self) -> tuple[str, Receipt] | None:
+    def _some(self, state: State = State.ALL) -> tuple[str, Receipt] | None:
         found = [
-            (qid, Receipt(mid))
-            for qid in self._there()
-            for mid in self.engine.queue(qid).list_mids(State.ALL, 10**6, -1)
+            (qid, Receipt(mid)) for qid in self._there() for mid in self.engine.queue(qid).list_mids(state, 10**6, -1)
         ]
         return self.rng.choice(found) if found else None
 
     def _release(self) -> str:
-        some = self._some()
+        some = self._some(State.IN_FLIGHT)
         if some is not None:
             self.engine.queue(some[0]).release(some[1], 0, count=self.rng.random() < 0.8)
         return f"release {some}"

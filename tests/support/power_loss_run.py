@@ -269,11 +269,12 @@ class _Run:
         return f"delete {mid} from {qid}"
 
     def _release(self) -> str:
-        found = self._message(lambda held: held.until > 0) or self._message()
-        assert found is not None
+        found = self._message(lambda held: held.until > 0)
+        if found is None:
+            return self._receive()
         qid, mid, held = found
         delay = self.rng.choice((0, self._delay()))
-        self.engine.queue(qid).release(Receipt(mid, held.receives), delay)
+        self.engine.queue(qid).release(Receipt(mid, None if held.delayed else held.receives), delay)
         until = self.clock.now + delay if delay else 0
         self.model.set(self._number, "release", qid, mid, held._replace(until=until, delayed=bool(delay)))
         return f"release {mid} in {qid} after {delay}"

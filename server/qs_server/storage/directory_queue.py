@@ -17,6 +17,7 @@ from .engine import (
     StaleReceiptError,
     State,
     Stats,
+    not_in_flight,
 )
 from .index.queries import IndexQueries
 from .message_state import FOREIGN, MessageState
@@ -290,11 +291,10 @@ class DirectoryQueue:
         while True:
             self.expire()
             with self._held(receipt) as state:
-                if not delay and not state.hidden:
-                    return None
-                in_flight = state.hidden and not state.delayed
-                receives = state.receives if count or not in_flight else state.receives - 1
-                if letters is not None and state.hidden and letters.bury(mid, state, receives, None):
+                if not state.hidden or (state.delayed and receipt.receives is not None):
+                    raise not_in_flight(self.qid, mid)
+                receives = state.receives if count or state.delayed else state.receives - 1
+                if letters is not None and letters.bury(mid, state, receives, None):
                     return None
                 if mid <= self._retirement.upto():
                     if self._retirement.remove(mid, state, None):
@@ -313,7 +313,7 @@ class DirectoryQueue:
             self.expire()
             with self._held(receipt) as state:
                 if not state.hidden or state.delayed:
-                    raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
+                    raise not_in_flight(self.qid, mid)
                 until = self._end_of(visibility)
                 if store.hide(mid, state, MessageState(until, state.receives)):
                     self._recorder.note("extended", mid, state.receives)

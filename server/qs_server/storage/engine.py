@@ -61,6 +61,11 @@ class StaleReceiptError(StorageError):
     """The message was received again since, or is not in flight any more."""
 
 
+def not_in_flight(qid: str, mid: int) -> StaleReceiptError:
+    """Returns the error for a message that nobody holds."""
+    return StaleReceiptError(f"message {mid} of queue {qid!r} is not in flight: nobody holds it")
+
+
 class NoSuchClaimError(StorageError):
     """The consumer has no claim of that number."""
 
@@ -326,9 +331,9 @@ class Queue(Protocol):
         """Removes a message in any state. NoSuchMessageError, StaleReceiptError."""
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """Makes a message visible (None), or after delay (the time), or a dead letter if it is exhausted (None).
-        count: False takes the receive back (Feature.REDRIVE). NoSuchMessageError, StaleReceiptError,
-        UnsupportedError."""
+        """Makes a message visible (None), or after delay (the time), or a dead letter if it is exhausted (None). It has
+        to be in flight, or delayed if the receipt has no receives: that is how a delay is changed. count: False takes
+        the receive back (Feature.REDRIVE). NoSuchMessageError, StaleReceiptError, UnsupportedError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Ends the window of a message in flight `visibility` from now (None: the queue's). Returns the time.

@@ -1,6 +1,6 @@
 """Ends and moves the visibility windows of messages in a queue of the log."""
 
-from ..engine import Clock, Receipt, StaleReceiptError
+from ..engine import Clock, Receipt, not_in_flight
 from ..names import MAX_MID
 from . import records
 from .store import Store
@@ -20,16 +20,17 @@ class Windows:
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         """Makes a message visible, now or after a delay in microseconds. Returns when, None for now. Instead, a message
         that was received too often goes to the dead-letter queue, and one that is too old is removed. count: False to
-        take back the receive of a message in flight. NoSuchMessageError, StaleReceiptError."""
+        take back the receive of a message in flight. NoSuchMessageError; StaleReceiptError: nobody holds it."""
         table, mid = self._table, receipt.mid
         table.expire()
         expiry = table.held_until(receipt)
+        delayed = table.index.is_delayed(mid)
+        if not expiry or (delayed and receipt.receives is not None):
+            raise not_in_flight(table.qid, mid)
         until = min((self._clock() + delay) // table.unit, MAX_MID) if delay else 0
-        if not until and not expiry:
-            return None  # it was visible before
         receives = table.receives.get(mid, 0)
-        counted = receives if count or not expiry or table.index.is_delayed(mid) else receives - 1
-        if expiry and table.is_exhausted(mid, counted) and table.bury(mid, None, counted):
+        counted = receives if count or delayed else receives - 1
+        if table.is_exhausted(mid, counted) and table.bury(mid, None, counted):
             return None
         if mid <= table.too_old_upto():
             table.remove_old([mid], None)
@@ -50,7 +51,7 @@ class Windows:
         table.expire()
         expiry = table.held_until(receipt)
         if not expiry or table.index.is_delayed(mid):
-            raise StaleReceiptError(f"message {mid} of queue {table.qid!r} is not in flight")
+            raise not_in_flight(table.qid, mid)
         until = table.window_end(visibility)
         self._change(mid, expiry, until, delayed=False, held=mid in table.held)
         table.note("extended", mid)

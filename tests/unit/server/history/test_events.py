@@ -175,15 +175,17 @@ def test_a_delay_ends(scene: Scene) -> None:
     assert scene.recorder.events() == [("received", first), ("received", second)]
 
 
-def test_a_release_that_changes_nothing(scene: Scene) -> None:
-    """A message that is visible is not given back; one that is delayed is."""
+def test_a_release_that_is_refused(scene: Scene) -> None:
+    """The release of a visible message is no event; that of a delayed one is."""
     [mid] = scene.push(b"x")
+    [late] = scene.push(b"y", delay=SECOND)
     scene.recorder.take()
-    scene.engine.queue("q").release(Receipt(mid), 0)
+    with pytest.raises(StaleReceiptError):
+        scene.engine.queue("q").release(Receipt(mid), 0)
     assert not scene.recorder.take()
-    scene.engine.queue("q").release(Receipt(mid), SECOND)
-    scene.engine.queue("q").release(Receipt(mid), 0)
-    assert scene.recorder.events() == [("released", mid), ("released", mid)]
+    scene.engine.queue("q").release(Receipt(late), SECOND)
+    scene.engine.queue("q").release(Receipt(late), 0)
+    assert scene.recorder.events() == [("released", late), ("released", late)]
 
 
 def test_what_is_looked_at(scene: Scene) -> None:

@@ -20,6 +20,7 @@ from qs_server.storage.engine import (
     Options,
     QueueNotEmptyError,
     Receipt,
+    StaleReceiptError,
     State,
 )
 from qs_server.storage.files.listing import FileListing
@@ -190,7 +191,8 @@ def test_lost_race(bench: Bench, tmp_path: Path) -> None:
         (queue / f"{mid}.{until}").rename(queue / str(mid))
     (queue / f"{d}.{until}").unlink()
     bench.engine.queue("q").delete(Receipt(a, 1))
-    assert bench.engine.queue("q").release(Receipt(b, 1), 0) is None
+    with pytest.raises(StaleReceiptError):
+        bench.engine.queue("q").release(Receipt(b, 1), 0)
     with pytest.raises(NoSuchMessageError):
         bench.engine.queue("q").delete(Receipt(d, 1))
     assert listed(bench, State.READY) == [b, c]

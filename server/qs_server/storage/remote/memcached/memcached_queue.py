@@ -13,10 +13,10 @@ from ...engine import (
     QueueNotEmptyError,
     Receipt,
     RemoteError,
-    StaleReceiptError,
     State,
     Stats,
     UnsupportedError,
+    not_in_flight,
 )
 from ...retention import refuse_retention
 from ..registry import Counters
@@ -85,6 +85,8 @@ class MemcachedQueue:
         refuse_uncounted("memcached", count=count)
 
         def released(entry: Entry) -> Entry:
+            if not entry.visible_at or (entry.delayed and receipt.receives is not None):
+                raise not_in_flight(self.qid, entry.mid)
             return entry._replace(visible_at=self._clock() + delay if delay else 0, delayed=delay > 0)
 
         return self._reschedule(receipt, released) or None
@@ -94,7 +96,7 @@ class MemcachedQueue:
 
         def extended(entry: Entry) -> Entry:
             if not entry.visible_at or entry.delayed:
-                raise StaleReceiptError(f"message {entry.mid} of queue {self.qid!r} is not in flight")
+                raise not_in_flight(self.qid, entry.mid)
             return entry._replace(visible_at=max(self._clock() + window, 1))
 
         return self._reschedule(receipt, extended)

@@ -110,19 +110,19 @@ def engine(tmp_path: Path, storage: str, disk: Unsynced) -> Iterator[Engine]:
 
 def test_everything_is_synced(engine: Engine, disk: Unsynced) -> None:
     """After the commit of any operation nothing is left to sync."""
-    [first, second, third, fourth] = engine.queue("q").push(
-        [Draft(b"1"), Draft(b"2", SECOND), Draft(b"3"), Draft(b"4")]
-    )
+    [first, second, third] = engine.queue("q").push([Draft(b"1"), Draft(b"2", SECOND), Draft(b"3")])
     operations: list[Any] = [
         engine.effects,
         lambda: engine.receive(["q"], 1, None, 1),
         lambda: engine.queue("q").extend(Receipt(first, 1), SECOND),
         lambda: engine.queue("q").release(Receipt(first), 0),
-        lambda: engine.queue("q").release(Receipt(third), SECOND),
+        lambda: engine.receive(["q"], 1, None, 1),
+        lambda: engine.queue("q").extend(Receipt(first, 2), SECOND),
+        lambda: engine.queue("q").release(Receipt(first, 2), SECOND),
         lambda: engine.queue("q").release(Receipt(second), 0),
         lambda: engine.queue("q").delete(Receipt(first)),
         lambda: engine.queue("q").delete(Receipt(second)),
-        lambda: engine.queue("q").purge(fourth, 10),
+        lambda: engine.queue("q").purge(third, 10),
     ]
     for number, operation in enumerate(operations):
         before = len(disk.paths)
