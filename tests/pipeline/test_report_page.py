@@ -72,7 +72,8 @@ def test_texts() -> None:
     assert shown == ["0 µs", "2 µs", "12 ms", "1 s", "1.5 s", "59 s", "1 min", "1.5 h", "1 d", "10 d"]
     assert duration(None) == share(1, 0) == moment(None) == "-"
     assert [size(value) for value in (0, 999, 1000, 123_456, 10**15)] == ["0 B", "999 B", "1.0 kB", "123 kB", "1000 TB"]
-    assert (number(12345.4), share(1, 3), moment(BEGIN)) == ("12,345", "33 %", "2025-11-21 00:00:00")
+    assert (number(12345.4), moment(BEGIN)) == ("12,345", "2025-11-21 00:00:00")
+    assert [share(part, 1000) for part in (1, 33, 333, 1000, 2000)] == ["0.1 %", "3.3 %", "33 %", "100 %", "200 %"]
 
 
 def test_names_in_plots() -> None:
@@ -125,7 +126,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "input"):
             self.open.append(tag)
         for name, value in attrs:
             self.attributes.setdefault(name, set()).add(value or "")

@@ -107,7 +107,7 @@ def _page(results: Results, pictures: dict[str, Picture]) -> Page:
         f"{number(results.events)} events of {_count(len(queues), 'queue')}, "
         f"from {_count(results.files, 'file')} in {results.source}",
         numbers=_numbers(queues),
-        sections=[*_pictured(results, pictures, len(queues)), *_listed(results, queues)],
+        sections=[*_pictured(results, pictures, len(queues)), *listed(results, queues)],
         warnings=_warnings(results),
         files=_FILES,
     )
@@ -196,7 +196,8 @@ def _pictured(results: Results, pictures: dict[str, Picture], count: int) -> lis
     ]
 
 
-def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
+def listed(results: Results, queues: Sequence[Row]) -> list[Section]:
+    """Returns the tables of the page. Each has at most nine columns: more do not fit the width of the page."""
     received = [
         [row["queue"], str(row["mid"]), number(row["receives"]), number(row["expired"]), number(row["released"]),
          _size(row["size"]), moment(row["pushed"], "before"), moment(row["last_received"]), row["state"]]
@@ -208,6 +209,7 @@ def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
         for row in results.rows("waited_longest")
     ]  # fmt: skip
     more = f" The {_LISTED} with most receives; queues.csv has all." if len(queues) > _LISTED else ""
+    timed = [row for row in queues[:_LISTED] if row["waiting_count"] or row["handling_count"]]
     return [
         Section(
             "Received most often",
@@ -233,6 +235,12 @@ def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
             empty="No message was moved to a dead-letter queue or back, and none was removed because of its age.",
         ),
         Section("Queues", f"Over the whole record.{more}", table=_queue_table(queues[:_LISTED])),
+        Section(
+            "Times of the queues",
+            f"How long messages waited for a receive, and were handled, over the whole record.{more}",
+            table=_times_table(timed),
+            empty="Of no message is it known when it was pushed or received.",
+        ),
     ]  # fmt: skip
 
 
@@ -257,11 +265,6 @@ def _left_table(queues: Sequence[Row]) -> Table | None:
 
 
 def _queue_table(queues: Sequence[Row]) -> Table:
-    columns = (
-        "queue", "pushed", "received", "again", "deleted", "expired", "released", "left", "waiting p50", "p95", "p99",
-        "handling p50", "p95", "p99",
-    )  # fmt: skip
-    ranks = [f"{kind}_{rank}" for kind in ("waiting", "handling") for rank in ("p50", "p95", "p99")]
     cells = [
         [
             row["queue"],
@@ -269,11 +272,16 @@ def _queue_table(queues: Sequence[Row]) -> Table:
             number(row["received"]),
             share(row["redelivered"], row["received"]),
             *(number(row[name]) for name in ("deleted", "expired", "released", "depth")),
-            *(duration(row[rank]) for rank in ranks),
         ]
         for row in queues
     ]
-    return Table(columns, cells)
+    return Table(("queue", "pushed", "received", "again", "deleted", "expired", "released", "left"), cells)
+
+
+def _times_table(queues: Sequence[Row]) -> Table | None:
+    ranks = [f"{kind} {rank}" for kind in ("waiting", "handling") for rank in ("p50", "p95", "p99", "max")]
+    cells = [[row["queue"], *(duration(row[rank.replace(" ", "_")]) for rank in ranks)] for row in queues]
+    return _table_of(("queue", *ranks), cells, {0})
 
 
 def _size(value: Any) -> str:

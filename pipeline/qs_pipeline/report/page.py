@@ -26,19 +26,40 @@ p { margin: .25rem 0; max-width: 62rem }
 .numbers dt { color: var(--soft); font-size: .85rem }
 .numbers dd { margin: 0; font-size: 1.5rem; line-height: 1.3; font-variant-numeric: tabular-nums }
 .numbers dd + dd { font-size: .85rem; color: var(--soft); overflow-wrap: anywhere }
-figure { margin: .5rem 0 0 }
+figure { margin: .5rem 0 0; overflow-x: auto }
 figure img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
   border-radius: .5rem; padding: .5rem }
 @media (prefers-color-scheme: dark) { figure img { filter: brightness(.92) } }
+figure:has(:checked) img { width: 66rem }
+figure label { display: none }
+@media (max-width: 48rem) {
+  figure label { display: inline-flex; position: sticky; left: 0; align-items: center; gap: .5rem; min-height: 2.75rem }
+  figure input { width: 1.25rem; height: 1.25rem }
+}
 .wide { overflow-x: auto; margin-top: .5rem; background: var(--card); border: 1px solid var(--line);
   border-radius: .5rem }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums }
-th, td { padding: .4rem .75rem; text-align: right; vertical-align: top; white-space: nowrap }
+th, td { padding: .4rem .6rem; text-align: right; vertical-align: top; white-space: nowrap }
 th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--line); white-space: normal }
 tr + tr td { border-top: 1px solid var(--line) }
-.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 8rem }
+.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem }
+@media (max-width: 72rem) {
+  thead { display: none }
+  table, tbody { display: block }
+  tr { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .4rem .75rem;
+    padding: .6rem .75rem }
+  tr + tr { border-top: 1px solid var(--line) }
+  tr + tr td { border: 0 }
+  td { padding: 0; text-align: left; white-space: normal; overflow-wrap: anywhere }
+  td::before { content: attr(data-head); display: block; color: var(--soft); font-size: .8rem }
+  td:first-child { grid-column: 1 / -1; font-weight: 600 }
+  td:first-child::before { content: none }
+}
 a { color: inherit }
 """
+"""Widths: a table has all of `main` (72rem), or else each row becomes a block of names and values, which fits any
+screen. A plot is 1320 pixels wide, so that its letters are too small on a phone: there it has a check box that enlarges
+it, and is moved sideways."""
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -124,7 +145,10 @@ def _section(each: Section) -> str:
     shown = f"<h2>{_text(each.title)}</h2><p class='soft'>{_text(each.says)}</p>"
     if each.picture is not None:
         data = b64encode(each.picture.png).decode()
-        shown += f'<figure><img alt="{_text(each.picture.alt)}" src="data:image/png;base64,{data}"></figure>'
+        shown += (
+            "<figure><label><input type='checkbox'>Enlarge the plot</label>"
+            f'<img alt="{_text(each.picture.alt)}" src="data:image/png;base64,{data}"></figure>'
+        )
     if each.table is not None:
         shown += _table(each.table)
     if each.picture is None and each.table is None:
@@ -136,10 +160,12 @@ def _table(table: Table) -> str:
     def cell(tag: str, at: int, text: str) -> str:
         kind = ' class="text"' if at in table.text else ""
         inside = f"<bdi>{_text(text)}</bdi>" if at in table.text else _text(text)
-        return f"<{tag}{kind}>{inside}</{tag}>"
+        return f"<{tag}{kind}>{inside}</{tag.partition(' ')[0]}>"
 
     head = "".join(cell("th", at, text) for at, text in enumerate(table.columns))
-    body = "\n".join(f"<tr>{''.join(cell('td', at, text) for at, text in enumerate(row))}</tr>" for row in table.cells)
+    cells = [f'td data-head="{_text(text)}"' for text in table.columns]
+    rows = ["".join(cell(cells[at], at, text) for at, text in enumerate(row)) for row in table.cells]
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 

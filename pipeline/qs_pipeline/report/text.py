@@ -33,7 +33,10 @@ def size(value: float) -> str:
 
 def share(part: float, whole: float) -> str:
     """Formats a share in per cent; a dash when the whole is 0."""
-    return f"{100 * part / whole:.2g} %" if whole else "-"
+    if not whole:
+        return "-"
+    percent = 100 * part / whole
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def moment(time: datetime | None, missing: str = "-") -> str:
