@@ -1,5 +1,7 @@
 """Hooks of mkdocs.yml. The pages are written for GitHub; this makes the same text right for the site.
 
+The site begins with the beginning of README.md, up to its worker, in place of the first lines of docs/index.md.
+
 The pages link to files outside docs/. The site has those too: README.md, CONTRIBUTING.md, CHANGELOG.md and the schema
 are in its folder `project/`, with the same paths as in the project. Links to other things, such as folders, become
 plain text. What belongs to an item of a list is indented by four spaces, as Python-Markdown wants it.
@@ -15,6 +17,10 @@ _PROJECT = Path(__file__).resolve().parent.parent
 _FOLDER = "project/"
 _FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "schemas/qs_schemas/qs.xsd")
 _ITEM = re.compile(r"(?:- +|\d+\. +)")
+_HOME = "index.md"
+_HOME_ENDS, _CONTENTS = "\n## A worker\n", "\n## Contents\n"
+"""Headings: before the first ends what the home page has of README.md, with the second goes on docs/index.md."""
+_GO_ON = "\n[First steps](../README.md) goes on with a worker and the bus.\n"
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s#]+)(?P<section>#[^()\s]*)?\)")
 
 
@@ -28,7 +34,17 @@ def on_files(files: Any, *, config: Any) -> Any:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Returns the page with its links and lists as they have to be in the site."""
     outside = page.file.src_uri.startswith(_FOLDER)
+    if page.file.src_uri == _HOME:
+        markdown = home(markdown, (_PROJECT / "README.md").read_text(encoding="utf-8"))
     return indented(_LINK.sub(lambda link: _rewritten(link, outside), markdown))
+
+
+def home(index: str, readme: str) -> str:
+    """Returns docs/index.md with the beginning of README.md in place of its first lines. ValueError if a heading is
+    missing."""
+    begin = readme[: readme.index(_HOME_ENDS)]
+    begin = re.sub(r"(?<=\]\()(?![a-z]+:|#)(docs/)?", lambda found: "" if found[1] else "../", begin)
+    return begin + _GO_ON + index[index.index(_CONTENTS) :]
 
 
 def indented(markdown: str) -> str:

@@ -12,6 +12,7 @@ from support.serving import PROJECT
 
 DOCS = PROJECT / "docs"
 PAGE = (DOCS / "index.md").read_text(encoding="utf-8")
+PAGES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 
 
 def test_every_page_is_in_the_contents() -> None:
@@ -19,6 +20,21 @@ def test_every_page_is_in_the_contents() -> None:
     contents = PAGE[PAGE.index("## Contents") : PAGE.index("## How to follow")]
     linked = re.findall(r"\]\(([\w-]+\.md)\)", contents)
     assert sorted(linked) == sorted(path.name for path in DOCS.glob("*.md") if path.name != "index.md")
+
+
+def test_links_name_pages() -> None:
+    """The text of a link to a page is the page's title or what is read there, not the name of a file."""
+    link = re.compile(r"\[([^\[\]]*)\]\([^()\s]+\.md(?:#[^()\s]*)?\)")
+    found = [(page.name, text) for page in PAGES for text in link.findall(page.read_text(encoding="utf-8"))]
+    assert len(found) > 100
+    assert [each for each in found if re.search(r"\.md\b", each[1])] == []
+
+
+def test_the_contents_have_titles() -> None:
+    """The contents name each page by its title."""
+    contents = PAGE[PAGE.index("## Contents") : PAGE.index("## How to follow")]
+    for text, target in re.findall(r"\[([^\]]*)\]\(([^)]*)\)", contents):
+        assert (DOCS / target).read_text(encoding="utf-8").startswith(f"# {text}\n"), target
 
 
 def test_each_page_says_what_its_examples_need() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.console import Block
 from support.serving import PROJECT, ServerProcess
 
 import qs_schemas
@@ -75,20 +76,39 @@ class Conversation:
         self.mids.update(matched.groupdict())
 
 
+def lines_of(block: Block) -> list[tuple[int, str]]:
+    """Returns the documents of an example, each with the line where it begins. An indented line goes on with the one
+    before it."""
+    found: list[tuple[int, str]] = []
+    for number, line in enumerate(block.body.splitlines(), block.line):
+        if line.startswith("   "):
+            begin, text = found.pop()
+            found.append((begin, text + line.strip()))
+        else:
+            found.append((number, line))
+    return found
+
+
+def test_the_first_example_fits(fenced_blocks: Any) -> None:
+    """No line of the first example is longer than GitHub and the site show without scrolling in a window of 1200
+    pixels."""
+    assert max(map(len, fenced_blocks(TEXT, "qs")[0].body.splitlines())) <= 80
+
+
 def test_the_examples(server: ServerProcess, fenced_blocks: Any, run_console_blocks: Callable[..., int]) -> None:
     """Every example, in the page's order on one server, is answered as the page shows; then the console blocks."""
     found = fenced_blocks(TEXT, "qs")
     assert found, "the page has no block marked qs"
     conversation = Conversation(server)
     for block in found:
-        conversation.play(list(enumerate(block.body.splitlines(), block.line)))
+        conversation.play(lines_of(block))
     assert run_console_blocks(PAGE, port=server.port) > 0
 
 
 def test_every_answer_is_shown(fenced_blocks: Any) -> None:
     """No example leaves an answer out: each request is followed by a line of the server, or more when it delivers."""
     for block in fenced_blocks(TEXT, "qs"):
-        sides = "".join(line[:1] for line in block.body.splitlines() if line != f"S: {CLOSES}")
+        sides = "".join(line[:1] for _, line in lines_of(block) if line != f"S: {CLOSES}")
         delivers = "<subscribe/>" in block.body
         assert re.fullmatch("(CS+)+" if delivers else "(CS)+", sides), f"line {block.line}: {sides}"
 
