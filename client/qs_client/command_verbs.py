@@ -15,7 +15,7 @@ from qs_schemas import Delivery, Draft
 from .batches import drafts_in_batches
 from .client import QueueClient
 from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain
-from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError
+from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError, Stale
 from .place import endpoint
 
 # Errors of a single queue: the other queues can still be deleted. ValueError: a name that XML cannot carry.
@@ -161,11 +161,17 @@ def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Releases messages."""
+    """Releases messages, and reports those that nobody holds."""
+    code = OK
     for mid in arguments.mids:
-        client.release(arguments.queue, mid, delay=arguments.delay, count=not arguments.no_count)
-        out.line(None, {"qid": arguments.queue, "mid": mid})
-    return OK
+        try:
+            client.release(arguments.queue, mid, delay=arguments.delay, count=not arguments.no_count)
+        except Stale as error:
+            complain(error.text)
+            code = INCOMPLETE
+        else:
+            out.line(None, {"qid": arguments.queue, "mid": mid})
+    return code
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------

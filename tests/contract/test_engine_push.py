@@ -113,6 +113,23 @@ def test_push_key(bench: Bench) -> None:
     assert [(m.mid, m.payload) for m in receive(bench)] == [(first, b"1"), (other, b"4")]
 
 
+def test_push_key_after_a_purge(bench: Bench) -> None:
+    """A key is remembered after its message was purged, also over a reopening. A removed queue takes its keys along."""
+    bench.queue()
+    [first] = bench.engine.queue("q").push([Draft(b"1", key="a")])
+    while bench.engine.queue("q").purge(first, 10):
+        pass
+    bench.engine.commit()
+    assert bench.engine.queue("q").push([Draft(b"2", key="a")]) == [first]
+    bench.reopen()
+    assert bench.engine.queue("q").push([Draft(b"3", key="a")]) == [first]
+    assert receive(bench) == []
+    bench.engine.remove("q", force=True)
+    bench.queue()
+    bench.engine.queue("q").push([Draft(b"4", key="a")])
+    assert [m.payload for m in receive(bench)] == [b"4"]
+
+
 def test_push_capacity(bench: Bench) -> None:
     """A queue holds no more than its capacity, in whatever state, staged or not; a list goes in whole or not at all."""
     bench.queue(capacity=3)

@@ -37,6 +37,21 @@ def test_delete(bench: Bench, state: str, with_receipt: bool) -> None:
     assert count(bench) == 0
 
 
+def test_delete_of_what_another_holds(bench: Bench) -> None:
+    """Without a count of receives a message is deleted whoever holds it; its holder is told that there is none."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    receive(bench, visibility=SECOND)
+    bench.engine.queue("q").delete(Receipt(mid))
+    for call in (bench.engine.queue("q").delete, bench.engine.queue("q").read):
+        with pytest.raises(NoSuchMessageError):
+            call(Receipt(mid, 1))
+    for call in (bench.engine.queue("q").release, bench.engine.queue("q").extend):
+        with pytest.raises(NoSuchMessageError):
+            call(Receipt(mid, 1), 0)
+    assert count(bench) == 0
+
+
 def test_stale_receipt(bench: Bench) -> None:
     """A receiver whose message was received again can change nothing of it."""
     bench.queue()

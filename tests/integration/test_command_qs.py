@@ -178,6 +178,15 @@ def test_receive_without_delete(qs: Run, client: QueueClient, qid: str) -> None:
     assert list(client.list_messages(qid, state="all")) == []
 
 
+def test_release_of_what_nobody_holds(qs: Run, client: QueueClient, qid: str) -> None:
+    """release reports a message that is not in flight, releases the others, and ends with 1."""
+    ready, held = client.push_many(qid, ["ready", "held"])
+    client.get(qid, held)
+    code, out, err = qs("release", qid, str(ready), str(held), "--json")
+    assert (code, json.loads(out)["mid"], "not in flight" in err) == (1, held, True)
+    assert list(client.list_messages(qid, state="ready")) == [ready, held]
+
+
 def test_receive_nothing(qs: Run, qid: str) -> None:
     """An empty queue is exit code 3, and no output."""
     assert qs("receive", qid) == (3, "", "")
