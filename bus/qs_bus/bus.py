@@ -8,7 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import trio
+from qs_schemas.extras import NotInstalledError
+
+try:
+    import trio
+except ModuleNotFoundError as error:
+    raise NotInstalledError("server", error) from None
 
 from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode, Fault, Figure, Message, Peer

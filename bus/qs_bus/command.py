@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from qs_client.server_arguments import DEFAULT_SERVER, add_security, make_security, read_address, server
+from qs_schemas.extras import importing
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
-from qs_serving.command import add_limits, check_command, make_parser, read_common, run_command
 from qs_serving.config_file import parse_arguments
-from qs_serving.service_manager import ServiceManager
+from qs_serving.flags import add_limits, make_parser, read_common
 
-from .bus import run_bus
 from .options import PORT, BusOptions, Policy
 from .server_security import ServerSecurity
 
@@ -108,9 +107,19 @@ def _describe_server(options: BusOptions) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
+    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags, or the
+    extra is not installed."""
     options, verbose = read_options(arguments)
+    with importing("server", _PROGRAM):  # so that --help needs no extra
+        from qs_serving.command import check_command, run_command  # noqa: PLC0415
+        from qs_serving.service_manager import ServiceManager  # noqa: PLC0415
+
+        from .bus import run_bus  # noqa: PLC0415
     if options.check:
         return check_command(_PROGRAM, verbose, options, partial(_describe_server, options), options.log_format)
     run = partial(run_bus, manager=ServiceManager(os.environ))
     return run_command(_PROGRAM, verbose, run, options, options.log_format)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
-from qs_serving.listening import start_errors
+from qs_serving.errors import start_errors
 
 
 class ServerSecurity:

@@ -33,3 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+if __name__ == "__main__":
+    raise SystemExit(script())

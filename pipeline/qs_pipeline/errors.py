@@ -6,8 +6,10 @@ is recognized by its class name (see `translate`), so names stay, and texts have
 
 from typing import ClassVar
 
-INSTALL = "pip install 'pyspark>=4.2' 'pyarrow>=18.0' 'matplotlib>=3.8'"
-"""The packages of the extra `spark`. Naming them works wherever qs itself was installed from."""
+from qs_schemas.extras import install
+
+INSTALL = install("spark")
+"""What to type when a package of the pipeline is not installed."""
 
 
 class PipelineError(Exception):

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from .extras import importing
 from .terminal import RED, has_colours, paint, paint_help
 from .version import installed_version
 
@@ -181,7 +182,8 @@ class _ShowCompletion(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, help=text, **named)
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
-        import shtab  # noqa: PLC0415 - only here
+        with importing("completion", parser.prog):
+            import shtab  # noqa: PLC0415 - only here
 
         for action in _actions_of(parser):
             if action.metavar in ("FILE", "DIR"):

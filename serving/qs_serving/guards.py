@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from .access.access import Access
-from .listening import StartError
+from .errors import StartError
 from .stopping import Reloadable
 from .tls import ServerTls, TlsFiles
 

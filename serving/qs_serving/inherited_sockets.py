@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from .listening import StartError
+from .errors import StartError
 
 _FIRST = 3
 """The first descriptor that is handed over, after those of standard input, output and error."""

@@ -4,12 +4,12 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import trio
 
+from .errors import StartError
 from .options import ServerLimits
 
 _logger = logging.getLogger(__name__)
@@ -22,21 +22,6 @@ Announce = Callable[[str, int], None]
 def listening_line(host: str, port: int) -> str:
     """Returns the line that says where clients can connect."""
     return f"listening on {f'[{host}]' if ':' in host else host}:{port}"
-
-
-class StartError(Exception):
-    """The process cannot start. The text says why, and what to do, in one line."""
-
-
-@contextmanager
-def start_errors() -> Iterator[None]:
-    """Turns the errors of reading files into StartError: an OSError with the name of the file, and a ValueError."""
-    try:
-        yield
-    except OSError as error:
-        raise StartError(f"cannot read {error.filename}: {error.strerror}") from None
-    except ValueError as error:
-        raise StartError(str(error)) from None
 
 
 async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> list[trio.SocketListener]:

@@ -18,7 +18,8 @@ from typing import NoReturn, Protocol
 
 import trio
 
-from .listening import Announce, StartError, listening_line
+from .errors import StartError
+from .listening import Announce, listening_line
 from .logs import error_line
 from .service_manager import ServiceManager
 
@@ -28,10 +29,6 @@ _CLOSING = 4
 """Seconds that a process may take to close what it has open: after `--grace`, and after a second signal."""
 _CUT_SHORT = 1
 """The exit code of a process whose stop was cut short."""
-
-
-class StopError(Exception):
-    """The process has stopped, but not cleanly. The text says in one line what is wrong."""
 
 
 class Stoppable(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from qs_schemas.tls import TlsChannel, TlsError
 
-from .listening import StartError
+from .errors import StartError
 
 _logger = logging.getLogger(__name__)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"

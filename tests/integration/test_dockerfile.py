@@ -90,6 +90,7 @@ def test_the_context_is_complete() -> None:
     copied = {word for line in re.findall(r"^COPY (?!--from)(.*)", TEXT, re.MULTILINE) for word in line.split()[:-1]}
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     needed = {Path(each).parts[0] for each in packages} | {"pyproject.toml", "README.md", "LICENSE", "requirements"}
+    needed.add(Path(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["path"]).parts[0])
     kept = {line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied == needed == kept
 

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.serving import FAST, PROJECT, READY_WITHIN, Listening, serving
+from support.serving import FAST, PROJECT, READY_WITHIN, Listening, ServerProcess, serving
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command
@@ -17,7 +17,7 @@ class SmallSegments(Listening):
     """A server whose segments are so small that compaction is always busy."""
 
     name = "server"
-    module = "qs_server.main.queue_server"
+    modules = ServerProcess.modules
 
     def __init__(self, root: Path) -> None:
         program = root.parent / "small.py"

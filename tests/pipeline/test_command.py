@@ -2,15 +2,12 @@
 
 import io
 import os
-import shlex
 import subprocess
 import sys
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT
 
 from qs_client import QueueClient
 from qs_pipeline import command, errors
@@ -199,12 +196,6 @@ def test_help_and_version_need_no_spark() -> None:
             [sys.executable, "-c", code % flag], capture_output=True, text=True, timeout=60, check=True
         )
         assert text in done.stdout
-
-
-def test_the_extra_says_the_same() -> None:
-    """The package that the error tells to install is the one of the extra."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    assert shlex.split(errors.INSTALL)[2:] == project["optional-dependencies"]["spark"]
 
 
 def test_without_pyspark_it_says_what_to_install() -> None:

@@ -36,7 +36,7 @@ class BusProcess(Listening):
     """
 
     name = "bus"
-    module = "qs_bus.command"
+    modules = ("qs_bus.command", "qs_bus.bus")
 
     def __init__(self, server: Address, *flags: str, port: int = 0, log: Path | None = None) -> None:
         if log is None:
@@ -47,7 +47,7 @@ class BusProcess(Listening):
 
 def run_bus(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs `queue-bus.py` with flags with which it ends by itself. variables: as for `run_server`."""
-    return forking(BusProcess.module).run(SCRIPT, *flags, **variables)
+    return forking(*BusProcess.modules).run(SCRIPT, *flags, **variables)
 
 
 @contextlib.contextmanager

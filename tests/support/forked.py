@@ -1,4 +1,4 @@
-"""Starts Python programs as forks of a process that has imported their module already: a start takes a tenth of the
+"""Starts Python programs as forks of a process that has imported their modules already: a start takes a tenth of the
 processor time, most of which goes into imports. What runs is a process of its own, with its own id, arguments,
 environment and standard streams, to be stopped or killed like any other. This file is run in the process that forks."""
 
@@ -69,14 +69,14 @@ class ForkedProcess:
 
 
 class Forking:
-    """The process that has imported a module, and forks. It ends with the tests' process."""
+    """The process that has imported some modules, and forks. It ends with the tests' process."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, *modules: str) -> None:
         self._lock = threading.Lock()  # some tests start servers in threads
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, module, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
@@ -131,12 +131,12 @@ class Forking:
 _forking: dict[tuple[str, ...], Forking] = {}
 
 
-def forking(module: str) -> Forking:
-    """Returns the process that forks for a module, one in a test process for each of the settings that Python itself
-    looks at when it starts, as a fork cannot."""
-    key = module, *sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PYTHON"))
+def forking(*modules: str) -> Forking:
+    """Returns the process that forks for these modules, one in a test process for each of the settings that Python
+    itself looks at when it starts, as a fork cannot."""
+    key = *modules, *sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PYTHON"))
     if key not in _forking:
-        _forking[key] = Forking(module)
+        _forking[key] = Forking(*modules)
     return _forking[key]
 
 
@@ -168,10 +168,11 @@ def _serve(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         orders.send(json.dumps(answer).encode())
 
 
-def _main(module: str, descriptor: str) -> None:
-    """Imports the module and forks. Runs the script in the forked process, as `python script` does."""
+def _main(descriptor: str, *modules: str) -> None:
+    """Imports the modules and forks. Runs the script in the forked process, as `python script` does."""
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal all get it: the tests end servers
-    __import__(module)
+    for module in modules:
+        __import__(module)
     gc.collect()
     gc.freeze()  # so that a collection in a forked process copies no pages
     with socket.socket(fileno=int(descriptor)) as orders:

@@ -31,11 +31,11 @@ class Address(Protocol):
 
 
 class Listening:
-    """A program as a process that listens, `name` in what is said of it, forked from one that has imported `module`.
+    """A program as a process that listens, `name` in what is said of it, forked from one that has imported `modules`.
     host and port are known once the constructor returns; `log()` is its stderr."""
 
     name: str
-    module: str
+    modules: Sequence[str]
 
     def __init__(self, script: Path, flags: Sequence[str], port: int, log: Path) -> None:
         self._script = script
@@ -58,7 +58,7 @@ class Listening:
 
     def _launch(self, flags: list[str], log: BinaryIO) -> "ForkedProcess | subprocess.Popen[bytes]":
         """Starts the process. log: for its stderr; its stdout is a pipe."""
-        return forking(self.module).start(self._script, *flags, log=log)
+        return forking(*self.modules).start(self._script, *flags, log=log)
 
     def log(self) -> str:
         return self._log.read_text()
@@ -91,7 +91,7 @@ class ServerProcess(Listening):
     """`queue-server.py` as a process."""
 
     name = "server"
-    module = "qs_server.main.queue_server"
+    modules = ("qs_server.main.queue_server", "qs_server.main.server")
 
     def __init__(self, root: Path, *flags: str, port: int = 0, log: Path | None = None) -> None:
         """log: where its stderr goes, None for beside the root."""
@@ -108,7 +108,7 @@ class ServerProcess(Listening):
 def run_server(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs `queue-server.py` with flags with which it ends by itself. variables: of the environment, beside those of
     now."""
-    return forking(ServerProcess.module).run(SCRIPT, *flags, **variables)
+    return forking(*ServerProcess.modules).run(SCRIPT, *flags, **variables)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ class WebProcess(Listening):
     """`queue-web.py` as a process. `url` is the address of the page, without a slash at the end."""
 
     name = "page"
-    module = "qs_web.command"
+    modules = ("qs_web.command", "qs_web.serving")
 
     def __init__(self, folder: Path, server: Address, *flags: str, port: int = 0) -> None:
         """folder: where its stderr goes."""

@@ -4,7 +4,6 @@ import argparse
 import logging
 import os
 import re
-import sys
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,16 +17,14 @@ from qs_client.server_arguments import (
     read_address,
     server,
 )
-from qs_serving.command import basic_parser, check_files, read_tls, run_command
+from qs_schemas.extras import importing
 from qs_serving.config_file import parse_arguments
-from qs_serving.service_manager import ServiceManager
+from qs_serving.flags import basic_parser, read_tls
 
 from .options import PORT, WebOptions
 
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-web.py"
-INSTALL = "pip install 'starlette>=0.41' 'jinja2>=3.1.5' 'hypercorn>=0.17' 'prometheus-client>=0.21' 'regex>=2024.5'"
-"""The packages of the extra `web`. Naming them works wherever qs itself was installed from."""
 _SERVER = "--server-"
 """The beginning of the flags for TLS and a token towards the queue server."""
 _DESCRIPTION = (
@@ -116,14 +113,19 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
+    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags, or the
+    extra is not installed."""
     options, verbose = read_options(arguments)
-    try:
-        from .serving import describe, run_web  # noqa: PLC0415 - --help needs no extra
-    except ModuleNotFoundError as error:
-        print(f"{_PROGRAM}: a library is not installed ({error}): {INSTALL}", file=sys.stderr)
-        return 1
+    with importing("web", _PROGRAM):  # so that --help needs no extra
+        from qs_serving.command import check_files, run_command  # noqa: PLC0415
+        from qs_serving.service_manager import ServiceManager  # noqa: PLC0415
+
+        from .serving import describe, run_web  # noqa: PLC0415
     if options.check:
         return check_files(_PROGRAM, verbose, lambda: describe(options), options.log_format)
     run = partial(run_web, manager=ServiceManager(os.environ))
     return run_command(_PROGRAM, verbose, run, options, options.log_format)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

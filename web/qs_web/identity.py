@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from qs_client.security import Security, Token
-from qs_serving.listening import start_errors
+from qs_serving.errors import start_errors
 
 
 class Identity:

@@ -84,8 +84,8 @@ class Remotes:
         """Returns the error for the use of a missing storage. qid: the queue that needs it."""
         needed = "" if qid is None else f"queue {qid!r} cannot be used: "
         return UnsupportedError(
-            f"{needed}the storage {storage!r} needs a library that is not installed here: "
-            f"pip install {self._missing[storage]}"
+            f"{needed}the storage {storage!r} needs {self._missing[storage]}, which is not installed here: "
+            f"pip install 'qsbus[{storage}]'"
         )
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from qs_serving.listening import StartError
+from qs_serving.errors import StartError
 
 from ..storage.disk import Disk, reason_of
 from ..storage.engine import Clock

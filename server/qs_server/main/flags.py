@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from qs_schemas.addresses import address
 from qs_serving.arguments import number_group
-from qs_serving.command import add_limits, make_parser, read_common
 from qs_serving.config_file import parse_arguments
+from qs_serving.flags import add_limits, make_parser, read_common
 
 from ..storage.engine import Durability
 from .options import PORT, HistoryOptions, ServerOptions, SqsOptions

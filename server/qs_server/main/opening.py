@@ -9,7 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TypeVar
 
-from qs_serving.listening import StartError
+from qs_serving.errors import StartError
 
 from ..broker.remotes import Remotes
 from ..storage.clock import ServerClock

@@ -97,3 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     added.add_argument("queue", metavar="QUEUE", help="its name")
     added.add_argument("--to", required=True, metavar="STORAGE", choices=["journal", "files"], help="journal or files")
     return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

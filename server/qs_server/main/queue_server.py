@@ -1,34 +1,17 @@
-"""The command queue-server.py: reads flags, opens the engines, and serves until it is told to stop."""
+"""The command queue-server.py: reads flags, and runs a server until it is told to stop."""
 
 import errno
 import os
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
-from qs_serving.command import check_command, guards_of, run_command
-from qs_serving.figures import Histogram
-from qs_serving.inherited_sockets import inherited_sockets
-from qs_serving.listening import Announce, StartError, fit_descriptors, open_listeners
-from qs_serving.service_manager import ServiceManager
-from qs_serving.stopping import StopError, serve_until_signalled
+from qs_schemas.extras import importing
+from qs_serving.errors import StartError
 
-from ..history.record import recording
-from ..storage.engine import Clock, Engine, UnfinishedError
-from ..storage.lifecycle import Lifecycle
 from . import flags
-from .opening import ENGINES, REMOTE, belongs_to_another, open_clock, open_remotes, open_storage
+from .opening import ENGINES, REMOTE, belongs_to_another
 from .options import ServerOptions
-from .server import Server
-
-_LEAST_DESCRIPTORS = 128
-"""Open files of a server whose queues are in the journal: 64 segments that are read, those that are written, locks,
-the event loop, and what requests open for a moment."""
-_MOST_DESCRIPTORS = 1536
-"""With queues of files too: a list of messages has a file for each until all are synced, 1,300 at most. And with queues
-on other servers: 100 connections to each."""
 
 
 def make_parser() -> ArgumentParser:
@@ -41,8 +24,14 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 stopped as asked; 1 could not start, or did not stop cleanly; 2 wrong flags."""
+    """Returns the exit code: 0 stopped as asked; 1 could not start, or did not stop cleanly. Ends the process with 2 if
+    flags are wrong, or the extra is not installed."""
     options, verbose = read_options(arguments)
+    with importing("server", flags.PROGRAM):  # so that --help needs no extra
+        from qs_serving.command import check_command, run_command  # noqa: PLC0415
+        from qs_serving.service_manager import ServiceManager  # noqa: PLC0415
+
+        from .server import run_server  # noqa: PLC0415
     if options.check:
         return check_command(flags.PROGRAM, verbose, options, partial(check_root, options), options.log_format)
     os.umask(options.umask)
@@ -64,59 +53,5 @@ def check_root(options: ServerOptions) -> list[str]:
     return [f"root {root}: is there"]
 
 
-async def run_server(options: ServerOptions, announce: Announce, manager: ServiceManager) -> None:
-    """Serves until SIGTERM or SIGINT. StartError, StopError."""
-    options = replace(options, limits=fit_descriptors(options.limits, _LEAST_DESCRIPTORS, _MOST_DESCRIPTORS))
-    inherited = inherited_sockets(manager.environ, manager.pid)
-    guards, syncs = guards_of(options, inherited), Histogram()
-    with (
-        open_clock(options) as clock,
-        recording(options.history, options.root, clock) as history,
-        _storage_of(options, clock, history, syncs.observe) as storage,
-    ):
-        remotes = open_remotes(options, clock, history)
-        try:
-            listeners = await open_listeners(options.host, options.port, inherited)
-            server = Server(
-                storage,
-                options,
-                clock,
-                history=history,
-                remotes=remotes,
-                tls=guards.tls,
-                access=guards.access,
-                syncs=syncs,
-            )
-            serve, grace = partial(server.serve, listeners), options.limits.grace
-            await serve_until_signalled(
-                server,
-                serve,
-                listeners,
-                announce,
-                grace,
-                reloads=guards.reloads,
-                manager=manager,
-                probe=server.probe,
-            )
-        finally:
-            remotes.close()
-
-
-@contextmanager
-def _storage_of(
-    options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
-) -> Iterator[Engine]:
-    """Opens and closes the engine. StartError; StopError if closing fails, unless the with block failed."""
-    storage = open_storage(options, clock, lifecycle, on_sync)
-    try:
-        yield storage
-    except BaseException:
-        with suppress(OSError, UnfinishedError):
-            storage.close()
-        raise
-    try:
-        storage.close()
-    except UnfinishedError as error:
-        raise StopError(str(error)) from None
-    except OSError as error:
-        raise StopError(f"the last changes may not survive a power loss: {error}") from None
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,11 +1,27 @@
-"""The queue server: makes its parts and connects them."""
+"""The queue server: opens the engines, makes its parts and connects them, and serves until it is told to stop."""
 
-import trio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+from qs_schemas.extras import NotInstalledError
+
+try:
+    import trio
+except ModuleNotFoundError as error:
+    raise NotInstalledError("server", error) from None
 
 from qs_schemas import Figure, Peer
 from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
+from qs_serving.command import guards_of
+from qs_serving.errors import StopError
 from qs_serving.figures import Histogram
+from qs_serving.inherited_sockets import inherited_sockets
+from qs_serving.listening import Announce, fit_descriptors, open_listeners
+from qs_serving.service_manager import ServiceManager
+from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
@@ -20,14 +36,22 @@ from ..broker.subscriptions import Subscriptions
 from ..broker.turns import Turns
 from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
-from ..history.record import History
+from ..history.record import History, recording
 from ..session.connection import Connection
-from ..storage.engine import Clock, Engine, wall_clock
+from ..storage.engine import Clock, Engine, UnfinishedError, wall_clock
+from ..storage.lifecycle import Lifecycle
 from ..storage.totals import totals_of
+from .opening import open_clock, open_remotes, open_storage
 from .options import ServerOptions
 
 _LABELS = {"messages_dead_lettered_total": {"reason": "receives"}}
 """Labels of the engine's figures. There is one reason for dead letters."""
+_LEAST_DESCRIPTORS = 128
+"""Open files of a server whose queues are in the journal: 64 segments that are read, those that are written, locks,
+the event loop, and what requests open for a moment."""
+_MOST_DESCRIPTORS = 1536
+"""With queues of files too: a list of messages has a file for each until all are synced, 1,300 at most. And with queues
+on other servers: 100 connections to each."""
 
 
 class Server(Acceptor[Connection]):
@@ -121,3 +145,61 @@ class Server(Acceptor[Connection]):
     async def _left(self, conversation: Connection) -> None:
         await conversation.leave()
         self._committer.clients -= 1
+
+
+async def run_server(options: ServerOptions, announce: Announce, manager: ServiceManager) -> None:
+    """Serves until SIGTERM or SIGINT. StartError, StopError."""
+    options = replace(options, limits=fit_descriptors(options.limits, _LEAST_DESCRIPTORS, _MOST_DESCRIPTORS))
+    inherited = inherited_sockets(manager.environ, manager.pid)
+    guards, syncs = guards_of(options, inherited), Histogram()
+    with (
+        open_clock(options) as clock,
+        recording(options.history, options.root, clock) as history,
+        _storage_of(options, clock, history, syncs.observe) as storage,
+    ):
+        remotes = open_remotes(options, clock, history)
+        try:
+            listeners = await open_listeners(options.host, options.port, inherited)
+            server = Server(
+                storage,
+                options,
+                clock,
+                history=history,
+                remotes=remotes,
+                tls=guards.tls,
+                access=guards.access,
+                syncs=syncs,
+            )
+            serve, grace = partial(server.serve, listeners), options.limits.grace
+            await serve_until_signalled(
+                server,
+                serve,
+                listeners,
+                announce,
+                grace,
+                reloads=guards.reloads,
+                manager=manager,
+                probe=server.probe,
+            )
+        finally:
+            remotes.close()
+
+
+@contextmanager
+def _storage_of(
+    options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
+) -> Iterator[Engine]:
+    """Opens and closes the engine. StartError; StopError if closing fails, unless the with block failed."""
+    storage = open_storage(options, clock, lifecycle, on_sync)
+    try:
+        yield storage
+    except BaseException:
+        with suppress(OSError, UnfinishedError):
+            storage.close()
+        raise
+    try:
+        storage.close()
+    except UnfinishedError as error:
+        raise StopError(str(error)) from None
+    except OSError as error:
+        raise StopError(f"the last changes may not survive a power loss: {error}") from None

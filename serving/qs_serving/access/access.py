@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from ..listening import StartError
+from ..errors import StartError
 from .access_file import AccessFileError, AccessTable, read_access_file
 from .failures import Failures
 

@@ -229,7 +229,7 @@ def test_copy_of_another_message(make: MakeEngine, clock: ManualClock) -> None:
 def test_without_the_client_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pymemcache the error says how to install it."""
     monkeypatch.setitem(sys.modules, "pymemcache", None)
-    with pytest.raises(RemoteError, match="pip install pymemcache"):
+    with pytest.raises(RemoteError, match=r"pip install 'qsbus\[memcached\]'"):
         MemcachedEngine(str(tmp_path), clock=ManualClock())
 
 

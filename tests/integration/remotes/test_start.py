@@ -84,13 +84,13 @@ def test_the_library_is_missing(
     elsewhere: Elsewhere, tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server starts for its other queues and says in its log what is missing; every request that needs it says
-    which library is to be installed; the queue is listed. With the library everything is there again."""
+    what is to be typed to install it; the queue is listed. With the library everything is there again."""
     root = tmp_path / "root"
     with elsewhere.serving(root) as server, Wire(server) as wire:
         made(wire, "kept", storage)
         made(wire, "local", "journal")
         wire.ask(push("kept", "x"))
-    needed = f"pip install {LIBRARIES[storage]}"
+    needed = f"pip install 'qsbus[{storage}]'"
     kept = "<qid>kept</qid>"
     with monkeypatch.context() as hidden:
         hide(hidden, tmp_path / "hiding", LIBRARIES[storage])
@@ -123,12 +123,12 @@ def test_the_library_is_missing(
 
 
 def test_the_default_storage_is_missing(tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose new queues would need a library that is missing does not start: one line names the library."""
+    """A server whose new queues would need a library that is missing does not start: one line says what to type."""
     hide(monkeypatch, tmp_path / "hiding", LIBRARIES[storage])
     done = ended("--root", str(tmp_path / "root"), "--port", "0", "--storage", storage)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("queue-server.py: ")
-    assert f"pip install {LIBRARIES[storage]}" in done.stderr
+    assert f"pip install 'qsbus[{storage}]'" in done.stderr
 
 
 def test_both_libraries_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from qs_client import Error, Message, ServerUnavailable, Unauthorized
 from qs_client.asking import Call
 from qs_client.security import Security, Token
 from qs_schemas import GetMessage, GetQueue, ListQueues, ReleaseMessage, Subscribe
-from qs_serving.listening import StartError
+from qs_serving.errors import StartError
 
 settled = trio.testing.wait_all_tasks_blocked
 UNAUTHORIZED = Error(401, "unauthorized", "authenticate first")

@@ -19,8 +19,8 @@ from qs_server.session.requests import RequestBatch
 from qs_server.storage.engine import Draft, wall_clock
 from qs_serving.access.access import Access
 from qs_serving.access.caller import Caller
+from qs_serving.errors import StartError
 from qs_serving.guards import Guards
-from qs_serving.listening import StartError
 
 EVERYBODY = section("anonymous", read=["*"], write=["*"], configure=["*"])
 FIRST, SECOND = principal("first", read=["*"], configure=["*"]), principal("second", read=["*"])

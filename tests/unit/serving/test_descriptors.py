@@ -4,7 +4,8 @@ import resource
 
 import pytest
 
-from qs_serving.listening import StartError, fit_descriptors
+from qs_serving.errors import StartError
+from qs_serving.listening import fit_descriptors
 from qs_serving.options import ServerLimits
 
 LIMITS = ServerLimits(connections=1000, handshakes=200, leaving=200)

@@ -13,7 +13,8 @@ import os, signal, sys, time
 import trio
 from qs_serving import stopping
 from qs_serving.command import run_command
-from qs_serving.listening import StartError, open_listeners
+from qs_serving.errors import StartError, StopError
+from qs_serving.listening import open_listeners
 
 what, grace, closing = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 stopping._CLOSING = closing
@@ -58,7 +59,7 @@ async def run(options, announce):
     server = Server()
     await stopping.serve_until_signalled(server, server.serve, listeners, announce, grace, reloads=reloads)
     if what == "unfinished":
-        raise stopping.StopError("something is left")
+        raise StopError("something is left")
 
 sys.exit(run_command("program", 0, run, None))
 """

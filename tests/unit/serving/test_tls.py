@@ -10,7 +10,7 @@ from support.certificates import LOCAL, Certificate, authority, local
 from support.tls_pairs import shake_hands
 
 from qs_schemas.tls import TlsChannel
-from qs_serving.listening import StartError
+from qs_serving.errors import StartError
 from qs_serving.tls import ServerTls, TlsFiles
 
 

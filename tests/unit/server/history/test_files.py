@@ -11,7 +11,7 @@ from support.history_bench import Bench, Folder, lines_of
 from qs_server.history.record import History, open_history
 from qs_server.main.options import HistoryOptions
 from qs_server.storage.disk import Disk
-from qs_serving.listening import StartError
+from qs_serving.errors import StartError
 
 
 @pytest.fixture

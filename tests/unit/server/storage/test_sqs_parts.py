@@ -81,7 +81,7 @@ def test_without_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without boto3 the engine is there, and says what to install when it is needed."""
     monkeypatch.setitem(sys.modules, "boto3", None)
     engine = sqs_engine(tmp_path, "http://127.0.0.1:1")
-    with pytest.raises(RemoteError, match=r"needs boto3.*pip install boto3"):
+    with pytest.raises(RemoteError, match=r"needs boto3.*pip install 'qsbus\[sqs\]'"):
         engine.create("q", Options())
     assert not list(engine.queues())
     engine.close()

@@ -36,7 +36,7 @@ def _load(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise RemoteError(
-            "the storage 'memcached' needs a library that is not installed: pip install pymemcache"
+            "the storage 'memcached' needs pymemcache, which is not installed: pip install 'qsbus[memcached]'"
         ) from None
 
 

@@ -76,8 +76,7 @@ class SqsClient:
                     self._boto = importlib.import_module("botocore.exceptions")
                 except ModuleNotFoundError as error:
                     raise RemoteError(
-                        f"the storage 'sqs' needs boto3, and there is no {error.name}: install it with "
-                        "pip install boto3"
+                        f"the storage 'sqs' needs boto3, and there is no {error.name}: pip install 'qsbus[sqs]'"
                     ) from None
                 self._clients = self._make_clients(boto3)
             return self._clients

@@ -1,0 +1,33 @@
+"""What a program says when a package is missing that an extra of qsbus brings: the one line to type."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+USAGE = 2
+"""The exit code, that of a wrong flag: starting again does not help, and systemd's units do not try to."""
+
+
+def install(extra: str) -> str:
+    """Returns what to type. pip takes the extra from the qs that is installed, so it does not matter from where."""
+    return f"pip install 'qsbus[{extra}]'"
+
+
+class NotInstalledError(ModuleNotFoundError):
+    """A package of an extra is not installed. The text names it, and says what to type."""
+
+    def __init__(self, extra: str, missing: ModuleNotFoundError) -> None:
+        super().__init__(f"{missing.name} is not installed: {install(extra)}", name=missing.name)
+
+
+@contextmanager
+def importing(extra: str, program: str) -> Iterator[None]:
+    """Ends the process with one line, if what the with block imports needs a package that is not installed. extra:
+    brings the package; program: the name of the command."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("qs_"):  # of qs itself: no extra brings it
+            raise
+        sys.stderr.write(f"{program}: {NotInstalledError(extra, error)}\n")
+        raise SystemExit(USAGE) from None
