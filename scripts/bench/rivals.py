@@ -30,7 +30,7 @@ from systems import RABBITMQ
 from table import Row
 
 _SYSTEMS = {
-    "rival_qs": ("", "pip install -e ."),
+    "rival_qs": ("", "pip install -e '.[bench]'"),
     "rival_redis": ("redis-server", "apt-get install redis-server; pip install 'redis[hiredis]'"),
     "rival_rabbitmq": (
         RABBITMQ,

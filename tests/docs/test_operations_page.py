@@ -1,5 +1,7 @@
 """docs/operations.md: an operator's steps, from the installation to the end, are run on a machine of the tests."""
 
+import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,3 +31,13 @@ def test_the_guide(machine: Machine, run_console_blocks: Callable[..., int]) -> 
         "qs-before-upgrade",
         "qs-monday",
     }
+
+
+def test_the_extras() -> None:
+    """The table of what to install has every extra but those for working on qs, and no page names any other."""
+    extras = {*tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
+    for page in (PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("*.md")):
+        named = re.findall(r"(?:qsbus|'\.)\[([a-z,]+)\]", page.read_text())
+        assert {each for names in named for each in names.split(",")} <= extras, page
+    rows = re.findall(r"^\| `qsbus\[.*?\|", (PROJECT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    assert set(re.findall(r"qsbus\[([a-z]+)\]", "".join(rows))) == extras - {"dev", "bench"}
