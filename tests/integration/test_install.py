@@ -1,4 +1,5 @@
-"""The wheel and the sdist: they build, and in a clean environment every command runs without the checkout."""
+"""The wheel and the sdist: they build, and in a clean environment every command runs without the checkout, or says what
+to type."""
 
 import os
 import re
@@ -12,10 +13,9 @@ from pathlib import Path
 import pytest
 from support.serving import PROJECT
 
-from qs_web.command import INSTALL
-
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 COMMANDS = sorted(PYPROJECT["project"]["scripts"])
+PAGES = sorted(f"share/man/man1/{command}.1" for command in COMMANDS)
 FILES = ("qs_schemas/qs.xsd", "qs_schemas/py.typed", "qs_client/py.typed", "qs_web/templates/base.html")
 
 
@@ -40,11 +40,11 @@ class Environment:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module", name="fresh")
-def _fresh(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with what qs needs, and what builds it; both from the registry."""
-    environment = Environment(tmp_path_factory.mktemp("environment"))
-    wanted = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["build-system"]["requires"]]
+@pytest.fixture(scope="module", name="building")
+def _building(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with what builds qs, from the registry, and nothing else."""
+    environment = Environment(tmp_path_factory.mktemp("building"))
+    wanted = PYPROJECT["build-system"]["requires"]
     done = environment.run("python", "-m", "pip", "-q", "--retries", "1", "--timeout", "20", "install", *wanted)
     if done.returncode != 0:
         pytest.skip(f"NOT TESTED: pip cannot install {wanted}: is there no network? {done.stderr[-300:]}")
@@ -52,24 +52,25 @@ def _fresh(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.fixture(scope="module", name="built")
-def _built(fresh: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _built(building: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheel, the sdist, and the wheel that is built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    done = fresh.run("python", "-m", "hatchling", "build", "-d", folder, cwd=PROJECT)
+    done = building.run("python", "-m", "hatchling", "build", "-d", folder, cwd=PROJECT)
     assert done.returncode == 0, done.stderr
     [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
     again = folder / "again"
-    fresh.pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", again, sdist)
+    building.pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", again, sdist)
     return {"wheel": wheel, "sdist": sdist, "from sdist": next(again.glob("*.whl"))}
 
 
-@pytest.mark.long  # 2 min for both, with a network: wheel, sdist and two environments are made
+@pytest.mark.long  # 2 min for all, with a network: wheel, sdist and two environments are made
 def test_the_wheel_is_complete(built: dict[str, Path]) -> None:
-    """The wheel has every module and data file of the packages and nothing else, built from the checkout or from the
-    sdist. Takes about 40 s with what it needs, from a registry nearby."""
+    """The wheel has every module and data file of the packages, the man pages and nothing else, built from the checkout
+    or from the sdist. Takes about 40 s with what it needs, from a registry nearby."""
     names = {kind: sorted(zipfile.ZipFile(built[kind]).namelist()) for kind in ("wheel", "from sdist")}
     assert names["wheel"] == names["from sdist"]
     assert not set(FILES) - set(names["wheel"])
+    assert [name.partition(".data/data/")[2] for name in names["wheel"] if ".data/" in name] == PAGES
     packages = [Path(each) for each in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
     modules = {
         str(path.relative_to(PROJECT / package.parent))
@@ -79,21 +80,41 @@ def test_the_wheel_is_complete(built: dict[str, Path]) -> None:
     assert {name for name in names["wheel"] if name.endswith(".py")} == modules
 
 
-@pytest.mark.long  # 2 min for both, with a network: wheel, sdist and two environments are made
-def test_the_commands_run(built: dict[str, Path], fresh: Environment) -> None:
-    """In an environment with nothing but the wheel and what it needs, each command shows its help and its version, and
-    a message goes through a server. Takes about 15 s."""
-    fresh.pip("install", "--no-deps", "--no-index", built["from sdist"])
+@pytest.mark.long  # 2 min for all, with a network: wheel, sdist and two environments are made
+def test_an_editable_installation(building: Environment) -> None:
+    """An editable installation runs the checkout's code, and has the man pages. Takes about 5 s."""
+    building.pip("install", "--no-deps", "--no-build-isolation", "--no-index", "--editable", PROJECT)
+    assert [page for page in PAGES if not (building.folder / page).is_file()] == []
+    assert building.run("qs", "--version").returncode == 0
+
+
+@pytest.mark.long  # 2 min for all, with a network: wheel, sdist and two environments are made
+def test_the_commands_run(built: dict[str, Path], tmp_path: Path) -> None:
+    """With nothing but the wheel and what it needs, the clients are there, and each command shows its help and its
+    version; the server and the page say what to type. When that has been typed for the server, a message goes through
+    it. Takes about 40 s."""
+    fresh = Environment(tmp_path / "environment")
+    before = installed(fresh)
+    fresh.pip("install", built["from sdist"])
+    assert installed(fresh) - before <= {"qsbus", "lxml", "anyio", "idna", "sniffio", "typing_extensions"}
     fresh.pip("check")
+    clients = fresh.run("python", "-c", "import qs_client\nfor name in qs_client.__all__: getattr(qs_client, name)")
+    assert (clients.returncode, clients.stderr) == (0, "")
+    assert [page for page in PAGES if not (fresh.folder / page).is_file()] == []
     for command in COMMANDS:
         done = fresh.run(command, "--help")
         assert (done.returncode, done.stderr) == (0, ""), command
         assert done.stdout.startswith(f"usage: {command} ")
         assert fresh.run(command, "--version").stdout.endswith(f" {PYPROJECT['project']['version']}\n")
-    done = fresh.run("queue-web.py")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith(f": {INSTALL}\n")
-    assert shlex.split(INSTALL)[2:] == PYPROJECT["project"]["optional-dependencies"]["web"]
+    for command, extra in (("queue-web.py", "web"), ("queue-bus.py", "server"), ("queue-server.py", "server")):
+        done = fresh.run(command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"{command}: trio is not installed: pip install 'qsbus[{extra}]'\n"
+    line = shlex.split(done.stderr.rpartition(": ")[2])
+    assert line[0] == "pip"
+    fresh.pip(*line[1:])
+    assert installed(fresh) >= {"trio", "shtab"}
+    assert fresh.run("queue-web.py").stderr.endswith(" is not installed: pip install 'qsbus[web]'\n")
     script = (
         'queue-server.py --port 0 >listening & server=$!; trap "kill $server" EXIT\n'
         "until grep -q listening listening 2>/dev/null; do read -r -t 0.1 <> <(:) || true; kill -0 $server; done\n"
@@ -106,3 +127,9 @@ def test_the_commands_run(built: dict[str, Path], fresh: Environment) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"\d+\ntwo apples\n", done.stdout)
+
+
+def installed(environment: Environment) -> set[str]:
+    """Returns the names of the packages that are installed."""
+    done = environment.run("python", "-m", "pip", "--disable-pip-version-check", "list", "--format", "freeze")
+    return {line.partition("==")[0].lower() for line in done.stdout.splitlines()}
