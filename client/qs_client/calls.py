@@ -145,7 +145,8 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
 
     Each has: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
     delivered, expired, deleted, dead (moved to a dead-letter queue), retired (removed by retention; all since the
-    server's start), storage, paused, subscribers, waiting (receives). A figure that the storage cannot tell is None.
+    server's start), storage, paused, subscribers, waiting (receives), dead_letter (the queue of its dead letters, if
+    there is one). A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues
 

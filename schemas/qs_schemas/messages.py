@@ -91,7 +91,7 @@ class QueueOptions:
 @dataclass(slots=True)
 class QueueInfo:
     """An entry of a `queue-stats` answer. oldest: seconds; pushed, delivered, expired, deleted, dead, retired: since
-    the start; waiting: receives that wait."""
+    the start; waiting: receives that wait; dead_letter: the queue of its dead letters."""
 
     qid: str
     new: int | None = None
@@ -110,6 +110,7 @@ class QueueInfo:
     paused: bool | None = None
     subscribers: int | None = None
     waiting: int | None = None
+    dead_letter: str | None = None
 
 
 @dataclass(slots=True)

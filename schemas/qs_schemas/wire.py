@@ -84,6 +84,7 @@ QUEUE: dict[str, Kind] = {
     "new": WHOLE, "ready": WHOLE, "in_flight": WHOLE, "delayed": WHOLE, "bytes": WHOLE, "oldest": SECONDS,
     "pushed": WHOLE, "delivered": WHOLE, "expired": WHOLE, "deleted": WHOLE, "storage": TEXT, "dead": WHOLE,
     "retired": WHOLE, "paused": YES_OR_NO, "subscribers": WHOLE, "waiting": WHOLE,
+    "dead_letter": NAME,
 }  # fmt: skip
 OPTIONS: dict[str, Kind] = {
     "storage": TEXT, "visibility": SECONDS, "capacity": WHOLE, "retention": SECONDS, "dead_letter": NAME,

@@ -59,6 +59,19 @@ def test_lists_have_only_what_one_may_know(server: ServerProcess) -> None:
             assert queues(caller.ask(request("queue-stats"))) == figures, name
 
 
+def test_the_name_of_a_dead_letter_queue(server: ServerProcess) -> None:
+    """queue-stats names the queue of a queue's dead letters to those who may see its figures too."""
+    with Caller(server, "admin-token") as admin:
+        for qid, dead in (("abc", "a.c"), ("a.c", "Ärger-日本")):
+            options = f'<options dead-letter="{dead}" max-receives="2"/>'
+            assert code(admin.ask(request("set-queue", f"<qid>{qid}</qid>{options}"))) == 0
+    for name, secret in (("monitor", True), ("reader", False)):
+        with Caller(server, f"{name}-token") as caller:
+            for figures in (request("queue-stats"), request("queue-stats", "<qid>abc</qid>")):
+                assert 'dead-letter="a.c">abc<' in caller.ask(figures), name
+            assert ('dead-letter="Ärger-日本">a.c<' in caller.ask(request("queue-stats"))) == secret, name
+
+
 def test_requests_in_one_piece(server: ServerProcess) -> None:
     """In one packet, requests behind an `authenticate` have the new principal's rights, those before it the old
     ones."""

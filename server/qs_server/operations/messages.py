@@ -309,9 +309,12 @@ def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
 
 
 def with_consumers(service: Service, answer: wire.QueueStats) -> wire.QueueStats:
-    """Adds the numbers of subscriptions and of waiting receives to the figures of each queue."""
+    """Adds the numbers of subscriptions and of waiting receives to the figures of each queue, and takes away the names
+    of dead-letter queues whose figures this client may not see."""
     for info in answer.queues:
         info.subscribers, info.waiting = service.subscriptions.count(info.qid), service.waiting(info.qid)
+        if info.dead_letter is not None and not service.may_see_stats(info.dead_letter):
+            info.dead_letter = None
     return answer
 
 
@@ -349,6 +352,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         retired=stats.retired,
         storage=stats.storage,
         paused=queue.options.paused,
+        dead_letter=queue.options.dead_letter or None,
     )
 
 
