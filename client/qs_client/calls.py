@@ -258,12 +258,13 @@ def peek(qid: str, mid: int) -> Call[GetMessage]:
     return (yield from ask(GetMessage(qid, whole(mid, "mid"), peek=True)))
 
 
-def peek_many(qid: str, mids: Iterable[int]) -> Call[list[Delivery]]:
+def peek_many(qid: str, mids: Iterable[int], *, once: bool = False) -> Call[list[Delivery]]:
     """Returns the messages of these ids, in this order, without those that do not exist, and leaves them unchanged.
 
-    mids: any number; they are asked for in lists of at most 1000, and again for what did not fit in an answer. status:
-    ready, in-flight or delayed; in contrast to `peek`, the payload comes with it whatever the status. Raises
-    NotImplementedByServer when the storage gives no message by its id.
+    mids: any number; they are asked for in lists of at most 1000, and again for what did not fit in an answer. once:
+    asks once alone, for the first 1000 ids, and returns as many of them as fit in an answer. status: ready, in-flight
+    or delayed; in contrast to `peek`, the payload comes with it whatever the status. Raises NotImplementedByServer when
+    the storage gives no message by its id.
     """
     found: list[Delivery] = []
     for batch in in_batches(mids):
@@ -273,6 +274,8 @@ def peek_many(qid: str, mids: Iterable[int]) -> Call[list[Delivery]]:
             for message in answer.messages:
                 message.qid = message.qid or qid
             found += answer.messages
+            if once:
+                return found
             if not (answer.more and answer.messages):
                 break
             wanted = wanted[wanted.index(answer.messages[-1].mid) + 1 :]

@@ -115,9 +115,27 @@ def test_redrive(window: Chromium, client: QueueClient, qid: str) -> None:
     window.one("tbody input[type=checkbox]").click()
     window.press("Move back")
     window.until_text("Moved 1 message back.")
-    window.press("Move all back")
+    window.press("Move all back…")
+    window.until_text(f"Move the dead letters of {dead} back?")
+    window.press("Move back")
     window.until_text("Moved 2 messages back.")
     assert ready(client, qid) == 4
+
+
+def test_move_all_back(window: Chromium, client: QueueClient, qid: str) -> None:
+    """The queue whose dead letters wait has a button that moves them back, after a question."""
+    client.set_queue(qid, dead_letter=f"{qid}-dead", max_receives=1)
+    client.push_many(qid, ["a", "b"])
+    queue_page(window, qid)
+    for message in client.receive(qid, max=2):
+        client.release(message)
+    window.press("Move all back…")  # comes with the next update of the page
+    window.until_text(f"Move the dead letters of {qid} back?")
+    window.press("Cancel")
+    window.press("Move all back…")
+    window.press("Move back")
+    window.until_text("Moved 2 messages back.")
+    assert ready(client, qid) == 2
 
 
 def test_options(window: Chromium, client: QueueClient, qid: str) -> None:

@@ -10,12 +10,13 @@ from starlette.routing import BaseRoute, Mount, Route
 from . import monitoring
 from .answering import Show, answer
 from .assets import send_asset
+from .dead_letters import move_back
 from .guard import Guard
 from .hosts import AllowedHosts
 from .message_actions import act_on_messages
 from .message_page import send_payload, show_message
 from .problem import ProblemError
-from .queue_actions import act_on_queues, make_queue, push_message, redrive_all, set_options
+from .queue_actions import act_on_queues, make_queue, push_message, set_options
 from .queue_list import show_queues
 from .queue_page import show_queue
 from .server_page import show_bus, show_server
@@ -36,7 +37,7 @@ _ACTIONS: dict[str, Show] = {
     "/new": make_queue,
     "/push": push_message,
     "/options": set_options,
-    "/redrive": redrive_all,
+    "/redrive": move_back,
     "/messages": act_on_messages,
 }
 

@@ -1,4 +1,5 @@
-"""Asks before something is destroyed: a page with the number of messages, and their names to type if they are many."""
+"""Asks before something is destroyed, or much is moved: a page with the number of messages, and the queue's name to
+type if they are many."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,10 +36,18 @@ def is_confirmed(form: Form, doomed: Sequence[Doomed] = ()) -> bool:
 
 
 def ask(
-    visit: Visit, form: Form, *, title: str, text: str, button: str, back: str, doomed: Sequence[Doomed] = ()
+    visit: Visit,
+    form: Form,
+    *,
+    title: str,
+    text: str,
+    button: str,
+    back: str,
+    doomed: Sequence[Doomed] = (),
+    destroys: bool = True,
 ) -> Response:
     """Answers with the page that asks. It sends the same form again. title: the question; text: what happens; back: the
-    address of the page to return to."""
+    address of the page to return to; destroys: what happens cannot be undone."""
     wrong = form.one("sure") == "yes"
     fields = [pair for pair in form.flat("sure") if not pair[0].startswith("typed-")]
     return visit.page(
@@ -51,5 +60,6 @@ def ask(
         button=button,
         back=back,
         doomed=doomed,
+        destroys=destroys,
         wrong=wrong,
     )

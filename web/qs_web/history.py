@@ -153,12 +153,12 @@ class Totals:
     history of the sums."""
 
     def __init__(self) -> None:
-        self.ready = self.in_flight = self.delayed = self.dead = self.queues = self.paused = 0
+        self.ready = self.in_flight = self.delayed = self.queues = self.paused = 0
         self._history = History()
 
     def observe(self, now: float, queues: Iterable[QueueInfo]) -> None:
         """Takes an answer. now: as for `History.observe`."""
-        self.ready = self.in_flight = self.delayed = self.dead = self.queues = self.paused = 0
+        self.ready = self.in_flight = self.delayed = self.queues = self.paused = 0
         pushed = done = depth = 0
         for info in queues:
             self.queues += 1
@@ -166,7 +166,6 @@ class Totals:
             self.ready += info.ready or 0
             self.in_flight += info.in_flight or 0
             self.delayed += info.delayed or 0
-            self.dead += info.dead or 0
             figures = figures_of(info)
             pushed, done, depth = pushed + figures[0], done + figures[1], depth + figures[2]
         self._history.observe(now, "", (pushed, done, depth))

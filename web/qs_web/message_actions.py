@@ -1,4 +1,4 @@
-"""Handles the forms of messages: deletes, releases or redrives those that are checked."""
+"""Handles the forms of messages: deletes, releases or redrives those that are checked, and rejects one."""
 
 from starlette.responses import Response
 
@@ -7,14 +7,13 @@ from qs_client import NotFound, Stale
 from .confirming import ask, is_confirmed
 from .forms import Form, read_form
 from .problem import ProblemError
-from .queue_page import queue_name
 from .visit import Visit
 
 
 async def act_on_messages(visit: Visit) -> Response:
-    """Does to messages of a queue what the form says. `do`: delete, release, redrive; `id`: the messages; `state`,
-    `after`: of the page to return to."""
-    qid = queue_name(visit)
+    """Does to messages of a queue what the form says. `do`: delete, release, redrive, reject; `id`: the messages;
+    `reason`: why it is rejected, or empty; `state`, `after`: of the page to return to."""
+    qid = visit.queue_name
     form = await read_form(visit.request)
     mids = [int(text) for text in form.all("id") if text.isascii() and text.isdigit() and len(text) < 20]
     if not mids:
@@ -28,6 +27,10 @@ async def act_on_messages(visit: Visit) -> Response:
         case "redrive":
             moved = await visit.client.redrive(qid, mids)
             return _back(visit, form, qid, "redriven", len(moved))
+        case "reject":
+            for mid in mids:
+                await visit.client.reject(qid, mid, reason=form.one("reason").strip() or None)
+            return _back(visit, form, qid, "rejected", len(mids))
     raise ProblemError(400, "the form does not say what to do")
 
 

@@ -5,6 +5,11 @@ _NOTICES = {
     "deleted": ("Deleted 1 message.", "Deleted {} messages."),
     "released": ("Released 1 message.", "Released {} messages."),
     "redriven": ("Moved 1 message back.", "Moved {} messages back."),
+    "redriven-in-part": (
+        "Moved 1 message back so far, and more wait: move all back again to go on.",
+        "Moved {} messages back so far, and more wait: move all back again to go on.",
+    ),
+    "rejected": ("Rejected 1 message: it is a dead letter now.", "Rejected {} messages: they are dead letters now."),
     "purged": ("Purged the queue: 1 message removed.", "Purged: {} messages removed."),
     "paused": ("Paused 1 queue.", "Paused {} queues."),
     "resumed": ("Resumed 1 queue.", "Resumed {} queues."),

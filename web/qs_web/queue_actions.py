@@ -1,4 +1,4 @@
-"""Handles the forms of queues: make, pause, resume, purge, delete, redrive, push, change options."""
+"""Handles the forms of queues: make, pause, resume, purge, delete, push, change options."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,17 +10,17 @@ from qs_client import Draft
 from .confirming import Doomed, ask, is_confirmed
 from .forms import Form, read_form, read_large_form
 from .problem import ProblemError
-from .queue_page import figures, queue_name
 from .visit import Visit
 
 _PUSH_MOST = 26 * 1024 * 1024
 """Bytes of the form of a push. Each byte of a payload may need three."""
-_REDRIVE = 1000
 _NUMBERS: dict[str, Callable[[str], Any]] = {
     "visibility": float,
     "capacity": int,
     "retention": float,
     "max_receives": int,
+    "backoff": float,
+    "backoff_max": float,
 }
 
 
@@ -71,7 +71,7 @@ async def _resume(visit: Visit, form: Form, qids: list[str]) -> Response:
 async def _doomed(visit: Visit, qids: list[str]) -> list[Doomed]:
     found = []
     for qid in qids:
-        info = await figures(visit, qid)
+        info = await visit.figures(qid)
         parts = (info.ready, info.in_flight, info.delayed)
         found.append(Doomed(qid, None if info.ready is None else sum(part or 0 for part in parts)))
     return found
@@ -125,7 +125,7 @@ async def make_queue(visit: Visit) -> Response:
 
 async def push_message(visit: Visit) -> Response:
     """Pushes a message. `payload`, `delay` in seconds or empty, `key` or empty."""
-    qid = queue_name(visit)
+    qid = visit.queue_name
     form = await read_large_form(visit.request, _PUSH_MOST)
     payload = form.one("payload").replace("\r\n", "\n")  # browsers send line ends as CR LF
     delay = _number(form, "delay", float)
@@ -148,7 +148,7 @@ def _number(form: Form, name: str, kind: Callable[[str], Any]) -> Any:
 async def set_options(visit: Visit) -> Response:
     """Changes the options of a queue that the visitor has changed: those whose field differs from `was-NAME`, what the
     form showed, or without it from what they are. An empty field removes an option, a missing one leaves it alone."""
-    qid = queue_name(visit)
+    qid = visit.queue_name
     form = await read_form(visit.request)
     now = await visit.client.queue_options(qid)
     changed: dict[str, Any] = {}
@@ -167,17 +167,3 @@ async def set_options(visit: Visit) -> Response:
 def _option(form: Form, field: str, name: str) -> Any:
     kind = _NUMBERS.get(name)
     return form.one(field).strip() or None if kind is None else _number(form, field, kind)
-
-
-async def redrive_all(visit: Visit) -> Response:
-    """Moves all dead letters of a queue back, or into the queue `to`."""
-    qid = queue_name(visit)
-    form = await read_form(visit.request)
-    moved = 0
-    while True:
-        mids = await visit.client.redrive(qid, to=form.one("to").strip() or None, max=_REDRIVE)
-        moved += len(mids)
-        if len(mids) < _REDRIVE:
-            break
-    visit.upstream.forget()
-    return visit.see("queue", "redriven", moved, q=qid)

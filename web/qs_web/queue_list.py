@@ -1,13 +1,14 @@
-"""The page of all queues: filtered, sorted, in pages of 50."""
+"""The page of all queues: filtered, sorted, in pages of 50, and those apart that a bus keeps for itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from qs_client import QueueInfo
 
+from .dead_letters import all_letters, letters_waiting
 from .drawing import Chart, draw
 from .history import Rates, depth_of
 from .visit import LIVE, Visit
@@ -16,26 +17,48 @@ PAGE = 50
 """Queues on one page."""
 _SPARK = (120, 24)
 _CHART = (1200, 120)
-_Key = Callable[[QueueInfo, Rates | None], Any]
-_SORTS: dict[str, _Key] = {
-    "name": lambda info, _: info.qid.casefold(),
-    "ready": lambda info, _: info.ready or 0,
-    "in-flight": lambda info, _: info.in_flight or 0,
-    "delayed": lambda info, _: info.delayed or 0,
-    "dead": lambda info, _: info.dead or 0,
-    "oldest": lambda info, _: info.oldest or 0,
-    "in": lambda _, rates: (rates and rates.rate_in) or 0,
-    "out": lambda _, rates: (rates and rates.rate_out) or 0,
-    "storage": lambda info, _: info.storage or "",
+OF_BUS = "bus:"
+"""What the names of the queues begin with in which a bus keeps its durable names and its notes."""
+FEW = 10
+"""Queues of the bus that are shown without a click."""
+
+
+def consumers_of(info: QueueInfo) -> int:
+    """Returns how many subscriptions and waiting receives a queue has."""
+    return (info.subscribers or 0) + (info.waiting or 0)
+
+
+class Figures(NamedTuple):
+    """What the table knows of a queue. letters: how many dead letters wait, None if it names no queue for them; rates:
+    None where no column asks for them."""
+
+    info: QueueInfo
+    letters: int | None
+    rates: Rates | None = None
+
+
+_SORTS: dict[str, Callable[[Figures], Any]] = {
+    "name": lambda of: of.info.qid.casefold(),
+    "ready": lambda of: of.info.ready or 0,
+    "in-flight": lambda of: of.info.in_flight or 0,
+    "delayed": lambda of: of.info.delayed or 0,
+    "dead": lambda of: of.letters or 0,
+    "consumers": lambda of: consumers_of(of.info),
+    "oldest": lambda of: of.info.oldest or 0,
+    "in": lambda of: (of.rates and of.rates.rate_in) or 0,
+    "out": lambda of: (of.rates and of.rates.rate_out) or 0,
+    "storage": lambda of: of.info.storage or "",
 }
 _BY_RATE = frozenset({"in", "out"})
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A queue in the table."""
+    """A queue in the table. letters: as in `Figures`."""
 
     info: QueueInfo
+    letters: int | None
+    consumers: int
     rates: Rates
     spark: Chart
 
@@ -66,12 +89,13 @@ class Order:
         return "none" if column != self.sort else "descending" if self.down else "ascending"
 
 
-_KINDS: dict[str, Callable[[QueueInfo], bool]] = {
+_KINDS: dict[str, Callable[[Figures], bool]] = {
     "": lambda _: True,
-    "messages": lambda info: depth_of(info) > 0,
-    "waiting": lambda info: bool(info.ready),
-    "dead": lambda info: bool(info.dead),
-    "paused": lambda info: bool(info.paused),
+    "messages": lambda of: depth_of(of.info) > 0,
+    "waiting": lambda of: bool(of.info.ready),
+    "dead": lambda of: bool(of.letters),
+    "paused": lambda of: bool(of.info.paused),
+    "bus": lambda of: of.info.qid.startswith(OF_BUS),
 }
 
 
@@ -87,13 +111,11 @@ def _order(visit: Visit) -> Order:
     )
 
 
-def _arranged(queues: list[QueueInfo], order: Order, rates: Callable[[QueueInfo], Rates]) -> list[QueueInfo]:
+def _arranged(queues: list[Figures], order: Order) -> list[Figures]:
     """Returns the queues that the order asks for, in its order. queues: sorted by name."""
     part, kind = order.text.casefold(), _KINDS[order.only]
-    found = [info for info in queues if part in info.qid.casefold() and kind(info)]
-    key = _SORTS[order.sort]
-    by_rate = order.sort in _BY_RATE
-    found.sort(key=lambda info: key(info, rates(info) if by_rate else None), reverse=order.down)
+    found = [of for of in queues if part in of.info.qid.casefold() and kind(of)]
+    found.sort(key=_SORTS[order.sort], reverse=order.down)
     return found
 
 
@@ -102,26 +124,37 @@ async def show_queues(visit: Visit) -> Response:
     queues = await visit.stats()
     now, history = visit.services.clock(), visit.services.history
     order = _order(visit)
-    found = _arranged(queues, order, lambda info: history.rates(info.qid))
+    letters = letters_waiting(queues)
+    by_rate = order.sort in _BY_RATE
+    known = [Figures(info, letters.get(info.qid), history.rates(info.qid) if by_rate else None) for info in queues]
+    found, of_bus = _arranged(known, order), []
+    if order.only != "bus":
+        of_bus = [of for of in found if _KINDS["bus"](of)]
+        found = [of for of in found if not _KINDS["bus"](of)]
+
+    def row(of: Figures) -> Row:
+        qid = of.info.qid
+        spark = draw(history.points(qid, now), *_SPARK)
+        return Row(of.info, of.letters, consumers_of(of.info), history.rates(qid), spark)
+
     last = max((len(found) - 1) // PAGE, 0)
     page = min(max(visit.asked_number("page", 1) - 1, 0), last)
-    rows = [
-        Row(info, history.rates(info.qid), draw(history.points(info.qid, now), *_SPARK))
-        for info in found[page * PAGE : (page + 1) * PAGE]
-    ]
     total = visit.upstream.total
     return visit.page(
         "queues",
         live=LIVE,
-        rows=rows,
+        rows=[row(of) for of in found[page * PAGE : (page + 1) * PAGE]],
+        bus_rows=[row(of) for of in of_bus[:PAGE]],
+        bus_found=len(of_bus),
+        few=FEW,
         order=order,
-        kinds=list(_KINDS),
         found=len(found),
-        count=len(queues),
+        count=sum(_KINDS["bus"](of) == (order.only == "bus") for of in known),
         number=page + 1,
         pages=last + 1,
         first=page * PAGE + 1,
         total=total,
+        letters=all_letters(queues),
         total_rates=total.rates(),
         chart=draw(total.points(now), *_CHART),
     )

@@ -13,6 +13,7 @@ from qs_client.place import endpoint
 from . import amounts
 from .assets import asset
 from .notices import notice
+from .problem import ProblemError
 from .rendering import render
 from .services import Services
 from .sessions import Session
@@ -51,6 +52,18 @@ class Visit:
         """Returns a whole number of the query, the default if there is none."""
         text = self.asked(name)
         return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else default
+
+    @property
+    def queue_name(self) -> str:
+        """The queue that the address names. ProblemError if there is none."""
+        name = self.asked("q")
+        if not name:
+            raise ProblemError(400, "the address names no queue")
+        return name
+
+    async def figures(self, qid: str) -> QueueInfo:
+        """Returns the figures of a queue. ServerError: NotFound, Forbidden."""
+        return (await self.client.stats(qid))[0]
 
     async def stats(self) -> list[QueueInfo]:
         """Returns the figures of all queues, at most a second old. Do not change the list."""

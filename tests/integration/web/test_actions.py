@@ -110,14 +110,63 @@ def test_redrive(browser: httpx.Client, client: QueueClient, qid: str, which: st
         said = note(browser, browser.post("/messages", params={"q": dead}, data=form))
         assert (said, client.stats(qid)[0].ready) == ("Moved 2 messages back.", 2)
     elif which == "all":
-        said = note(browser, browser.post("/redrive", params={"q": dead}, data={"to": ""}))
+        asked = browser.post("/redrive", params={"q": dead}, data={"to": ""})
+        assert f"{dead} holds 3 messages. Its dead letters go back to where they came from" in asked.text
+        assert client.stats(qid)[0].ready == 0
+        said = note(browser, browser.post("/redrive", params={"q": dead}, data={"to": "", "sure": "yes"}))
         assert (said, client.stats(qid)[0].ready) == ("Moved 3 messages back.", 3)
     else:
         client.new_queue(f"{qid}-other")
-        note(browser, browser.post("/redrive", params={"q": dead}, data={"to": f"{qid}-other"}))
+        form = {"to": f"{qid}-other", "sure": "yes"}
+        note(browser, browser.post("/redrive", params={"q": dead}, data=form))
         assert client.stats(f"{qid}-other")[0].ready == 3
-        gone = browser.post("/redrive", params={"q": dead}, data={"to": "nowhere at all"})
+        gone = browser.post("/redrive", params={"q": dead}, data={"to": "nowhere at all", "sure": "yes"})
         assert gone.status_code in {303, 404}
+
+
+def make_letters(client: QueueClient, qid: str, dead: str, payloads: list[str]) -> None:
+    """Makes dead letters of a queue."""
+    before = sum(info.ready or 0 for info in client.stats() if info.qid == dead)
+    client.push_many(qid, payloads)
+    while found := client.receive(qid, max=1000):  # as many as fit in one document
+        for message in found:
+            client.release(message)
+    assert client.stats(dead)[0].ready == before + len(payloads)
+
+
+def test_move_all_back_to_one_queue(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A queue whose dead letters wait gets its own back, with as many requests as that takes, and not those of another
+    queue that shares the dead-letter queue."""
+    dead, other = f"{qid}-dead", f"{qid}-other"
+    client.set_queue(qid, dead_letter=dead, max_receives=1)
+    client.new_queue(other, dead_letter=dead, max_receives=1)
+    shown = browser.get("/queue", params={"q": qid}).text
+    assert "Move all back" not in shown
+    for name in (other, qid, other):
+        make_letters(client, name, dead, [name] * 700)
+    shown = browser.get("/queue", params={"q": qid}).text
+    assert '<dt>Dead letters</dt><dd><a href="/queue?q=' + dead + '">2,100</a></dd>' in shown
+    assert f'<form method="post" action="/redrive?q={dead}" class="stack">\n<input type="hidden" name="of"' in shown
+    asked = browser.post("/redrive", params={"q": dead}, data={"of": qid})
+    assert f"Move the dead letters of {qid} back?" in asked.text
+    assert f"{dead} holds 2,100 messages. Those that came from {qid} go back" in asked.text
+    answer = browser.post("/redrive", params={"q": dead}, data={"of": qid, "sure": "yes"})
+    assert answer.headers["location"].startswith(f"/queue?q={qid}&")
+    assert note(browser, answer) == "Moved 700 messages back."
+    assert [client.stats(name)[0].ready for name in (qid, other, dead)] == [700, 0, 1400]
+    assert {message.text for message in client.receive(qid, max=700)} == {qid}
+
+
+def test_large_letters_move_back(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """Letters that do not fit into one transaction, or one document, all go back."""
+    dead = f"{qid}-dead"
+    client.set_queue(qid, dead_letter=dead, max_receives=1)
+    for form in ({"of": qid}, {"to": ""}):
+        make_letters(client, qid, dead, ["x" * 3_000_000] * 5)
+        answer = browser.post("/redrive", params={"q": dead}, data={**form, "sure": "yes"})
+        assert note(browser, answer) == "Moved 5 messages back."
+        assert [client.stats(name)[0].ready for name in (qid, dead)] == [5, 0]
+        client.purge(qid)
 
 
 def test_options(browser: httpx.Client, client: QueueClient, qid: str) -> None:
@@ -141,9 +190,9 @@ def test_options_of_two_visitors(browser: httpx.Client, client: QueueClient, qid
     """A form changes what its visitor has changed, not back what somebody else has changed since it was shown."""
     client.set_queue(qid, visibility=5, capacity=7)
     shown = browser.get("/queue", params={"q": qid}).text
-    names = "visibility|capacity|retention|max_receives|dead_letter"
+    names = "visibility|capacity|retention|max_receives|dead_letter|backoff|backoff_max"
     form = dict(re.findall(rf'name="((?:was-)?(?:{names}))" value="(.*?)"', shown))
-    assert len(form) == 10
+    assert len(form) == 14
     client.set_queue(qid, capacity=8)
     browser.post("/options", params={"q": qid}, data={**form, "visibility": "6"})
     now = client.queue_options(qid)

@@ -125,10 +125,10 @@ def test_binary_is_hexadecimal(browser: httpx.Client, client: QueueClient, qid: 
 
 
 def test_a_large_payload(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """The page shows the beginning of a payload of megabytes; all of it can be saved. The table of messages does not
-    fetch such payloads."""
+    """The page shows the beginning of a payload of megabytes; all of it can be saved. The table of messages has those
+    that fit in one document, and asks for them less often."""
     large = "0123456789" * 400_000
-    mids = client.push_many(qid, [large, large, "small"])
+    mids = client.push_many(qid, [large, large, large, "small"])
     page = browser.get("/message", params={"q": qid, "id": mids[0]})
     assert len(page.content) < 400_000
     assert "more characters are not shown" in page.text
@@ -136,24 +136,99 @@ def test_a_large_payload(browser: httpx.Client, client: QueueClient, qid: str) -
     table = browser.get("/queue", params={"q": qid})
     assert len(table.content) < 50_000
     assert ids(table.text) == mids
-    assert table.text.count("large messages before this one") == 2
+    assert table.text.count("3.8 MiB") == 2
+    assert table.text.count("not shown here") == 2
+    assert 'data-live="10000"' in table.text
 
 
 def test_in_flight_and_dead_letters(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """A message in flight shows until when, and no payload. A dead letter shows where it came from."""
+    """A message in flight has its payload and the end of its window. A dead letter shows where it came from."""
     dead = f"{qid}-dead"
     client.set_queue(qid, dead_letter=dead, max_receives=1)
     old = client.push(qid, "tried once")
     taken = client.receive(qid)[0]
     page = browser.get("/message", params={"q": qid, "id": old}).text
-    assert "The payload is not shown while the message is in flight." in page
+    assert payload_of(page) == "tried once"
+    assert browser.get("/payload", params={"q": qid, "id": old}).content == b"tried once"
     assert facts(page)["Receives"] == "1"
+    assert facts(page)["Visible"].endswith(" UTC")
     client.release(taken)
     (mid,) = client.list_messages(dead, state="all")
     shown = facts(browser.get("/message", params={"q": dead, "id": mid}).text)
-    wanted = {"Came from": qid, "Its id there": str(old), "Receives there": "1", "Because of": "receives"}
+    wanted = {"Came from": qid, "Its id there": str(old), "Receives there": "1", "Because of": "too many receives"}
     assert {name: shown[name] for name in wanted} == wanted
     assert "Move back" in browser.get("/queue", params={"q": dead}).text
+
+
+def test_running_and_scheduled_messages(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The tabs of messages in flight and of delayed ones have their payloads, and when each is visible again."""
+    client.push_many(qid, ["<running>", "ready"])
+    client.push(qid, "<scheduled>", delay=3600)
+    client.receive(qid)
+    for state, payload in (("in-flight", "&lt;running&gt;"), ("delayed", "&lt;scheduled&gt;")):
+        page = browser.get("/queue", params={"q": qid, "state": state}).text
+        assert re.findall(r"<code><bdi>(.*?)</bdi>", page) == [payload]
+        assert '<th scope="col" class="wide">Visible</th>' in page
+        assert len(re.findall(r'<td class="wide time">[\d-]+ [\d:]+ UTC</td>', page)) == 2
+    ready = browser.get("/queue", params={"q": qid, "state": "ready"}).text
+    assert '<th scope="col" class="wide">Visible</th>' not in ready
+
+
+def test_one_request_for_a_page(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """Looking at a page of 25 messages takes the server one list of ids and one get-message, as few as for one."""
+
+    def asked() -> dict[str, float]:
+        figures = client.server_stats()
+        return {
+            each.labels["operation"]: each.value
+            for each in figures
+            if each.name == "requests_total" and each.labels["code"] == "200"
+        }
+
+    client.push_many(qid, [str(number) for number in range(30)])
+    client.receive(qid, max=3)
+    browser.get("/queue", params={"q": qid})
+    before = asked()
+    page = browser.get("/queue", params={"q": qid}).text
+    after = asked()
+    assert len(ids(page)) == 25
+    assert {op: count - before.get(op, 0) for op, count in after.items() if count != before.get(op, 0)} == {
+        "queue-stats": 1, "list-messages": 1, "get-message": 1, "get-queue": 1, "server-stats": 1,
+    }  # fmt: skip
+
+
+def test_messages_of_a_claim(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A message that a claim holds is in the table, and its page says why there is no payload."""
+    mid = client.push(qid, "claimed")
+    client.claim_messages(qid, "reader", 1)
+    page = browser.get("/queue", params={"q": qid}).text
+    assert ids(page) == [mid]
+    assert "not shown here, as a claim holds it" in page
+    one = browser.get("/message", params={"q": qid, "id": mid})
+    assert "The payload is not shown while a claim holds the message." in one.text
+    assert 'value="release"' not in one.text
+    assert browser.get("/payload", params={"q": qid, "id": mid}).status_code == 409
+
+
+@pytest.mark.parametrize(("taken", "delayed", "label"), [
+    (0, 0, None), (1, 0, "Release"), (0, 1, "Make visible now"), (1, 1, "Release or make visible"),
+])  # fmt: skip
+def test_what_can_be_released(
+    browser: httpx.Client, client: QueueClient, qid: str, taken: int, delayed: int, label: str | None
+) -> None:
+    """Only what is hidden has a button that makes it visible: not a message that is ready."""
+    mids = client.push_many(qid, ["a", "b"])
+    if taken:
+        client.receive(qid)
+    if delayed:
+        mids.append(client.push(qid, "c", delay=3600))
+
+    def labels(page: str) -> list[str]:
+        return re.findall(r'value="release"[^>]*>(.*?)<', page)
+
+    assert labels(browser.get("/queue", params={"q": qid}).text) == ([label] if label else [])
+    each = [labels(browser.get("/message", params={"q": qid, "id": mid}).text) for mid in mids]
+    assert each == [["Release"] * taken, [], *[["Make visible now"]] * delayed]
 
 
 @pytest.mark.parametrize(("address", "status"), [

@@ -2,16 +2,21 @@
 
 import html
 import re
+import time
 from collections.abc import Callable
 from itertools import chain
 from urllib.parse import urlencode
 
 import httpx
 import pytest
-from support.serving import FAST, serving
+from support.documents import receive, subscribe
+from support.serving import FAST, ServerProcess, Wire, serving
 from support.web_serving import visitor, web_serving
 
+from qs_bus.names import DurableName, counts_queue_of, queue_of
 from qs_client import QueueClient
+from qs_web.amounts import NONE
+from qs_web.queue_list import PAGE
 
 Look = Callable[..., str]
 
@@ -35,7 +40,75 @@ def test_a_queue_in_the_table(look: Look, client: QueueClient, qid: str) -> None
     client.receive(qid)
     cells = row_of(look(filter=qid), qid)
     assert cells[1:5] == [qid, "2", "1", "1"]
-    assert cells[6].endswith(" s")
+    assert cells[5:7] == [NONE, "0"]  # dead letters, consumers
+    assert cells[7].endswith(" s")
+
+
+def test_dead_letters_that_wait(look: Look, client: QueueClient, qid: str) -> None:
+    """A queue has the number of messages that are in its dead-letter queue now, not of those that were moved there
+    since the start; two queues may share one, and the sum counts it once."""
+    dead = f"{qid}-failed"
+    other = f"{qid}-other"
+    client.new_queue(other, dead_letter=dead, max_receives=1)
+    client.set_queue(qid, dead_letter=dead, max_receives=1)
+    assert row_of(look(filter=qid), qid)[5] == "0"  # there is no such queue yet
+    before = letters_in_all(look())
+    client.push_many(qid, ["a", "b", "c"])
+    for message in client.receive(qid, max=3):
+        client.release(message)
+    client.delete(client.receive(dead)[0])
+    page = look(filter=qid)
+    assert [row_of(page, name)[5] for name in (qid, other, dead)] == ["2", "2", NONE]
+    assert f'<a href="/queue?q={dead}" title="in {dead}" class="bad">2</a>' in page
+    assert letters_in_all(page) == before + 2
+    assert names(look(filter=qid, only="dead")) == [qid, other]
+    assert names(look(filter=qid, sort="-dead"))[-1] == dead
+    client.purge(dead)
+    assert row_of(look(filter=qid), qid)[5] == "0"
+    assert names(look(filter=qid, only="dead")) == []
+
+
+def letters_in_all(page: str) -> int:
+    """How many dead letters wait on the server."""
+    (number,) = re.findall(r"<dt>Dead letters</dt><dd>([\d,]+)</dd>", page)
+    return int(number.replace(",", ""))
+
+
+def test_consumers(look: Look, client: QueueClient, shared_server: ServerProcess, qid: str) -> None:
+    """The column of consumers has the subscriptions of a queue and the receives that wait for it."""
+    with Wire(shared_server) as subscriber, Wire(shared_server) as receiver:
+        subscriber.ask(subscribe(qid))
+        receiver.send(receive(qid, wait=30))
+        end = time.monotonic() + 20
+        while client.stats(qid)[0].waiting != 1:
+            assert time.monotonic() < end
+        page = look(filter=qid)
+        assert row_of(page, qid)[6] == "2"
+        assert 'title="1 subscribed, 1 waiting"' in page
+    client.new_queue(f"{qid}-idle")
+    assert names(look(filter=qid, sort="consumers"))[0] in {f"{qid}-idle", qid}
+
+
+def test_queues_of_the_bus(look: Look, client: QueueClient, qid: str) -> None:
+    """The queues that a bus keeps for durable names and for itself have a table of their own: open while they are few,
+    else folded, with the first of them, and all of them on pages of their own."""
+    kept = [queue_of(DurableName(qid, "billing", "ann")), queue_of(DurableName(qid, "audit")), counts_queue_of(qid, 1)]
+    for name in kept:
+        client.new_queue(name)
+    page = look(filter=qid)
+    main, _, bus = page.partition('<h2 id="bus">Queues of the bus</h2>')
+    assert (names(main), names(bus)) == ([qid], sorted(kept))
+    assert "<details class" not in bus
+    for number in range(PAGE):
+        client.new_queue(queue_of(DurableName(qid, f"name-{number}")))
+    main, _, bus = look(filter=qid).partition("<summary>Queues of the bus (53)</summary>")
+    assert (names(main), len(names(bus))) == ([qid], PAGE)
+    (link,) = re.findall(r'<a href="([^"]*)">all of them</a>', bus)
+    assert html.unescape(link) == f"/?sort=name&filter={qid}&only=bus"
+    assert len(names(look(filter=qid, only="bus", page="2"))) == 3
+    for name in client.queues():
+        if qid in name:
+            client.delete_queue(name, force=True)
 
 
 def test_filter_and_kinds(look: Look, client: QueueClient, qid: str) -> None:

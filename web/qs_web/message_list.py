@@ -1,0 +1,91 @@
+"""One page of a queue's messages: looked at and not received, with two requests however many they are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qs_client import AsyncQueueClient, Delivery, Forbidden, NotImplementedByServer
+from qs_schemas import GetMessage
+
+from .payloads import preview
+
+MESSAGES = 25
+"""Messages on one page."""
+_HEAVY = 1 << 20
+"""Bytes of payloads from which on a page is asked for less often."""
+STATES = ("all", "new", "ready", "in-flight", "delayed")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message in the table. message: None if the queue server did not send it, as a claim holds it, it has gone, or
+    those before it are large; text, reason: the beginnings of its payload and of its last reason."""
+
+    mid: int
+    message: Delivery | None = None
+    text: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of messages. next_after: the id after which the next page begins, None for the last; refused: why the
+    queue server shows no messages, "" if it does."""
+
+    entries: list[Entry]
+    next_after: int | None = None
+    refused: str = ""
+
+    @property
+    def is_heavy(self) -> bool:
+        """Tells whether the payloads on the page are megabytes."""
+        return sum(len(entry.message.payload) for entry in self.entries if entry.message) > _HEAVY
+
+    def has(self, status: str) -> bool:
+        """Tells whether a message on the page has this status."""
+        return any(entry.message is not None and entry.message.status == status for entry in self.entries)
+
+    @property
+    def has_dead(self) -> bool:
+        """Tells whether a message on the page is a dead letter."""
+        return any(entry.message is not None and entry.message.dead_from for entry in self.entries)
+
+    @property
+    def has_reasons(self) -> bool:
+        """Tells whether something is to be said about why messages were given back."""
+        return self.has_dead or any(entry.reason for entry in self.entries)
+
+
+async def list_page(client: AsyncQueueClient, qid: str, state: str, after: int | None) -> Listing:
+    """Returns the messages of a queue in a state, from the oldest after an id on."""
+    try:
+        mids, more = await _ids(client, qid, state, after)
+        found = await client.peek_many(qid, mids, once=True) if mids else []
+    except (Forbidden, NotImplementedByServer) as error:  # may see only figures, or the storage cannot
+        return Listing([], refused=error.text)
+    return Listing(list(_entries(mids, found)), mids[-1] if more else None)
+
+
+async def _ids(client: AsyncQueueClient, qid: str, state: str, after: int | None) -> tuple[list[int], bool]:
+    """Returns the ids on a page, and whether there are more."""
+    found: list[int] = []
+    async for mid in client.list_messages(qid, state=state, after=after):
+        found.append(mid)
+        if len(found) > MESSAGES:
+            break
+    return found[:MESSAGES], len(found) > MESSAGES
+
+
+def _entries(mids: Iterable[int], found: Iterable[Delivery]) -> Iterable[Entry]:
+    messages = {message.mid: message for message in found}
+    for mid in mids:
+        message = messages.get(mid)
+        if message is None:
+            yield Entry(mid)
+        else:
+            yield Entry(mid, message, preview(message.payload), preview((message.reason or "").encode()))
+
+
+def payload_of(message: Delivery | GetMessage) -> bytes | None:
+    """Returns the payload of a message, None if the queue server does not show it: a claim holds it."""
+    payload = message.payload
+    return payload.encode() if isinstance(payload, str) else payload
