@@ -141,6 +141,14 @@ def _spawn(script: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
+_FOR = {
+    "the queue server": "give this address to QueueClient and qs",
+    "the bus": "give this address to BusClient and qs tail",
+    "the page": "open http://{}/",
+}
+"""What the address of each is for."""
+
+
 class _Child(NamedTuple):
     """The server, the bus or the page. name: as messages call it."""
 
@@ -153,11 +161,15 @@ class _Child(NamedTuple):
         os.kill(self.process.pid, signal.SIGTERM)
 
     def announced(self) -> str:
-        """Prints the line that says where the process listens. Returns HOST:PORT, or "" if it has ended instead."""
+        """Prints where the process listens, and what for. Returns HOST:PORT, or "" if it has ended instead."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
-        print(line, end="", flush=True)
-        return line.rpartition(" ")[2].strip() if line.startswith("listening on ") else ""
+        if not line.startswith("listening on "):
+            print(line, end="", flush=True)
+            return ""
+        address = line.rpartition(" ")[2].strip()
+        print(f"listening on {address}: {self.name}, {_FOR[self.name].format(address)}", flush=True)
+        return address
 
 
 class _Children:
@@ -244,23 +256,18 @@ def _web_arguments(options: argparse.Namespace, server: str, bus: str) -> list[s
     ]
 
 
-def _print_next_steps(server: str, bus: str, web: str) -> None:
-    if web:
-        print(f"\nThe page: http://{web}/", flush=True)
-    if not bus:
-        return
+def _print_next_steps(server: str, bus: str) -> None:
+    """Prints the commands with which README.md begins. server, bus: HOST:PORT; bus: "" if there is none."""
     activate = str(_HERE.parent / ".venv/bin/activate")
     print(f"""
 In a second terminal:
     . {min(activate, os.path.relpath(activate), key=len)}""")
-    usual = server.endswith(f":{_SERVER_PORT}") and bus.endswith(f":{_BUS_PORT}")
-    if not usual:
-        print(f"    export QS_SERVER={server} QS_BUS={bus}")
+    if not server.endswith(f":{_SERVER_PORT}") or (bus and not bus.endswith(f":{_BUS_PORT}")):
+        print(f"    export QS_SERVER={server}{bus and f' QS_BUS={bus}'}")
     print(
-        f"""    qs new orders
-    qs tail orders
-In a third terminal, after the same first {"line" if usual else "two lines"}:
-    qs push orders 'two apples'
+        """    qs new letters
+    qs push letters 'two apples'
+    qs receive letters --delete
 Ctrl-C stops all.""",
         flush=True,
     )
@@ -289,7 +296,7 @@ def main() -> int:
     if run and not options.no_web and not children.stopping:
         web = children.start("the page", "queue-web.py", _web_arguments(options, server, bus))
     if run and (web or options.no_web):
-        _print_next_steps(server, bus, web)
+        _print_next_steps(server, bus)
     return children.wait()
 
 

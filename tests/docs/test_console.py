@@ -8,8 +8,8 @@ import pytest
 TOUR = """\
 ```console
 $ ./scripts/run
-listening on 127.0.0.1:9876
-listening on 127.0.0.1:9878
+listening on 127.0.0.1:9876: …
+listening on 127.0.0.1:9878: …
 …
 ```
 

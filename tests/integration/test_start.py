@@ -166,10 +166,45 @@ def test_without_the_page(tmp_path: Path) -> None:
     command = [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0", "--no-web", "--no-bus"]
     alone = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert alone.stdout is not None
-    assert alone.stdout.readline().startswith("listening on ")
+    printed = printed_until_ready(alone)
+    assert printed.count("listening on ") == 1
+    assert "QS_BUS" not in printed
     alone.terminate()
     assert alone.communicate(timeout=READY_WITHIN) == ("", "")
     assert alone.returncode == 0
+
+
+def printed_until_ready(process: "subprocess.Popen[str]") -> str:
+    """Returns what start.py prints before it has nothing more to say."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or not lines[-1].startswith("Ctrl-C"):
+        lines.append(process.stdout.readline())
+        assert lines[-1], f"it did not start: {''.join(lines)}"
+    return "".join(lines)
+
+
+def test_it_says_what_listens_where(tmp_path: Path) -> None:
+    """Each port has a line that names what listens there, and what the address is for; then come the commands with
+    which README.md begins, told where the server is."""
+    command = [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0", "--durability", "none"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        printed = printed_until_ready(process)
+    finally:
+        process.terminate()
+        process.communicate(timeout=READY_WITHIN)
+    listening, _, commands = printed.partition("\n\nIn a second terminal:\n")
+    addresses = re.findall(r"listening on ([\d.]+:\d+): the (queue server|bus|page), (.*)", listening)
+    assert [(name, text) for _, name, text in addresses] == [
+        ("queue server", "give this address to QueueClient and qs"),
+        ("bus", "give this address to BusClient and qs tail"),
+        ("page", f"open http://{addresses[2][0]}/"),
+    ]
+    assert f"    export QS_SERVER={addresses[0][0]} QS_BUS={addresses[1][0]}\n" in commands
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\$ (qs .*)$", readme, re.MULTILINE)[:3]
+    assert [line.strip() for line in commands.splitlines() if line.startswith("    qs ")] == first
 
 
 def test_a_bus_that_cannot_start(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ _FENCE = re.compile(
 )
 _STARTS_SERVER = re.compile(r"(\./scripts/run|queue-(server|bus|web)\.py)(?!.*(--help|--version|--check|-h\b))")
 _SCRIPTS = {"./scripts/run": "start.py"}
+_LISTENING = re.compile(r"listening on \S*:(\d+)\b")
 _RELOAD = "sudo systemctl reload "
 _HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?$")
 _MARK = "\x1e"
@@ -192,32 +193,34 @@ class Console:
         )
         self._servers.append(server)
         assert server.stdout is not None
-        printed = line = self._listening(command, server.stdout)
+        printed, port = self._listening(command, server.stdout)
         if program == "queue-web.py":
-            self.web_port = line.rsplit(":", 1)[1].strip()
+            self.web_port = port
             return self._show(printed)
         if program != "queue-bus.py":
-            self.point_to(int(line.rsplit(":", 1)[1]))
+            self.point_to(int(port))
         if program == "./scripts/run":
-            line = self._listening(command, server.stdout)
+            line, port = self._listening(command, server.stdout)
             printed += line
         if program != "queue-server.py":
-            self.bus_port = line.rsplit(":", 1)[1].strip()
-            self._tell("QS_BUS", int(self.bus_port))
+            self.bus_port = port
+            self._tell("QS_BUS", int(port))
         if program == "./scripts/run":
+            line = ""
             while not line.startswith("Ctrl-C"):
                 line = server.stdout.readline()
                 assert line, f"{command}: says no more than {printed!r}"
                 printed += line
-                if line.startswith("listening on "):
-                    self.web_port = line.rsplit(":", 1)[1].strip()
+                if ready := _LISTENING.match(line):
+                    self.web_port = ready[1]
         return self._show(printed)
 
-    def _listening(self, command: str, stdout: IO[str]) -> str:
+    def _listening(self, command: str, stdout: IO[str]) -> tuple[str, str]:
+        """Returns the next line, and the port that it names."""
         line = stdout.readline()
-        ready = re.search(r"listening on .*:(\d+)$", line.rstrip())
+        ready = _LISTENING.match(line)
         assert ready is not None, f"{command}: the server printed {line!r}; its log: {self._log.name}"
-        return line
+        return line, ready[1]
 
     def _start_tail(self, step: Step) -> str:
         tail = subprocess.Popen(
