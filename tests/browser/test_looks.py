@@ -54,12 +54,19 @@ def paths(server: object, web: WebProcess) -> Iterator[list[str]]:
         name = "a-queue-with-quite-a-long-name-as-they-are-in-the-wild." * 3
         client.new_queue(name)
         mids = client.push_many(name, ['{"order": 1, "lines": [' + "1, " * 200 + "1]}"] * 30)
+        client.set_queue(name, dead_letter="letters", max_receives=1)
+        client.release(client.receive(name)[0])
         client.receive(name)
+        client.push(name, "later", delay=3600)
         client.pause(name)
+        for number in range(11):
+            client.new_queue(f"bus:orders:name-{number}")
+        letter = next(client.list_messages("letters", state="all"))
         queue = quote(name)
         yield [
             "/", "/?filter=nothing-has-this", f"/queue?q={queue}", f"/message?q={queue}&id={mids[4]}",
-            f"/message?q={queue}&id={mids[4]}&view=hex", f"/message?q={queue}&id={mids[0]}", "/server", "/sign-in",
+            f"/message?q={queue}&id={mids[4]}&view=hex", f"/message?q={queue}&id={mids[1]}", "/server", "/sign-in",
+            f"/queue?q={queue}&state=delayed", "/queue?q=letters", f"/message?q=letters&id={letter}", "/?only=bus",
             "/queue?q=missing", f"/queue?q={queue}&done=pushed",
         ]  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Numbers, sizes, times and spans as people read them. Each function returns a dash for None, but `plain`."""
+"""Numbers, sizes, times and spans as people read them. Each function returns a dash for None, but `plain` and
+`ahead`."""
 
 from datetime import UTC, datetime
 
@@ -44,6 +45,12 @@ def span(seconds: float | None) -> str:
             rest = int(seconds % large // small)
             return f"{int(seconds // large)} {name} {rest} {smaller}" if rest else f"{int(seconds // large)} {name}"
     raise AssertionError(seconds)  # units from a minute up have been found
+
+
+def ahead(micros: int | None, now: float) -> str:
+    """When a message is visible, by microseconds since the Epoch: "in 42 s", "now". now: seconds since the Epoch."""
+    left = 0.0 if micros is None else micros / 1e6 - now
+    return f"in {span(left)}" if left > 0 else "now"
 
 
 def seconds(value: float | None) -> str:

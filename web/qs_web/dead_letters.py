@@ -11,6 +11,7 @@ from qs_client import AsyncQueueClient, NotFound, QueueInfo, ServerError
 from .confirming import ask, is_confirmed
 from .forms import read_form
 from .history import depth_of
+from .message_list import list_ids
 from .problem import ProblemError
 from .visit import Visit
 
@@ -95,7 +96,7 @@ async def _move_those_of(client: AsyncQueueClient, dead: str, of: str, to: str, 
     """Moves the letters that came from one queue, and leaves those of others that share the dead-letter queue. Yields
     after each request how many it has moved."""
     after = None
-    while held > 0 and (mids := await _ids(client, dead, after)):
+    while held > 0 and (mids := await list_ids(client, dead, "all", after, min(held, _AT_ONCE))):
         found = await client.peek_many(dead, mids, once=True)
         after = found[-1].mid if found else mids[-1]
         held -= sum(mid <= after for mid in mids)
@@ -104,12 +105,3 @@ async def _move_those_of(client: AsyncQueueClient, dead: str, of: str, to: str, 
             yield len(moved)
             mine = mine[len(moved) :]  # a request moves the oldest, if they are too large for one transaction
         yield 0
-
-
-async def _ids(client: AsyncQueueClient, qid: str, after: int | None) -> list[int]:
-    found: list[int] = []
-    async for mid in client.list_messages(qid, state="all", after=after):
-        found.append(mid)
-        if len(found) == _AT_ONCE:
-            break
-    return found

@@ -3,22 +3,25 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qs_client import AsyncQueueClient, Delivery, Forbidden, NotImplementedByServer
+from qs_client import AsyncQueueClient, Delivery, Forbidden, NotImplementedByServer, QueueInfo
 from qs_schemas import GetMessage
 
+from .history import depth_of
 from .payloads import preview
 
 MESSAGES = 25
 """Messages on one page."""
-_HEAVY = 1 << 20
-"""Bytes of payloads from which on a page is asked for less often."""
+_LOOKED_AT = 1 << 20
+"""Bytes of payloads that one page asks for: as many messages as have them by the mean of the queue. A page that gets
+more, as its messages are larger than others, is asked for less often."""
 STATES = ("all", "new", "ready", "in-flight", "delayed")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message in the table. message: None if the queue server did not send it, as a claim holds it, it has gone, or
-    those before it are large; text, reason: the beginnings of its payload and of its last reason."""
+    """A message in the table. message: None if the queue server did not send it, as a claim holds it or it has gone, or
+    was not asked for it, as these messages are large; text, reason: the beginnings of its payload and of its last
+    reason."""
 
     mid: int
     message: Delivery | None = None
@@ -38,7 +41,7 @@ class Listing:
     @property
     def is_heavy(self) -> bool:
         """Tells whether the payloads on the page are megabytes."""
-        return sum(len(entry.message.payload) for entry in self.entries if entry.message) > _HEAVY
+        return sum(len(entry.message.payload) for entry in self.entries if entry.message) > _LOOKED_AT
 
     def has(self, status: str) -> bool:
         """Tells whether a message on the page has this status."""
@@ -55,24 +58,27 @@ class Listing:
         return self.has_dead or any(entry.reason for entry in self.entries)
 
 
-async def list_page(client: AsyncQueueClient, qid: str, state: str, after: int | None) -> Listing:
-    """Returns the messages of a queue in a state, from the oldest after an id on."""
+async def list_page(client: AsyncQueueClient, queue: QueueInfo, state: str, after: int | None) -> Listing:
+    """Returns the messages of a queue in a state, from the oldest after an id on. queue: its figures."""
+    most = max(_LOOKED_AT * depth_of(queue) // max(queue.bytes or 0, 1), 1)
     try:
-        mids, more = await _ids(client, qid, state, after)
-        found = await client.peek_many(qid, mids, once=True) if mids else []
+        mids = await list_ids(client, queue.qid, state, after, MESSAGES + 1)
+        more = len(mids) > MESSAGES
+        mids = mids[:MESSAGES]
+        found = await client.peek_many(queue.qid, mids[:most], once=True) if mids else []
     except (Forbidden, NotImplementedByServer) as error:  # may see only figures, or the storage cannot
         return Listing([], refused=error.text)
     return Listing(list(_entries(mids, found)), mids[-1] if more else None)
 
 
-async def _ids(client: AsyncQueueClient, qid: str, state: str, after: int | None) -> tuple[list[int], bool]:
-    """Returns the ids on a page, and whether there are more."""
+async def list_ids(client: AsyncQueueClient, qid: str, state: str, after: int | None, most: int) -> list[int]:
+    """Returns at most so many ids of a queue's messages in a state, from the oldest after an id on."""
     found: list[int] = []
     async for mid in client.list_messages(qid, state=state, after=after):
         found.append(mid)
-        if len(found) > MESSAGES:
+        if len(found) == most:
             break
-    return found[:MESSAGES], len(found) > MESSAGES
+    return found
 
 
 def _entries(mids: Iterable[int], found: Iterable[Delivery]) -> Iterable[Entry]:

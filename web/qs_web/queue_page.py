@@ -1,5 +1,7 @@
 """The page of one queue: its figures, its messages by state, its options, and what can be done with it."""
 
+import time
+
 from starlette.responses import Response
 
 from qs_client import Forbidden, NotImplementedByServer, QueueOptions
@@ -30,7 +32,7 @@ async def show_queue(visit: Visit) -> Response:
     state = visit.asked("state", "all")
     state = state if state in STATES else "all"
     after = visit.asked_number("after", 0) or None
-    listing = await list_page(visit.client, qid, state, after)
+    listing = await list_page(visit.client, info, state, after)
     options = await _options(visit, qid)
     now, history = visit.services.clock(), visit.services.history
     history.observe(now, qid, figures_of(info))
@@ -46,5 +48,6 @@ async def show_queue(visit: Visit) -> Response:
         state=state,
         after=after,
         listing=listing,
+        wall=time.time(),
         letters=await letters_of(visit, info),
     )

@@ -23,6 +23,8 @@ from qs_web.sessions import Sessions
     (amounts.span(42), "42 s"), (amounts.span(303), "5 min 3 s"), (amounts.span(3600), "1 h"),
     (amounts.span(187_200), "2 d 4 h"), (amounts.seconds(0.00012), "0.12 ms"), (amounts.seconds(2.5), "2.5 s"),
     (amounts.moment(0), "1970-01-01 00:00:00 UTC"), (amounts.moment(10**30), amounts.NONE),
+    (amounts.ahead(None, 5.0), "now"), (amounts.ahead(5_000_000, 5.0), "now"),
+    (amounts.ahead(65_000_000, 5.0), "in 1 min"),
     (amounts.moment(None), amounts.NONE), (amounts.plain(60.0), "60"), (amounts.plain(0.5), "0.5"),
     (amounts.plain(None), ""),
 ])  # fmt: skip
