@@ -35,6 +35,13 @@ def _duration(text: str, *, more_than_none: bool) -> float:
     return value
 
 
+def key(text: str) -> str:
+    """Parses the key of a message."""
+    if not text:  # as of an unset variable: the push would have no key without a word
+        raise argparse.ArgumentTypeError("the key is empty: give one, or leave the flag out")
+    return text
+
+
 def receives(text: str) -> int:
     """Parses a count of receives."""
     value = positive(text)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
-from .argument_values import positive, positive_seconds, seconds
+from .argument_values import key, positive, positive_seconds, seconds
 from .command_help import overview, show_help
 from .command_target import Target
 from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
-from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, read_address, server
+from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, read_address, refuse_key, server
 
 if TYPE_CHECKING:
     from . import command_verbs as verbs
@@ -32,6 +32,7 @@ examples:
   qs new orders
   qs push orders 'hello'                     one message; prints its id
   qs push orders --file invoice.xml          a file is one message
+  qs push orders --key order-17 'hello'      safe to repeat: within 5 minutes it is stored once
   tail -f log | qs push logs --create --lines
   qs receive orders --wait 20 --delete       wait for a message, print it, then delete it
   qs tail orders                             print the messages of the bus as they come
@@ -68,6 +69,8 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.command == "push" and "" in arguments.payload and not arguments.allow_empty:
         parser.error("a message without content needs --allow-empty")
+    if arguments.command == "push" and arguments.key is not None and _may_be_several(arguments):
+        parser.error("--key is the key of one message: push one at a time, each with a key of its own")
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
         parser.error("--seq says which claim to release: give --release CONSUMER too")
     if arguments.command == "claims" and arguments.owner is not None and arguments.release is None:
@@ -77,6 +80,10 @@ def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Names
             check_changes(arguments)
         except ValueError as error:
             parser.error(str(error))
+
+
+def _may_be_several(push: argparse.Namespace) -> bool:
+    return push.lines or len(push.payload) + len(push.file or ()) > 1
 
 
 _WRONG_USAGE = 2
@@ -120,6 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_standard_flags(parser)
     _add_common(parser)
+    refuse_key(parser)
     parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, target=Target.SERVER, commands=commands)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=AnyOrder)
 
@@ -139,6 +147,8 @@ def make_parser() -> argparse.ArgumentParser:
             aliases=aliases,
         )
         _add_common(added, target)
+        if name != "push":
+            refuse_key(added)
         added.set_defaults(run=run, command=name, target=target)
         commands.append((name, summary))
         return added
@@ -163,6 +173,13 @@ def _push(add: AddCommand) -> None:
     push.add_argument("-f", "--file", action="append", metavar="FILE", help="each is one message; - is stdin")
     push.add_argument("--lines", action="store_true", help="every line of the files or of stdin is one message")
     push.add_argument("--delay", type=seconds, metavar="S", help="seconds until the messages become visible")
+    push.add_argument(
+        "--key",
+        type=key,
+        metavar="KEY",
+        help="of one message: a second push with this key within 5 minutes stores nothing, and prints the id of the "
+        "first. So the push repeats itself when the server restarts",
+    )
     push.add_argument("--allow-empty", action="store_true", help="push empty files too; --lines does so anyway")
     push.add_argument("-c", "--create", action="store_true", help="create the queue if it does not exist")
 

@@ -35,9 +35,15 @@ _FIGURES = (
 
 
 def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Pushes each argument, each file, or else stdin as one message; with --lines each line of files or stdin."""
+    """Pushes each argument, each file, or else stdin as one message; with --lines each line of files or stdin. With
+    --key there is one message, and its push repeats itself."""
     if arguments.create:
         client.new_queue(arguments.queue, exist_ok=True)
+    if arguments.key is not None:
+        [payload] = itertools.chain.from_iterable(_groups(arguments))
+        mid = client.push(arguments.queue, payload, delay=arguments.delay, key=arguments.key)
+        out.line(str(mid), {"qid": arguments.queue, "mid": mid})
+        return OK
     for payloads in _groups(arguments):
         for batch in drafts_in_batches(Draft(payload, delay=arguments.delay) for payload in payloads):
             for mid in client.push_many(arguments.queue, batch):

@@ -11,7 +11,7 @@ _UNKNOWN = "whether the request was carried out is not known"
 
 
 _PLAIN = "leave TLS out, as in qs://HOST:PORT, or check the port"
-_SIGNED = "give one that the server's CA has signed: --cert and --key, or a context as tls"
+_SIGNED = "give one that the server's CA has signed: --cert and --client-key, or a context as tls"
 _CA = "give the CA that has signed it: tls='ca.pem', --ca or QS_CA"
 _ADVICE = (
     ("does not speak TLS", _PLAIN),

@@ -1,7 +1,7 @@
 """The arguments and variables that say where a server is, and how to speak to it: TLS, certificates, a token.
 
-`qs`, `qs-pipeline` and `queue-bus.py` add the same ones, the bus with `--server-` before their names. No argument takes
-a token itself: everybody on the machine can read those of a process.
+`qs`, `qs-pipeline`, `queue-bus.py` and `queue-web.py` add the same ones, the last two with `--server-` before their
+names. No argument takes a token itself: everybody on the machine can read those of a process.
 """
 
 import argparse
@@ -77,12 +77,29 @@ def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
     add("tls", "speak TLS, and trust the CAs of the system; qss:// before the address does the same")
     add("ca", "speak TLS, and trust the CA certificates in FILE instead (default: $QS_CA)", "FILE")
     add("cert", "speak TLS, and show this certificate to servers that ask for one", "FILE")
-    add("key", f"the key of {prefix}cert, if it is in another file", "FILE")
+    add(_key_of(prefix), f"the private key of {prefix}cert, if it is in another file", "FILE")
     add("tls-insecure", "speak TLS without verifying the server: only for tests")
     add(
         "token-file", "says who you are: a file with a token (default: $QS_TOKEN, else the file $QS_TOKEN_FILE)", "FILE"
     )
     group.add_argument(f"{prefix}token", type=_no_token, help=argparse.SUPPRESS)  # else the error would show the token
+
+
+def refuse_key(group: argparse._ActionsContainer) -> None:
+    """Adds a flag `--key` that is an error: once it was the flag of the certificate's key, and for `qs push` it is the
+    message's. Nobody's push may become one with a key by that."""
+    group.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
+
+
+def _key_of(prefix: str) -> str:
+    """Returns the name of the flag for the key of a certificate, without the prefix. `--key` alone is a message's."""
+    return "client-key" if prefix == "--" else "key"
+
+
+def _no_key(_: str) -> str:
+    raise argparse.ArgumentTypeError(
+        "the private key of a certificate is --client-key FILE (the key of a message is a flag of qs push, after push)"
+    )
 
 
 def _no_token(_: str) -> str:
@@ -99,10 +116,12 @@ class _Given:
             found: str | None = getattr(arguments, f"{prefix}{name}".strip("-").replace("-", "_"), None)
             return found
 
-        self.ca, self.cert, self.key = value("ca"), value("cert"), value("key")
+        key = _key_of(prefix)
+        self.ca, self.cert, self.key = value("ca"), value("cert"), value(key)
+        self.key_flag = f"{prefix}{key}"
         self.insecure = bool(value("tls-insecure"))
         self.token_file = value("token-file")
-        files = [name for name in ("ca", "cert", "key") if value(name) is not None]
+        files = [name for name in ("ca", "cert", key) if value(name) is not None]
         switches = [name for name in ("tls", "tls-insecure") if value(name)]
         self.asking = [f"{prefix}{name}" for name in switches + files]
         """The flags that ask for TLS."""
@@ -120,7 +139,7 @@ def check_security(
 
     given = _Given(arguments, prefix)
     if given.key is not None and given.cert is None:
-        raise ValueError(f"{prefix}key is the key of a certificate: give {prefix}cert too")
+        raise ValueError(f"{given.key_flag} is the key of a certificate: give {prefix}cert too")
     if given.insecure and given.ca is not None:
         raise ValueError(
             f"{prefix}ca is for verifying the server, {prefix}tls-insecure is against it: give one of them"
@@ -159,7 +178,11 @@ def make_security(
     else:
         context = client_context(environ.get("QS_CA") or True if given.ca is None else given.ca)
     if given.cert is not None:
-        show_certificate(context, given.cert, given.key)
+        try:
+            show_certificate(context, given.cert, given.key)
+        except ValueError as error:
+            apart = f"; if its key is in a file of its own, give {given.key_flag}" if given.key is None else ""
+            raise ValueError(f"{error}{apart}") from None
     return Security(context, token)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from qs_client.argument_values import positive, seconds
-from qs_client.server_arguments import DEFAULT_SERVER, add_security, read_address, server
+from qs_client.server_arguments import DEFAULT_SERVER, add_security, read_address, refuse_key, server
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from .security import security_of
@@ -93,6 +93,7 @@ def _common() -> AnyOrder:
     group.add_argument("--conf", type=setting, action="append", metavar="KEY=VALUE", help="a setting of Spark")
     group.add_argument("-v", "--verbose", action="store_true", help="show Spark's log, each batch, and tracebacks")
     add_security(common.add_argument_group("TLS and tokens: files of each machine that connects"))
+    refuse_key(common)
     return common
 
 

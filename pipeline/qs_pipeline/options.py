@@ -29,7 +29,7 @@ class Options:
 
     queue: the qid; consumer: whose claims are read; producer: whose messages are staged; max_messages, max_bytes: of
     one claim; partitions: tasks of one read; retry: seconds that a server may be away; txn_app, txn_version: which
-    batch write this is; tls, ca, cert, key, token_file, tls_insecure: see `Security`.
+    batch write this is; tls, ca, cert, client_key, token_file, tls_insecure: see `Security`.
     """
 
     queue: str
@@ -49,14 +49,14 @@ class Options:
     tls: bool = False
     ca: str | None = None
     cert: str | None = None
-    key: str | None = None
+    client_key: str | None = None
     token_file: str | None = None
     tls_insecure: bool = False
 
     @property
     def server(self) -> QueueServer:
         """The queue server, and how to get at it."""
-        security = Security(self.tls, self.ca, self.cert, self.key, self.token_file, self.tls_insecure)
+        security = Security(self.tls, self.ca, self.cert, self.client_key, self.token_file, self.tls_insecure)
         return QueueServer(self.host, self.port, security)
 
     @property
@@ -131,7 +131,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tls": ("tls", _boolean),
     "ca": ("ca", _text),
     "cert": ("cert", _text),
-    "key": ("key", _text),
+    "key": ("client_key", _text),
     "tokenFile": ("token_file", _text),
     "tlsInsecure": ("tls_insecure", _boolean),
 }

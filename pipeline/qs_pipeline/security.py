@@ -24,15 +24,15 @@ class Security:
     """TLS and a token, by names of files on the machine of each process that connects.
 
     tls: speak TLS, with the system's CAs; ca: a PEM file, or a directory, of CAs to trust instead, which means TLS too;
-    cert, key: PEM files of a client certificate; token_file: holds the token; tls_insecure: do not verify the server,
-    for tests. Without token_file, a process takes the token from its own QS_TOKEN or QS_TOKEN_FILE; without ca, the CAs
-    from QS_CA.
+    cert, client_key: PEM files of a client certificate; token_file: holds the token; tls_insecure: do not verify the
+    server, for tests. Without token_file, a process takes the token from its own QS_TOKEN or QS_TOKEN_FILE; without ca,
+    the CAs from QS_CA.
     """
 
     tls: bool = False
     ca: str | None = None
     cert: str | None = None
-    key: str | None = None
+    client_key: str | None = None
     token_file: str | None = None
     tls_insecure: bool = False
 
@@ -63,7 +63,7 @@ class QueueServer:
     def options(self) -> dict[str, str]:
         """Returns the options of the data source that lead to this server."""
         given = self.security
-        files = {"ca": given.ca, "cert": given.cert, "key": given.key, "tokenFile": given.token_file}
+        files = {"ca": given.ca, "cert": given.cert, "key": given.client_key, "tokenFile": given.token_file}
         switches = {"tls": given.tls, "tlsInsecure": given.tls_insecure}
         return (
             {"host": self.host, "port": str(self.port)}

@@ -60,7 +60,7 @@ def test_commands_that_fail(world: World) -> None:
     run(QS, *secure, "--token-file", str(shared), "ls", code=0, told="everybody on this machine can read")
     run(QS, *secure, "--token-file", key, "ls", code=1, told="server.key")
     run(QS, *secure, "--token-file", "/nowhere/token", "ls", code=1, told="/nowhere/token")
-    run(QS, *secure, "--cert", str(world.certificate.cert), "--key", other_key, "ls", code=1, told="key")
+    run(QS, *secure, "--cert", str(world.certificate.cert), "--client-key", other_key, "ls", code=1, told="key")
     run(QS, "-s", f"qss://{place}", "--ca", OTHER_CA, "--token-file", files["token"], "ls", code=1, told="certif")
     run(QS, "-s", f"qss://{place}", "--ca", key, "--token-file", files["token"], "ls", code=1, told="server.key")
     run(QS, "-s", place, "--token-file", files["token"], "--timeout", "5", "ls", code=1)

@@ -143,6 +143,35 @@ def test_push_lines_as_they_come(shared_server: ServerProcess, client: QueueClie
         assert child.wait(GIVE_UP) == 0
 
 
+def test_push_with_a_key(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
+    """--key makes a push safe to repeat: the second one stores nothing and prints the first one's id."""
+    (tmp_path / "job").write_bytes(b"sweep")
+    first = qs("push", qid, "sweep", "--key", "27 November", "--delay", "3600")
+    assert first == (0, f"{next(client.list_messages(qid, state='delayed'))}\n", "")
+    assert qs("push", qid, "--file", str(tmp_path / "job"), "--key", "27 November") == first
+    assert qs("push", qid, "sweep", "--key", "28 November")[1] != first[1]
+    assert client.stats(qid)[0].pushed == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["a", "b", "--key", "k"], "--key is the key of one message"),
+        (["a", "--file", "f", "--key", "k"], "--key is the key of one message"),
+        (["--lines", "--key", "k"], "--key is the key of one message"),
+        (["a", "--key", ""], "argument --key: the key is empty"),
+    ],
+)
+def test_a_key_of_no_single_message(
+    qs: Run, client: QueueClient, qid: str, argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several messages with one key are wrong usage: all but the first would be lost. So is an empty key."""
+    with pytest.raises(SystemExit, match="2"):
+        qs("push", qid, *argv)
+    assert says in capsys.readouterr().err
+    assert list(client.list_messages(qid)) == []
+
+
 def test_push_creates(qs: Run, client: QueueClient) -> None:
     """--create makes the queue, and is content when it is there."""
     for _ in range(2):

@@ -60,15 +60,15 @@ def test_tls_of_flags_and_variables(qs: Run) -> None:
 
 
 def test_a_client_certificate(qs: Run) -> None:
-    """--cert and --key show a certificate; without, the error says so."""
+    """--cert and --client-key show a certificate; without, the error says so."""
     certificate = authority().sign("DNS:me")
     with scripted(healthy, context=serving_context(None, authority())) as server:
-        shown = ("--cert", str(certificate.cert), "--key", str(certificate.key))
+        shown = ("--cert", str(certificate.cert), "--client-key", str(certificate.key))
         assert qs("-s", at(server), *shown, "ping", QS_CA=CA)[0] == 0
         assert qs("-s", at(server), "--cert", str(certificate.chain), "ping", QS_CA=CA)[0] == 0
         code, _, said = qs("-s", at(server), "ping", QS_CA=CA)
         assert code == 1
-        assert "--cert and --key" in said
+        assert "--cert and --client-key" in said
 
 
 def test_insecure(qs: Run) -> None:
@@ -83,7 +83,11 @@ def test_insecure(qs: Run) -> None:
 @pytest.mark.parametrize(
     ("argv", "variables", "code", "says"),
     [
-        (["--key", "k", "ping"], {}, 2, "give --cert too"),
+        (["--client-key", "k", "ping"], {}, 2, "give --cert too"),
+        (["--cert", "c", "--key", "k", "ping"], {}, 2, "is --client-key FILE"),
+        (["ping", "--cert", "c", "--key", "k"], {}, 2, "is --client-key FILE"),
+        (["--key", "k", "push", "q", "x"], {}, 2, "is --client-key FILE"),
+        (["push", "q", "x", "--cert", CA, "--key", "k"], {}, 1, "in a file of its own, give --client-key"),
         (["-s", "qs://h", "--tls", "ping"], {}, 2, "without TLS"),
         (["tail", "q", "--bus", "qs://h", "--tls"], {}, 2, "without TLS"),
         (["-s", f"qss://me:{SECRET}@h", "ping"], {}, 2, "no password"),

@@ -1,4 +1,4 @@
-"""The flags and variables for TLS and tokens, which qs, qs-pipeline and queue-bus.py share."""
+"""The flags and variables for TLS and tokens, which qs, qs-pipeline, queue-bus.py and queue-web.py share."""
 
 import argparse
 import ssl
@@ -41,7 +41,8 @@ def test_tls(prefix: str) -> None:
     assert _trusts(_made(f"{prefix}tls", prefix=prefix, QS_CA="")[0].context) != 1
     assert _trusts(_made(f"{prefix}ca", CA, prefix=prefix, QS_CA="/missing")[0].context) == 1
     certificate = authority().sign("DNS:me")
-    shown, _ = _made(f"{prefix}cert", str(certificate.cert), f"{prefix}key", str(certificate.key), prefix=prefix)
+    key = "--client-key" if prefix == "--" else "--server-key"
+    shown, _ = _made(f"{prefix}cert", str(certificate.cert), key, str(certificate.key), prefix=prefix)
     assert shown.context is not None
 
 
@@ -86,13 +87,13 @@ def test_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "address", "variables", "says"),
     [
-        (["--key", "k"], "h", {}, "give --cert too"),
-        (["--key", "k"], "qs://h", {}, "give --cert too"),
+        (["--client-key", "k"], "h", {}, "give --cert too"),
+        (["--client-key", "k"], "qs://h", {}, "give --cert too"),
         (["--tls-insecure", "--ca", "x"], "h", {}, "give one of them"),
         (["--tls"], "qs://h", {}, "--tls asks for TLS: write qss://, or leave --tls out"),
         (["--ca", "x"], "qs://h", {}, "--ca asks for TLS: write qss://, or leave --ca out"),
         (["--cert", "x"], "qs://h", {}, "--cert asks for TLS"),
-        (["--cert", "x", "--key", "k"], "qs://h", {}, "--cert and --key ask for TLS"),
+        (["--cert", "x", "--client-key", "k"], "qs://h", {}, "--cert and --client-key ask for TLS"),
         (["--tls-insecure"], "qs://h", {}, "--tls-insecure asks for TLS"),
         ([], "qs://h", {"QS_CA": "x"}, "QS_CA asks for TLS: write qss://, or leave QS_CA out"),
         (["--ca", "x"], "qs://h", {"QS_CA": "x"}, "write qss://, or leave --ca and QS_CA out"),
@@ -109,7 +110,7 @@ def test_contradictions(argv: list[str], address: str, variables: dict[str, str]
         make_security(arguments, server(address), print, environ=variables)
 
 
-@pytest.mark.parametrize("flag", ["--ca", "--cert", "--key", "--token-file"])
+@pytest.mark.parametrize("flag", ["--ca", "--cert", "--client-key", "--token-file"])
 def test_empty_names(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A flag with an empty name, as of an unset variable, is wrong usage: it does not turn TLS off."""
     with pytest.raises(SystemExit):

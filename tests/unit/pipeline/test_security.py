@@ -55,7 +55,7 @@ def test_options_and_back(security: Security) -> None:
 
 def test_the_flags_of_a_job() -> None:
     """qs-pipeline's flags and the scheme of its address say the same as the options."""
-    given = ["--ca", "ca.pem", "--cert", "c.pem", "--key", "c.key", "--token-file", "t"]
+    given = ["--ca", "ca.pem", "--cert", "c.pem", "--client-key", "c.key", "--token-file", "t"]
     arguments = parse(["archive", "q", "--to", "d", "-s", "qss://h:7", *given])
     assert arguments.server == ("h", 7)
     assert arguments.security == Security(True, "ca.pem", "c.pem", "c.key", "t")
@@ -65,8 +65,18 @@ def test_the_flags_of_a_job() -> None:
 def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     """A key without its certificate is wrong usage, found before Spark starts."""
     with pytest.raises(SystemExit):
-        parse(["archive", "q", "--to", "d", "--key", "c.key"])
+        parse(["archive", "q", "--to", "d", "--client-key", "c.key"])
     assert "give --cert too" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [["archive", "q", "--to", "d", "--key", "k"], ["--key", "k", "archive", "q", "--to", "d"]]
+)
+def test_the_flag_of_a_key_as_it_was(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """--key is wrong usage, and the error names the flag of a certificate's key."""
+    with pytest.raises(SystemExit):
+        parse(argv)
+    assert "is --client-key FILE" in capsys.readouterr().err
 
 
 def test_no_flags() -> None:
@@ -108,8 +118,8 @@ def test_nothing_of_it_is_shown(token_file: str) -> None:
         (Security(token_file="TWO"), "TWO: a token has no spaces, line ends"),
         (Security(ca="/nowhere/ca.pem"), "/nowhere/ca.pem: No such file or directory"),
         (Security(ca="TWO"), "TWO: no CA certificates in PEM format"),
-        (Security(cert="CERT", key="OTHER"), "the key does not belong to the certificate"),
-        (Security(cert="CERT", key="/nowhere/k"), "/nowhere/k: No such file or directory"),
+        (Security(cert="CERT", client_key="OTHER"), "the key does not belong to the certificate"),
+        (Security(cert="CERT", client_key="/nowhere/k"), "/nowhere/k: No such file or directory"),
     ],
 )
 def test_files_that_cannot_be_used(security: Security, said: str, tmp_path: Path) -> None:
@@ -118,7 +128,7 @@ def test_files_that_cannot_be_used(security: Security, said: str, tmp_path: Path
     two.write_text(f"{TOKEN}\n{TOKEN}\n")
     two.chmod(0o600)
     paths = {"TWO": str(two), "CERT": str(local().cert), "OTHER": str(authority().sign("DNS:other").key)}
-    files = {name: getattr(security, name) for name in ("ca", "cert", "key", "token_file")}
+    files = {name: getattr(security, name) for name in ("ca", "cert", "client_key", "token_file")}
     given = Security(**{name: paths.get(path, path) for name, path in files.items()})
     with pytest.raises(UsageError) as raised:
         QueueServer(security=given).client()
