@@ -1,5 +1,6 @@
 """The durable names of one bus: whose each is, the queue that keeps its messages, and the feed of its members."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -10,6 +11,7 @@ from qs_client import calls, policy_calls
 from qs_client.asking import Call
 from qs_client.errors import (
     BadRequest,
+    Conflict,
     Forbidden,
     NotFound,
     NotImplementedByServer,
@@ -100,7 +102,8 @@ class DurableNames:
             await self._upstream.call(policy_calls.queue_options(qid))
         except NotFound:
             policy = await self._policy_of(of)
-            await self._upstream.call(calls.new_queue(qid, exist_ok=True, **policy))
+            with contextlib.suppress(Conflict):  # somebody has just made it
+                await self._upstream.call(calls.new_queue(qid, **policy))
 
     async def _policy_of(self, qid: str) -> dict[str, Any]:
         """Returns the options that a name takes over from its queue; none if the bus may not see them."""

@@ -99,24 +99,26 @@ def new_queue(
     backoff: float | None = None,
     backoff_max: float | None = None,
 ) -> Call[bool]:
-    """Creates a queue. Returns True, or False when the queue existed and exist_ok is set.
+    """Creates a queue. Returns True, or False when it existed, exist_ok is set, and it has the options that are given.
 
     qid: 1 to 200 characters, no control characters. storage: the name of an engine of the server; visibility: seconds
     that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds, more than
     0, that a message is kept; dead_letter: the queue for messages that were received max_receives times (1 to 1000) in
     vain; backoff: seconds, more than 0, after which a message that was received in vain is visible again, twice as many
     each further time, up to backoff_max (3600). None leaves an option to the server. Raises Conflict when the queue
-    exists (unless exist_ok), or dead-letter queues would form a cycle, NotImplementedByServer when the storage lacks an
-    option.
+    exists (with exist_ok: and one of the given options is another one there), or dead-letter queues would form a cycle,
+    NotImplementedByServer when the storage lacks an option.
     """
     options = checked_options(
         QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives, backoff, backoff_max)
     )
+    named = None if options == QueueOptions() else options
     try:
-        yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
+        yield from ask(NewQueue(qid, named))
     except Conflict:
         if not exist_ok:
             raise
+        yield from ask(NewQueue(qid, named, exist_ok=True))  # compares them; alone it would not tell what it did
         return False
     return True
 

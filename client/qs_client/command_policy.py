@@ -10,8 +10,10 @@ from .command_output import NOTHING, OK, Output
 
 
 def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Creates a queue."""
-    client.new_queue(arguments.queue, storage=arguments.storage, **given_options(arguments))
+    """Creates a queue. With --exist-ok, one that exists and has the options that are named is as good."""
+    client.new_queue(
+        arguments.queue, exist_ok=arguments.exist_ok, storage=arguments.storage, **given_options(arguments)
+    )
     out.line(None, {"qid": arguments.queue})
     return OK
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from .client import QueueClient
 from .command_output import Output, complain
 from .command_target import Target
-from .errors import Forbidden, NotFound, ServerError, Unauthorized
+from .errors import Conflict, Forbidden, NotFound, ServerError, Unauthorized
 from .security import Security
 from .server_arguments import make_security
 
@@ -80,6 +80,12 @@ def _hint(error: ServerError, arguments: Namespace) -> str:
     if isinstance(error, Forbidden):
         who = "the owner of this token" if arguments.has_token else "a client without a token"
         return f" ({who} has no such right: the server's access file gives it)"
+    return _hint_about_queues(error, arguments)
+
+
+def _hint_about_queues(error: ServerError, arguments: Namespace) -> str:
+    if isinstance(error, Conflict) and arguments.command == "new" and "existing" in error.text:
+        return " (qs set changes options)" if arguments.exist_ok else " (with --exist-ok that is no error)"
     if isinstance(error, NotFound) and arguments.hint_new:
         names = getattr(arguments, "queues", ())
         if any("," in name and name in error.text for name in names):

@@ -42,6 +42,9 @@ def add_queue_commands(add: AddCommand) -> None:
     new = add("new", policy.new, "create a queue")
     name_queue(new)
     new.add_argument("--storage", metavar="ENGINE", help="how it is stored (default: the server's choice)")
+    new.add_argument(
+        "--exist-ok", action="store_true", help="a queue that exists is no error if it has the options that are named"
+    )
     _add_options(new)
     rm = add("rm", verbs.rm, "delete queues")
     rm.add_argument("queues", metavar="QUEUE", nargs="+")

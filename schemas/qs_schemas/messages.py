@@ -234,12 +234,13 @@ class ListQueues(Message):
 
 @checked
 class NewQueue(Message):
-    """Creates a queue."""
+    """Creates a queue. exist_ok: one that exists is no conflict if it has the options that are named."""
 
     op: ClassVar[str] = "new-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
     qid: str | None = None
     options: QueueOptions | None = None
+    exist_ok: bool = False
 
     @property
     def dead_letter(self) -> str | None:

@@ -69,7 +69,7 @@ OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,
     "visibility": SECONDS, "wait": SECONDS, "prefetch": WHOLE, "subscription": TEXT, "ack": TEXT, "name": NAME,
     "seq": WHOLE, "max_bytes": WHOLE, "upto": WHOLE, "part": WHOLE, "parts": WHOLE, "batch": WHOLE, "attempt": WHOLE,
-    "uncounted": DENIAL, "connections": BOOLEAN, "owner": TEXT, "more": BOOLEAN,
+    "uncounted": DENIAL, "connections": BOOLEAN, "owner": TEXT, "more": BOOLEAN, "exist_ok": BOOLEAN,
 }  # fmt: skip
 DEAD: dict[str, Kind] = {
     "dead_from": NAME, "dead_mid": WHOLE, "dead_receives": WHOLE, "dead_at": WHOLE, "dead_reason": TEXT,

@@ -1,11 +1,24 @@
 """Options that are changed while a queue is used, by every engine that can."""
 
+from typing import Any, cast
+
 import pytest
 from support.contract_bench import needs
 from support.engine_calls import configure
 from support.engines import LOTS, Bench, arrived
 
-from qs_server.storage.engine import SECOND, Draft, Feature, NoSuchQueueError, Options, QueueFullError
+from qs_schemas import NewQueue, QueueOptions
+from qs_server.operations import configuring
+from qs_server.operations.service import Service
+from qs_server.storage.engine import (
+    SECOND,
+    Draft,
+    Feature,
+    NoSuchQueueError,
+    Options,
+    QueueExistsError,
+    QueueFullError,
+)
 
 
 @pytest.fixture
@@ -13,6 +26,25 @@ def settable(bench: Bench) -> Bench:
     needs(bench, Feature.SET, Feature.PAUSE)
     bench.queue()
     return bench
+
+
+def test_made_again(any_bench: Bench) -> None:
+    """A `new-queue` with exist-ok finds the queue that is there, in this process and the next, and compares its
+    options."""
+    bench = any_bench
+    service = Service(bench.engine, cast(Any, None), cast(Any, None))
+
+    def made(**options: Any) -> None:
+        configuring.new_queue(service, NewQueue("made", QueueOptions(**options), exist_ok=True))
+
+    made(visibility=5)
+    for _ in range(2):
+        made()
+        made(visibility=5)
+        with pytest.raises(QueueExistsError, match=r"its visibility is 5, not 6$"):
+            made(visibility=6)
+        service.storage = bench.reopen()
+    assert service.storage.options("made").visibility == 5 * SECOND
 
 
 def received(bench: Bench) -> list[int]:

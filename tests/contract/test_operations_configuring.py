@@ -15,6 +15,33 @@ def set_queue(**options: str | int) -> str:
     return request("set-queue", f"{QUEUE}<options{written}/>")
 
 
+async def test_a_queue_that_may_exist(client: Client, autojump_clock: Clock) -> None:
+    """With exist-ok, `new-queue` makes a queue, or finds that it has the options that are named; otherwise it is a
+    conflict that names each option that differs. Nothing changes."""
+
+    async def made(options: str = "", exist_ok: str = "yes") -> str:
+        body = f"<qid>again</qid>{options}"
+        return await client.ask(request("new-queue", body, exist_ok=exist_ok))
+
+    given = '<options capacity="5" visibility="0.5" dead-letter="failed" max-receives="3"/>'
+    assert code(await made(given)) == 0
+    shown = await client.ask(request("get-queue", "<qid>again</qid>"))
+    for same in ("", given, "<options/>", '<options visibility="0.5000004"/>', '<options storage="files"/>'):
+        assert code(await made(same)) == 0, same
+    assert code(await made(exist_ok="no")) == 409
+    other = '<options capacity="6" visibility="0.5" retention="9" dead-letter="lost" max-receives="3"/>'
+    answer = await made(other)
+    assert code(answer) == 409
+    assert text(answer) == (
+        "'again' is already an existing queue with other options: its capacity is 5, not 6, its retention is none, "
+        "not 9, its dead-letter is 'failed', not 'lost'"
+    )
+    assert "its storage is 'files', not 'journal'" in text(await made('<options storage="journal"/>'))
+    assert code(await made('<options dead-letter="failed"/>')) == 400  # as without
+    after = await client.ask(request("get-queue", "<qid>again</qid>"))
+    assert after.partition("<op>")[2] == shown.partition("<op>")[2]
+
+
 async def test_set_and_get(client: Client, autojump_clock: Clock) -> None:
     """`set-queue` changes the named options at once, keeps the others, and removes those with an empty value."""
     assert code(await client.ask(set_queue(capacity=1, visibility=5))) == 0

@@ -176,7 +176,7 @@ def test_schema_stands_alone() -> None:
 # As the operations table of the protocol has them: what stands in op, and what stands beside it.
 TABLE: dict[str, tuple[str, str]] = {
     "list-queues": ("", "queues/queue"),
-    "new-queue": ("", ("qid options options/@storage options/@visibility options/@capacity options/@retention "
+    "new-queue": ("exist-ok", ("qid options options/@storage options/@visibility options/@capacity options/@retention "
                   "options/@dead-letter options/@max-receives options/@backoff options/@backoff-max")),
     "set-queue": ("", ("qid options options/@visibility options/@capacity options/@retention options/@dead-letter "
                   "options/@max-receives options/@backoff options/@backoff-max")),

@@ -311,6 +311,22 @@ def test_new_ls_rm(qs: Run) -> None:
     assert "made" not in qs("ls")[1].splitlines()
 
 
+def test_new_of_a_queue_that_may_exist(qs: Run) -> None:
+    """new --exist-ok can be repeated; another option is an error that names it and the command that changes it."""
+    for _ in range(2):
+        assert qs("new", "may-exist", "--exist-ok", "--capacity", "10") == (0, "", "")
+    assert qs("new", "may-exist", "--exist-ok") == (0, "", "")
+    assert qs("push", "may-exist", "--create", "x")[0] == 0
+    code, out, err = qs("new", "may-exist", "--exist-ok", "--capacity", "11")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "its capacity is 10, not 11 (qs set changes options)" in err
+    code, _, err = qs("new", "may-exist")
+    assert (code, err) == (
+        1,
+        "qs: 409 conflict: 'may-exist' is already an existing queue (with --exist-ok that is no error)\n",
+    )
+
+
 def test_ls_leaves_out_what_a_bus_keeps(qs: Run, client: QueueClient, qid: str) -> None:
     """ls shows the queues of a bus only with --all; stats shows them."""
     kept = {"bus::127.0.0.1:9878", f"bus:{qid}:name"}

@@ -46,7 +46,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "prefetch": COUNTS[1:], "subscription": TEXTS, "seq": ("1", "1", "1", " 2 ", MOST),
     "max-bytes": COUNTS[1:], "upto": COUNTS,
     "part": COUNTS, "parts": COUNTS[1:], "batch": COUNTS, "attempt": COUNTS, "count": ("yes", "no"),
-    "connections": ("yes", "no"), "name": QIDS, "ack": ("client",),
+    "connections": ("yes", "no"), "exist-ok": ("yes", "no"), "name": QIDS, "ack": ("client",),
 }  # fmt: skip
 OPTIONS: dict[str, tuple[str, ...]] = {
     "visibility": ("", *DURATIONS), "capacity": ("", *COUNTS[2:]), "retention": ("", *DURATIONS[1:]),
@@ -63,7 +63,7 @@ ATTRIBUTES = {
     "subscribe": ("prefetch", "visibility"), "unsubscribe": ("subscription",), "redrive-messages": ("max",),
     "claim-messages": ("seq", "max", "max-bytes", "upto"), "get-claim": ("seq", "part", "parts"),
     "ack-claim": ("seq",), "release-claim": ("seq",), "stage-messages": ("batch", "part", "attempt"),
-    "publish-staged": ("batch",), "delete-queue": ("force",),
+    "publish-staged": ("batch",), "delete-queue": ("force",), "new-queue": ("exist-ok",),
 }  # fmt: skip
 """The attributes that an operation has a use for. Others come now and then."""
 

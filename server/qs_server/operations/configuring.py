@@ -1,18 +1,53 @@
 """The operations that make a queue, and look at and change its options."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import qs_schemas as wire
 from qs_schemas import Message
 
-from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options, UnsupportedError
+from ..storage.engine import (
+    DEFAULT_VISIBILITY,
+    SECOND,
+    NoSuchQueueError,
+    Options,
+    QueueExistsError,
+    UnsupportedError,
+)
 from .service import BadRequestError, Service, qid_of
 
 
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
-    options = _options_of(request.options or wire.QueueOptions())
-    service.storage.create(qid_of(request), options)
+    asked = request.options or wire.QueueOptions()
+    options = _options_of(asked)
+    try:
+        service.storage.create(qid_of(request), options)
+    except QueueExistsError as error:
+        if not request.exist_ok:
+            raise
+        _refuse_others(service, qid_of(request), asked, _shown(options), error)
     return wire.NewQueue(request.qid)
+
+
+def _refuse_others(
+    service: Service, qid: str, asked: wire.QueueOptions, wanted: wire.QueueOptions, error: QueueExistsError
+) -> None:
+    """Raises QueueExistsError unless a queue has the options that a request names. Those that it does not name are left
+    to the server, here as when a queue is made. wanted: the values of those that are named; error: of the creation."""
+    try:
+        there = _shown(service.storage.options(qid))
+    except NoSuchQueueError:  # it went just now, or only another server knows it
+        raise error from None
+    differing = [
+        f"its {name.replace('_', '-')} is {_written(getattr(there, name))}, not {_written(getattr(wanted, name))}"
+        for name in (field.name for field in fields(wire.QueueOptions) if field.name != "removed")
+        if getattr(asked, name) is not None and getattr(there, name) != getattr(wanted, name)
+    ]
+    if differing:
+        raise QueueExistsError(f"'{qid}' is already an existing queue with other options: {', '.join(differing)}")
+
+
+def _written(value: float | str | None) -> str:
+    return "none" if value is None else repr(value) if isinstance(value, str) else f"{value:.15g}"
 
 
 def _options_of(asked: wire.QueueOptions) -> Options:
@@ -63,11 +98,14 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
 
 
 def get_queue(service: Service, request: wire.GetQueue) -> Message:
-    options = service.storage.options(qid_of(request))
+    return wire.GetQueue(request.qid, _shown(service.storage.options(qid_of(request))))
+
+
+def _shown(options: Options) -> wire.QueueOptions:
     shown = wire.QueueOptions(options.storage, options.visibility / SECOND, options.capacity)
     shown.retention = None if options.retention is None else options.retention / SECOND
     shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives
-    return wire.GetQueue(request.qid, shown)
+    return shown
 
 
 def pause_queue(service: Service, request: wire.PauseQueue) -> Message:

@@ -46,6 +46,8 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
 
 def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
     if isinstance(request, wire.NewQueue):
+        if request.exist_ok and qid_of(request) in service.queues():
+            return remotes.engine_of(qid_of(request))  # it compares the options
         return remotes.engine_for(request.options.storage if request.options else None)
     qid = cast(str | None, getattr(request, "qid", None))
     if isinstance(request, wire.Subscribe):

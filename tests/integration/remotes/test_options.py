@@ -54,6 +54,25 @@ def test_options_that_are_changed(wire: Wire) -> None:
     assert code(wire.ask(set_queue(qid, LETTERS.format(qid)))) == 409
 
 
+def test_a_queue_that_may_exist(wire: Wire, storage: str) -> None:
+    """With exist-ok a queue is found whatever storage it has, and its options are compared with those that are
+    named."""
+    remote = made(wire, f"may-exist-{storage}", storage, visibility=5)
+    local = made(wire, f"may-exist-{storage}-local", "journal")
+
+    def again(qid: str, named: str = "") -> str:
+        return wire.ask(request("new-queue", f"<qid>{qid}</qid>{named}", exist_ok="yes"))
+
+    for qid, own, another in ((remote, storage, "journal"), (local, "journal", storage)):
+        assert code(again(qid)) == 0
+        assert code(again(qid, f"<options storage='{own}'/>")) == 0
+        answer = again(qid, f"<options storage='{another}' visibility='7'/>")
+        assert (code(answer), f"its storage is '{own}', not '{another}'" in text(answer)) == (409, True), answer
+        assert "not 7" in text(answer)
+    assert code(again(f"{remote}-new", f"<options storage='{storage}' visibility='5'/>")) == 0
+    assert code(again(f"{remote}-new", f"<options storage='{storage}' visibility='5'/>")) == 0
+
+
 def test_between_storages(wire: Wire, storage: str) -> None:
     """A dead-letter queue of another storage is refused in both directions, and nothing changes."""
     remote = made(wire, f"between-{storage}", storage)

@@ -258,7 +258,12 @@ def test_a_fault_of_the_server_names_its_log_entry() -> None:
 def test_exist_ok_and_missing_ok() -> None:
     """A queue that is already there, or already gone, is no error when the caller says so, and the value tells."""
     conflict, missing = Error(409, "conflict", "exists"), Error(404, "not-found", "no queue")
-    assert play(calls.new_queue("q", exist_ok=True), conflict)[1] is False
+    asked, made = play(calls.new_queue("q", exist_ok=True, capacity=5), conflict, NewQueue("q"))
+    assert ([request.exist_ok for request in asked], made) == ([False, True], False)  # type: ignore[attr-defined]
+    assert asked[1].options == QueueOptions(capacity=5)  # type: ignore[attr-defined]
+    assert play(calls.new_queue("q", exist_ok=True), NewQueue("q"))[1] is True
+    with pytest.raises(Conflict):  # with other options
+        play(calls.new_queue("q", exist_ok=True), conflict, conflict)
     assert play(calls.delete_queue("q", missing_ok=True), missing)[1] is False
     assert isinstance(fail(calls.new_queue("q"), conflict), Conflict)
     assert isinstance(fail(calls.delete_queue("q"), missing), NotFound)
