@@ -1,7 +1,8 @@
 """The command `qs`: queues from a shell.
 
-Exit codes: 0; 1 an error of the server or the connection; 2 wrong usage; 3 receive or peek found nothing; 130
-interrupted; 141 the reader of the output has gone (as the shell counts signals).
+Exit codes: 0; 1 an error of the server or the connection; 2 wrong usage; 3 receive or peek found nothing; 4 a
+question was not answered with yes; 130 interrupted; 141 the reader of the output has gone (as the shell counts
+signals).
 """
 
 import gc

@@ -43,7 +43,8 @@ examples:
   qs export orders backup/orders             the messages as files, one each
   qs -s qss://queues.example ls              with TLS; QS_TOKEN or --token-file says who you are
 
-exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 130 interrupted
+exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 4 not done, as
+the question was not answered with yes; 130 interrupted
 """
 
 

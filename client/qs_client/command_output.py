@@ -11,7 +11,8 @@ from qs_schemas.terminal import BOLD, has_colours, paint
 OK = 0
 INCOMPLETE = 1
 NOTHING = 3
-"""Exit codes of subcommands. NOTHING: no message was found."""
+DECLINED = 4
+"""Exit codes of subcommands. NOTHING: no message was found; DECLINED: a question was not answered with yes."""
 
 
 def complain(text: str) -> None:

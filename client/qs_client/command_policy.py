@@ -1,12 +1,23 @@
-"""The subcommands of `qs` for new queues and their options, dead letters and pauses. See `command_verbs`."""
+"""The subcommands of `qs` that make, change, empty and delete queues, and move dead letters. See `command_verbs`.
 
+`purge` and `rm --force` ask before they remove messages, where somebody can answer: if stdin and stderr are terminals.
+Scripts, which have none, are asked nothing.
+"""
+
+import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TextIO
 
 from .argument_values import CHANGEABLE, given_options
 from .batches import MOST
 from .client import QueueClient
-from .command_output import NOTHING, OK, Output
+from .command_output import DECLINED, INCOMPLETE, NOTHING, OK, Output, complain
+from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound
+
+# Errors of a single queue: the other queues can still be deleted. ValueError: a name that XML cannot carry.
+_OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
 
 
 def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
@@ -53,6 +64,78 @@ def resume(client: QueueClient, arguments: Namespace, out: Output) -> int:
         client.resume(qid)
         out.line(None, {"qid": qid})
     return OK
+
+
+def rm(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Deletes queues, and reports those that it cannot delete."""
+    if arguments.force and not _may_remove_messages(client, arguments, arguments.queues, "rm --force"):
+        return DECLINED
+    code = OK
+    for qid in arguments.queues:
+        try:
+            client.delete_queue(qid, force=arguments.force)
+        except _OF_THIS_QUEUE as error:
+            complain(f"{error}{' (to lose its messages: qs rm --force)' if isinstance(error, NotEmpty) else ''}")
+            code = INCOMPLETE
+        else:
+            out.line(None, {"qid": qid})
+    return code
+
+
+def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Removes all messages of a queue, and prints how many there were."""
+    if not _may_remove_messages(client, arguments, [arguments.queue], "purge"):
+        return DECLINED
+    count = client.purge(arguments.queue)
+    out.line(str(count), {"qid": arguments.queue, "count": count})
+    return OK
+
+
+def _may_remove_messages(client: QueueClient, arguments: Namespace, queues: Sequence[str], what: str) -> bool:
+    """Asks whether the messages of queues are to be removed, with their numbers. Does not ask if there are none, with
+    --yes, and where nobody would answer."""
+    if arguments.yes or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
+        return True
+    holdings = [held for qid in queues if (held := _holding(client, qid))]
+    return not holdings or _agrees(f"{'; '.join(holdings)}. qs {what} removes them for good. Go on? [y/N] ")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _holding(client: QueueClient, qid: str) -> str:
+    """Returns what a queue holds, in words; empty for nothing, and for a queue whose removal will be an error."""
+    try:
+        [info] = client.stats(qid)
+    except Forbidden:  # somebody may be allowed to empty a queue, and not to see how full it is
+        return f"{qid!r} may hold messages"
+    except _OF_THIS_QUEUE:
+        return ""
+    counts = [count for count in (info.ready, info.in_flight, info.delayed) if count is not None]
+    if not counts:
+        return f"{qid!r} may hold messages"
+    total = sum(counts)
+    flying = f", {info.in_flight} of them in flight" if info.in_flight else ""
+    return f"{qid!r} holds {total} message{'' if total == 1 else 's'}{flying}" if total else ""
+
+
+def _agrees(question: str) -> bool:
+    """Asks on the terminal. Anything but y or yes means no, the end of the input too."""
+    sys.stderr.write(f"qs: {question}")
+    sys.stderr.flush()
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        complain("nothing was removed")
+        raise
+    agreed = answer.strip().lower() in ("y", "yes")
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+    if not agreed:
+        complain("nothing was removed")
+    return agreed
 
 
 def redrive(client: QueueClient, arguments: Namespace, out: Output) -> int:

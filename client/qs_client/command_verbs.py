@@ -15,11 +15,9 @@ from qs_schemas import Delivery, Draft
 from .batches import drafts_in_batches
 from .client import QueueClient
 from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain
-from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError, Stale
+from .errors import NotFound, ServerError, Stale
 from .place import endpoint
 
-# Errors of a single queue: the other queues can still be deleted. ValueError: a name that XML cannot carry.
-_OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
 _AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
 _PIECE = 1024 * 1024  # bytes of a read
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
@@ -204,27 +202,6 @@ def _shown(qid: str, arguments: Namespace) -> bool:
 def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Prints all figures of one queue or of all."""
     out.queues(client.stats(arguments.queue), _FIGURES)
-    return OK
-
-
-def rm(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Deletes queues, and reports those that it cannot delete."""
-    code = OK
-    for qid in arguments.queues:
-        try:
-            client.delete_queue(qid, force=arguments.force)
-        except _OF_THIS_QUEUE as error:
-            complain(f"{error}{' (to lose its messages: qs rm --force)' if isinstance(error, NotEmpty) else ''}")
-            code = INCOMPLETE
-        else:
-            out.line(None, {"qid": qid})
-    return code
-
-
-def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Removes all messages of a queue, and prints how many there were."""
-    count = client.purge(arguments.queue)
-    out.line(str(count), {"qid": arguments.queue, "count": count})
     return OK
 
 

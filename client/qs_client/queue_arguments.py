@@ -9,9 +9,8 @@ from .lazy_verbs import LazyVerbs
 
 if TYPE_CHECKING:
     from . import command_policy as policy
-    from . import command_verbs as verbs
 else:
-    policy, verbs = LazyVerbs("command_policy"), LazyVerbs("command_verbs")
+    policy = LazyVerbs("command_policy")
 
 AddCommand = Callable[..., argparse.ArgumentParser]
 """Adds a subcommand: its name, its function, a summary and details. Returns its parser."""
@@ -46,11 +45,13 @@ def add_queue_commands(add: AddCommand) -> None:
         "--exist-ok", action="store_true", help="a queue that exists is no error if it has the options that are named"
     )
     _add_options(new)
-    rm = add("rm", verbs.rm, "delete queues")
+    rm = add("rm", policy.rm, "delete queues")
     rm.add_argument("queues", metavar="QUEUE", nargs="+")
     rm.add_argument("--force", action="store_true", help="also queues that hold messages, with the messages")
-    purge = add("purge", verbs.purge, "remove all messages of a queue and print how many there were")
+    purge = add("purge", policy.purge, "remove all messages of a queue and print how many there were")
     name_queue(purge)
+    for parser in (rm, purge):
+        parser.add_argument("-y", "--yes", action="store_true", help="do not ask; scripts are not asked anyway")
     _add_changes(add)
     _add_redrive(add)
 

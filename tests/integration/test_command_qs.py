@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -402,6 +402,73 @@ def test_purge(qs: Run, client: QueueClient, qid: str) -> None:
     client.push_many(qid, ["one", "two"])
     assert qs("purge", qid) == (0, "2\n", "")
     assert json.loads(qs("purge", qid, "--json")[1]) == {"qid": qid, "count": 0}
+
+
+@contextlib.contextmanager
+def asked(shared_server: ServerProcess, *argv: str) -> Iterator[tuple["subprocess.Popen[bytes]", int, str]]:
+    """Starts qs on a terminal: the process, the terminal's other side, and what it shows until the question."""
+    master, slave = os.openpty()
+    try:
+        with process(shared_server, *argv, stdin=slave, stderr=slave) as child:
+            yield child, master, shown_until(master, "[y/N] ")
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def shown_until(terminal: int, end: str) -> str:
+    """Reads what a terminal shows until it ends so."""
+    shown = b""
+    while not shown.endswith(end.encode()):
+        shown += os.read(terminal, 1000)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("command", "refusals"), [("purge", [(b"\x04", 4), (None, 130)]), ("rm", [(b"\n", 4)])], ids=["purge", "rm"]
+)
+def test_removal_asks_on_a_terminal(
+    shared_server: ServerProcess, client: QueueClient, command: str, refusals: list[tuple[bytes | None, int]]
+) -> None:
+    """purge and rm --force say on a terminal what would be removed. No, the end of the input, and Ctrl-C remove
+    nothing, and have exit codes that say so."""
+    qid = f"asked-{command}"
+    client.new_queue(qid)
+    argv = [command, qid, *(["--force", "nowhere"] if command == "rm" else [])]
+    client.push_many(qid, ["one", "two", "three"])
+    client.receive(qid, visibility=3600)
+    client.push(qid, "later", delay=3600)
+    for typed, expected in refusals:
+        with asked(shared_server, *argv) as (child, terminal, shown):
+            assert shown.startswith(f"qs: '{qid}' holds 4 messages, 1 of them in flight. qs {command}")
+            if typed is None:
+                child.send_signal(signal.SIGINT)
+            else:
+                os.write(terminal, typed)
+            assert child.wait(GIVE_UP) == expected
+            shown_until(terminal, "\r\nqs: nothing was removed\r\n")
+    assert len(list(client.list_messages(qid, state="all"))) == 4
+    with asked(shared_server, *argv) as (child, terminal, _):
+        os.write(terminal, b"Yes\n")
+        assert child.wait(GIVE_UP) == (1 if command == "rm" else 0)  # there is no queue `nowhere`
+    assert (qid in client.queues()) is (command == "purge")
+
+
+def test_removal_that_need_not_ask(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """Nobody is asked about an empty queue, with --yes, and without a terminal."""
+
+    def purged(*flags: str, **options: object) -> tuple[int, bytes, bytes]:
+        return finish(process(shared_server, "purge", qid, *flags, **options))
+
+    master, slave = os.openpty()
+    try:
+        assert purged(stdin=slave, stderr=slave)[:2] == (0, b"0\n")
+        for flags, options in ((["--yes"], {"stdin": slave, "stderr": slave}), ([], {"stdin": slave}), ([], {})):
+            client.push(qid, "x")
+            assert purged(*flags, **options)[:2] == (0, b"1\n")
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 def test_ping(qs: Run, shared_server: ServerProcess) -> None:
