@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
 from qs_schemas.terminal import BOLD, has_colours, paint
+from qs_schemas.text import escape_payload
 
 OK = 0
 INCOMPLETE = 1
@@ -43,8 +44,10 @@ class Output:
         """Writes text for people."""
         self._stream.write(text.encode())
 
-    def message(self, message: Delivery | GetMessage, *, heading: bool = False) -> None:
-        """Writes a payload, followed by a line end if it has none. heading: write a line with queue and id first."""
+    def message(self, message: Delivery | GetMessage, *, heading: bool = False, ended: bool = False) -> None:
+        """Writes a payload: text with a line end if it has none, anything else byte for byte, so that a file that was
+        pushed comes out the same. heading: write a line with queue and id first; ended: a line end follows everything,
+        as it does with headings, for what is read line by line."""
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload
         if self._as_json:
             self._json(_message_record(message, payload))
@@ -55,7 +58,7 @@ class Output:
             self.text(f"{paint(line, BOLD) if self._colours else line}\n")
         if payload is not None:
             self._stream.write(payload)
-            if not payload.endswith(b"\n"):
+            if not payload.endswith(b"\n") and (heading or ended or escape_payload(payload) is not None):
                 self._stream.write(b"\n")
 
     def queues(self, queues: Iterable[QueueInfo], columns: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ def tail(security: Security, arguments: Namespace, out: Output) -> int:
         messages = bus.subscribe(arguments.queues, ack=True, name=arguments.name)
         messages.open(patient=arguments.timeout is None)
         for message in islice(messages, arguments.max):
-            out.message(message, heading=arguments.verbose)
+            out.message(message, heading=arguments.verbose, ended=True)
             out.flush()
             bus.delete(message)
     return OK

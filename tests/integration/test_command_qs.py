@@ -237,10 +237,14 @@ def test_receive_many(qs: Run, client: QueueClient, qid: str) -> None:
     assert len(list(client.list_messages(qid))) == 20
 
 
-def test_receive_bytes(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
-    """Payloads that are not text come out byte for byte."""
-    client.push(qid, b"\x00\xff\n")
-    assert finish(process(shared_server, "receive", qid, "--delete")) == (0, b"\x00\xff\n", b"")
+def test_receive_bytes(shared_server: ServerProcess, client: QueueClient, qid: str, tmp_path: Path) -> None:
+    """A file that is no text comes out as it was pushed, of peek and of receive: cmp finds no difference."""
+    content = os.urandom(100_000).rstrip(b"\n") + b"\x00"
+    (tmp_path / "image").write_bytes(content)
+    assert finish(process(shared_server, "push", qid, "--file", str(tmp_path / "image")))[0] == 0
+    compared = f'"$@" | cmp - {tmp_path}/image'
+    assert finish(process(shared_server, "peek", qid, shell=compared)) == (0, b"", b"")
+    assert finish(process(shared_server, "receive", qid, "--delete", shell=compared)) == (0, b"", b"")
 
 
 def test_what_the_reader_did_not_take(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:

@@ -29,15 +29,31 @@ def test_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "expected"), [(b"x", b"x\n"), (b"x\n", b"x\n"), (b"", b"\n"), (b"\xff\x00", b"\xff\x00\n")]
+    ("payload", "expected"), [(b"x", b"x\n"), (b"x\n", b"x\n"), (b"", b"\n"), ("\xe9".encode(), b"\xc3\xa9\n")]
 )
-def test_payloads(payload: bytes, expected: bytes) -> None:
-    """A payload goes out byte for byte, with a line end if it has none; -v puts a heading before it."""
+def test_payloads_of_text(payload: bytes, expected: bytes) -> None:
+    """Text goes out with a line end if it has none; -v puts a heading before it."""
     out, stream = written()
     out.message(Delivery(5, payload, "q", 2))
     assert stream.getvalue() == expected
     out.message(Delivery(5, payload, "q", 2), heading=True)
     assert stream.getvalue() == expected + b"==> q 5 (receives 2) <==\n" + expected
+
+
+@pytest.mark.parametrize("payload", [b"\xff\x00", b"\x00", b"a\x1b", b"\x89PNG\r\n", "\uffff".encode()])
+def test_payloads_of_bytes(payload: bytes) -> None:
+    """A payload that is no text goes out byte for byte. With -v, and in qs tail, a line end follows it if it has
+    none."""
+    out, stream = written()
+    out.message(Delivery(5, payload, "q", 2))
+    out.message(Delivery(6, payload, "q", 2))
+    assert stream.getvalue() == payload * 2
+    out, stream = written()
+    out.message(Delivery(5, payload, "q", 2), ended=True)
+    assert stream.getvalue() == payload.removesuffix(b"\n") + b"\n"
+    out, stream = written()
+    out.message(Delivery(5, payload, "q", 2), heading=True)
+    assert stream.getvalue() == b"==> q 5 (receives 2) <==\n" + payload.removesuffix(b"\n") + b"\n"
 
 
 def test_messages_for_programs() -> None:
