@@ -6,7 +6,7 @@ from typing import Any
 
 from . import bounds
 
-CHANGEABLE = ("visibility", "capacity", "retention", "dead_letter", "max_receives")
+CHANGEABLE = ("visibility", "capacity", "retention", "dead_letter", "max_receives", "backoff", "backoff_max")
 """The options that `qs new` and `qs set` take, under the names of their arguments."""
 
 

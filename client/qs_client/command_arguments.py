@@ -15,13 +15,14 @@ from .queue_arguments import AddCommand, add_queue_commands, check_changes, name
 from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, read_address, refuse_key, server
 
 if TYPE_CHECKING:
+    from . import command_look as look
     from . import command_verbs as verbs
     from .command_claims import list_or_release
     from .command_export import export
     from .command_tail import tail
     from .command_token import new_token
 else:
-    verbs = LazyVerbs("command_verbs")
+    look, verbs = LazyVerbs("command_look"), LazyVerbs("command_verbs")
     list_or_release = LazyVerbs("command_claims").list_or_release
     export = LazyVerbs("command_export").export
     tail = LazyVerbs("command_tail").tail
@@ -37,6 +38,7 @@ examples:
   qs receive orders --wait 20 --delete       wait for a message, print it, then delete it
   qs tail orders                             print the messages of the bus as they come
   qs ls -l                                   the queues and how many messages they hold
+  qs ls orders --state in-flight -l          what its consumers have, and until when
   qs stats orders
   qs set orders --dead-letter failed --max-receives 5
   qs redrive failed                          what failed goes back for another try
@@ -88,6 +90,8 @@ def _may_be_several(push: argparse.Namespace) -> bool:
 
 
 _WRONG_USAGE = 2
+_STATES = ("new", "ready", "in-flight", "delayed", "all")
+_REASON = "why: kept with the message, and shown by peek -v and ls -l; at most 1 KiB"
 _TIMEOUT = 30.0  # seconds
 
 
@@ -223,11 +227,20 @@ def _tail(add: AddCommand) -> None:
 
 
 def _messages(add: AddCommand) -> None:
-    peek = add("peek", verbs.peek, "print messages without receiving them", "Without MID: the oldest ready ones.")
+    peek = add(
+        "peek",
+        look.peek,
+        "print messages without receiving them",
+        "Without MID: the oldest ready ones, or those of --state. Messages that a consumer has, or that are scheduled "
+        "for later, are shown too.",
+    )
     name_queue(peek)
     peek.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
     peek.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="without MID: how many (default: 1)")
     peek.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
+    peek.add_argument(
+        "--state", choices=_STATES, default="ready", help="without MID: those in this state (default: ready)"
+    )
     delete = add("delete", verbs.delete, "acknowledge messages: remove them for good", aliases=["ack"])
     name_queue(delete)
     delete.add_argument("mids", metavar="MID", nargs="+", type=positive)
@@ -235,21 +248,40 @@ def _messages(add: AddCommand) -> None:
     name_queue(release)
     release.add_argument("mids", metavar="MID", nargs="+", type=positive)
     release.add_argument("--delay", type=seconds, metavar="S", help="seconds until they are visible again")
+    release.add_argument("--reason", metavar="TEXT", help=_REASON)
     release.add_argument(
         "--no-count", action="store_true", help="take the receive back: you did not try to handle them"
     )
 
+    reject = add(
+        "reject",
+        verbs.reject,
+        "make messages dead letters now",
+        "For messages that no further attempt can help. The queue needs a dead-letter queue: qs set --dead-letter.",
+    )
+    name_queue(reject)
+    reject.add_argument("mids", metavar="MID", nargs="+", type=positive)
+    reject.add_argument("--reason", metavar="TEXT", help=_REASON)
+
 
 def _listings(add: AddCommand) -> None:
-    ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages", aliases=["list"])
+    ls = add(
+        "ls",
+        verbs.ls,
+        "list the queues, or messages",
+        "With QUEUE: the ids of its messages. Without QUEUE, --state lists the messages of all queues in that state.",
+        aliases=["list"],
+    )
     name_queue(ls, hint=True, nargs="?")
     ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus keeps for itself")
-    ls.add_argument("-l", "--long", action="store_true", help="with the number of messages, or their times")
+    ls.add_argument(
+        "-l", "--long", action="store_true", help="with figures, or of messages: status, size, times, reason"
+    )
     ls.add_argument(
         "--state",
-        choices=["new", "ready", "in-flight", "delayed", "all"],
-        default="all",
-        help="only messages that were never received (new), are visible now (ready), … (default: all)",
+        choices=_STATES,
+        help="only messages that were never received (new), are visible now (ready), that a consumer has (in-flight), "
+        "that are scheduled for later (delayed); or all (the default with QUEUE)",
     )
     claims = add(
         "claims",

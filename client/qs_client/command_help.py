@@ -17,6 +17,7 @@ _EXAMPLES = {
     "peek": "qs peek orders",
     "delete": "qs delete orders 1760000000000000",
     "release": "qs release orders 1760000000000000 --delay 60",
+    "reject": "qs reject orders 1760000000000000 --reason 'no such customer'",
     "ls": "qs ls --long",
     "figures": "qs figures 'journal_*'",
     "claims": "qs claims orders",

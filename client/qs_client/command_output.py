@@ -1,7 +1,7 @@
 """The output of `qs`: plain lines for people, or one JSON object a line for programs."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
@@ -50,11 +50,10 @@ class Output:
         as it does with headings, for what is read line by line."""
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload
         if self._as_json:
-            self._json(_message_record(message, payload))
+            self._json(message_record(message, payload))
             return
         if heading:
-            known = f"receives {message.receives}{_origin(message)}"
-            line = f"==> {message.qid} {message.mid} ({known}) <=="
+            line = f"==> {message.qid} {message.mid} ({'; '.join(_known(message))}) <=="
             self.text(f"{paint(line, BOLD) if self._colours else line}\n")
         if payload is not None:
             self._stream.write(payload)
@@ -71,14 +70,24 @@ class Output:
             [_without_none(asdict(queue)) for queue in queues],
         )
 
+    def columns(self, head: Sequence[str], forms: Sequence[str]) -> "Columns":
+        """Returns a table whose rows are written as they come. forms: the format of each column, as "<9"."""
+        return Columns(self, head, forms)
+
+    def heading(self, line: str) -> None:
+        """Writes the head of a table, for people."""
+        if not self._as_json:
+            self.text(f"{paint(line, BOLD) if self._colours else line}\n")
+
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], records: Iterable[Mapping[str, Any]]) -> None:
         """Writes results of one kind: columns under a head for people, one record each for programs."""
         if self._as_json:
             for record in records:
                 self._json(record)
             return
-        for number, row in enumerate(_aligned([head, *rows])):
-            self.text(f"{paint(row, BOLD) if self._colours and not number else row}\n")
+        first, *others = _aligned([head, *rows])
+        self.heading(first)
+        self.text("".join(f"{row}\n" for row in others))
 
     def _json(self, record: Mapping[str, Any]) -> None:
         import json  # noqa: PLC0415 - most output is for people
@@ -86,14 +95,41 @@ class Output:
         self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
+class Columns:
+    """A table whose rows are written as they come: under a head for people, one record each for programs. The head
+    comes with the first row, as there may be an error instead."""
+
+    def __init__(self, out: Output, head: Sequence[str], forms: Sequence[str]) -> None:
+        """See `Output.columns`."""
+        self._out = out
+        self._head = head
+        self._forms = forms
+        self._begun = False
+
+    def row(self, cells: Sequence[str], record: Mapping[str, Any]) -> None:
+        """Writes a row."""
+        self.begin()
+        self._out.line(self._formatted(cells), record)
+
+    def begin(self) -> None:
+        """Writes the head, once."""
+        if not self._begun:
+            self._begun = True
+            self._out.heading(self._formatted(self._head))
+
+    def _formatted(self, cells: Sequence[str]) -> str:
+        return "  ".join(map(format, cells, self._forms)).rstrip()
+
+
 def _without_none(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if value is not None}
 
 
-def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> dict[str, Any]:
+def message_record(message: Delivery | GetMessage, payload: bytes | None) -> dict[str, Any]:
+    """Returns what is known of a message, for programs. payload: None to leave it out."""
     record = _without_none({
-        "qid": message.qid, "mid": message.mid, "status": message.status if isinstance(message, GetMessage) else None,
-        "receives": message.receives, "pushed_at": message.pushed_at, "visible_at": message.visible_at,
+        "qid": message.qid, "mid": message.mid, "status": message.status, "receives": message.receives,
+        "pushed_at": message.pushed_at, "visible_at": message.visible_at, "reason": message.reason,
         "dead_from": message.dead_from, "dead_mid": message.dead_mid, "dead_receives": message.dead_receives,
         "dead_at": message.dead_at, "dead_reason": message.dead_reason,
     })  # fmt: skip
@@ -107,12 +143,22 @@ def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> di
     return record
 
 
-def _origin(message: Delivery | GetMessage) -> str:
-    """Returns where a dead letter comes from, for people; empty for any other message."""
-    if message.dead_from is None:
-        return ""
-    times = f"after {message.dead_receives} receives at {as_time(message.dead_at)}"
-    return f"; dead letter of {message.dead_from} {message.dead_mid}, {times}"
+def _known(message: Delivery | GetMessage) -> Iterator[str]:
+    """Yields what is known of a message, for people: its receives, until when it is hidden if it was only looked at,
+    where it comes from if it is a dead letter, and the last reason."""
+    yield f"receives {message.receives}"
+    if message.status in ("in-flight", "delayed"):
+        yield f"{message.status} until {as_time(message.visible_at)}"
+    if message.dead_from is not None:
+        why = "rejected" if message.dead_reason == "rejected" else f"after {message.dead_receives} receives"
+        yield f"dead letter of {message.dead_from} {message.dead_mid}, {why} at {as_time(message.dead_at)}"
+    if message.reason:
+        yield f"reason: {one_line(message.reason)}"
+
+
+def one_line(text: str) -> str:
+    """Returns a text of somebody else's on one line, without characters that could change a terminal."""
+    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
 
 
 def _cell(value: float | str | None) -> str:

@@ -122,9 +122,9 @@ def _holding(client: QueueClient, qid: str) -> str:
 
 def _agrees(question: str) -> bool:
     """Asks on the terminal. Anything but y or yes means no, the end of the input too."""
-    sys.stderr.write(f"qs: {question}")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(f"qs: {question}")
+        sys.stderr.flush()
         answer = sys.stdin.readline()
     except KeyboardInterrupt:
         sys.stderr.write("\n")

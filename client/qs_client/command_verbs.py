@@ -6,16 +6,18 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from typing import Any
 
 from qs_schemas import Delivery, Draft
 
 from .batches import drafts_in_batches
 from .client import QueueClient
-from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain
-from .errors import NotFound, ServerError, Stale
+from .command_look import list_messages
+from .command_output import INCOMPLETE, NOTHING, OK, Output, complain
+from .errors import ServerError, Stale
 from .place import endpoint
 
 _AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
@@ -134,25 +136,6 @@ def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namesp
             complain(f"{missing} of these messages had been received by another consumer before they could be deleted")
 
 
-def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Prints messages without receiving them: those named, or the oldest ready ones."""
-    mids = arguments.mids or itertools.islice(client.list_messages(arguments.queue, state="ready"), arguments.max)
-    found = False
-    for mid in mids:
-        try:
-            message = client.peek(arguments.queue, mid)
-        except NotFound:
-            if arguments.mids:
-                raise
-            continue  # consumed meanwhile
-        if message.payload is None:
-            complain(f"message {mid} is {message.status}: its payload is available from {as_time(message.visible_at)}")
-        else:
-            found = True
-        out.message(message, heading=arguments.verbose)
-    return OK if found else NOTHING
-
-
 def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Deletes messages, and reports those that do not exist."""
     deleted = set(client.delete_many(arguments.queue, arguments.mids))
@@ -166,10 +149,20 @@ def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Releases messages, and reports those that nobody holds."""
+    given = {"delay": arguments.delay, "count": not arguments.no_count, "reason": arguments.reason}
+    return _settle_each(client.release, arguments, given, out)
+
+
+def reject(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Makes messages dead letters, and reports those that nobody holds."""
+    return _settle_each(client.reject, arguments, {"reason": arguments.reason}, out)
+
+
+def _settle_each(call: Callable[..., None], arguments: Namespace, given: dict[str, Any], out: Output) -> int:
     code = OK
     for mid in arguments.mids:
         try:
-            client.release(arguments.queue, mid, delay=arguments.delay, count=not arguments.no_count)
+            call(arguments.queue, mid, **given)
         except Stale as error:
             complain(error.text)
             code = INCOMPLETE
@@ -182,12 +175,13 @@ def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def ls(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Lists the queues, without --all except for those of a bus; or the messages of one queue, as they come."""
+    """Lists the queues, without --all except for those of a bus; or messages: those of one queue, or with --state of
+    all queues."""
     if arguments.queue is not None:
-        for mid in client.list_messages(arguments.queue, state=arguments.state):
-            text = f"{mid}  {as_time(mid)}" if arguments.long else str(mid)
-            out.line(text, {"qid": arguments.queue, "mid": mid})
-    elif arguments.long:
+        return list_messages(client, arguments, out, [arguments.queue])
+    if arguments.state is not None:
+        return list_messages(client, arguments, out, [qid for qid in client.queues() if _shown(qid, arguments)])
+    if arguments.long:
         out.queues((queue for queue in client.stats() if _shown(queue.qid, arguments)), _LISTED)
     else:
         for qid in filter(lambda qid: _shown(qid, arguments), client.queues()):

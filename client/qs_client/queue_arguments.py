@@ -65,6 +65,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--dead-letter", metavar="QUEUE", help="the queue for messages that were received --max-receives times in vain"
     )
     parser.add_argument("--max-receives", type=receives, metavar="N", help="1 to 1000, see --dead-letter")
+    parser.add_argument(
+        "--backoff",
+        type=positive_seconds,
+        metavar="S",
+        help="seconds until a message that was received in vain is visible again: twice as many each further time",
+    )
+    parser.add_argument("--backoff-max", type=positive_seconds, metavar="S", help="at most so many (default: 3600)")
 
 
 def _add_changes(add: AddCommand) -> None:

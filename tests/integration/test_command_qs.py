@@ -15,7 +15,24 @@ import pytest
 from support.scripted_server import GIVE_UP, Conversation, scripted
 from support.serving import ServerProcess
 
-from qs_client import Error, QueueClient, ServerError, command, command_output
+from qs_client import (
+    Delivery,
+    Error,
+    GetMessage,
+    GetQueue,
+    ListMessages,
+    ListQueues,
+    NewQueue,
+    QueueClient,
+    QueueOptions,
+    ReceiveMessage,
+    ReleaseMessage,
+    ServerError,
+    SetQueue,
+    command,
+    command_output,
+)
+from qs_schemas import Message, RejectMessage
 
 Run = Callable[..., tuple[int, str, str]]
 # Where tests run in the background, a child begins with Ctrl-C ignored.
@@ -373,14 +390,151 @@ def test_list(qs: Run, client: QueueClient, qid: str, capsys: pytest.CaptureFixt
 
 
 def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
-    """ls QUEUE lists ids over all pages: all messages, or those in a state; -l adds since when they are there."""
+    """ls QUEUE lists ids over all pages: all messages, or those in a state."""
     mids = client.push_many(qid, [b""] * 1500)
     assert qs("ls", qid)[1].splitlines() == [str(mid) for mid in mids]
     client.receive(qid)
     assert qs("ls", qid, "--state", "in-flight")[1] == f"{mids[0]}\n"
     assert len(qs("ls", qid, "--state", "new")[1].splitlines()) == 1499
-    assert re.fullmatch(rf"{mids[0]}  20\d\d-\d\d-\d\dT[\d:.]+Z", qs("ls", qid, "-l")[1].splitlines()[0])
+    assert len(qs("ls", qid, "-l")[1].splitlines()) == 1501
     assert json.loads(qs("ls", qid, "--json")[1].splitlines()[0]) == {"qid": qid, "mid": mids[0]}
+
+
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
+
+def test_messages_that_run_and_that_are_scheduled(qs: Run, client: QueueClient, qid: str) -> None:
+    """ls -l shows status, size and times of messages in any state, and peek their payloads."""
+    running, later, waiting = client.push(qid, "running"), client.push(qid, "later!", delay=7200), client.push(qid, "w")
+    [taken] = client.receive(qid, visibility=90)
+    head, *rows = qs("ls", qid, "-l")[1].splitlines()
+    assert head.split() == ["MID", "STATUS", "RECEIVES", "BYTES", "PUSHED", "VISIBLE", "REASON"]
+    expected = [
+        rf"{running}  in-flight         1         7  {TIME}  {TIME} \(in (1 min )?\d+ s\)",
+        rf"{later}  delayed           0         6  {TIME}  {TIME} \(in (2 h 0|1 h 59) min\)",
+        rf"{waiting}  ready             0         1  {TIME}  now",
+    ]
+    assert [bool(re.fullmatch(*both)) for both in zip(expected, rows, strict=True)] == [True] * 3, rows
+    for state, of_state in (("in-flight", rows[:1]), ("delayed", rows[1:2]), ("ready", rows[2:]), ("new", rows[1:])):
+        shown = qs("ls", qid, "--state", state, "-l")[1].splitlines()[1:]
+        assert [line.split()[:5] for line in shown] == [line.split()[:5] for line in of_state], state
+    record = json.loads(qs("ls", qid, "--state", "in-flight", "-l", "--json")[1])
+    assert record == {
+        "qid": qid, "mid": running, "status": "in-flight", "receives": 1, "pushed_at": taken.pushed_at,
+        "visible_at": taken.visible_at, "bytes": 7,
+    }  # fmt: skip
+    assert qs("peek", qid, str(later), str(running)) == (0, "later!\nrunning\n", "")
+    assert qs("peek", qid, "--state", "delayed") == (0, "later!\n", "")
+    assert qs("peek", qid, "--state", "all", "-n", "5")[1] == "running\nlater!\nw\n"
+    heading = qs("peek", qid, str(running), "-v")[1].splitlines()[0]
+    assert re.fullmatch(rf"==> {qid} {running} \(receives 1; in-flight until {TIME[:-1]}\.\d{{6}}Z\) <==", heading)
+
+
+def test_messages_of_all_queues(qs: Run, client: QueueClient, qid: str) -> None:
+    """ls --state without a queue shows the messages of all queues in that state; one that cannot is left out."""
+    mid = client.push(qid, "x", delay=3600)
+    assert f"{qid} {mid}" in qs("ls", "--state", "delayed")[1].splitlines()
+    head, *rows = qs("ls", "--state", "delayed", "-l")[1].splitlines()
+    assert head.split()[:3] == ["QUEUE", "MID", "STATUS"]
+    assert [qid, str(mid), "delayed", "0", "1"] in [row.split()[:5] for row in rows]
+    records = [json.loads(line) for line in qs("ls", "--state", "delayed", "-l", "--json")[1].splitlines()]
+    assert [record["mid"] for record in records if record["qid"] == qid] == [mid]
+
+
+def test_a_queue_that_cannot_be_looked_at(qs: Run) -> None:
+    """A storage that gives no message by its id leaves its queue out of the messages of all queues, and one line says
+    so; named, it is the error. Nothing is printed then but that."""
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            if isinstance(request, ListQueues):
+                conversation.answer(request, queues=["closed", "open"])
+            elif isinstance(request, ListMessages) and request.qid == "open":
+                conversation.answer(request, qid="open", mids=[7])
+            else:
+                conversation.answer(request, Error(501, "not-implemented", "no lists"))
+
+    with scripted(script) as server:
+        at = ("-s", f"127.0.0.1:{server.port}")
+        left_out = "qs: 'closed' is left out: 501 not-implemented: no lists\n"
+        assert qs("ls", "--state", "all", *at) == (1, "open 7\n", left_out)
+        assert qs("ls", "closed", "-l", *at) == (1, "", "qs: 501 not-implemented: no lists\n")
+
+
+def test_messages_of_a_claim(qs: Run, client: QueueClient, qid: str) -> None:
+    """The messages of a claim are listed; peek says who could show their payloads."""
+    mids = client.push_many(qid, ["a", "b"])
+    client.claim_messages(qid, "spark", 1)
+    rows = qs("ls", qid, "-l")[1].splitlines()[1:]
+    assert [row.split()[:4] for row in rows] == [[str(mid), "in-flight", "1", "-"] for mid in mids]
+    code, out, err = qs("peek", qid, str(mids[0]))
+    assert (code, out, f"qs claims {qid}" in err) == (3, "", True)
+
+
+def test_a_peek_of_several(qs: Run, client: QueueClient, qid: str) -> None:
+    """peek prints the messages in the order that is given; an id of no message is an error."""
+    mids = client.push_many(qid, [str(n) for n in range(250)])
+    assert qs("peek", qid, *map(str, reversed(mids)))[1].splitlines() == [str(n) for n in reversed(range(250))]
+    code, out, err = qs("peek", qid, str(mids[1]), "5", str(mids[0]))
+    assert (code, out, err.count("\n")) == (1, "1\n", 1)
+    assert err.startswith("qs: 404 not-found: ")
+
+
+def test_reasons(qs: Run) -> None:
+    """release and reject send the reason; peek -v, receive -v and ls -l show it on one line."""
+    told: list[Message | None] = []
+    known = {"mid": 7, "payload": b"x", "qid": "q", "receives": 2, "reason": "ValueError:\n bad\x9b2J"}
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            told.append(request)
+            if isinstance(request, ListMessages):
+                conversation.answer(request, qid="q", mids=[7])
+            elif isinstance(request, GetMessage):
+                conversation.answer(request, qid="q", messages=[Delivery(**known, status="ready")])
+            elif isinstance(request, ReceiveMessage):
+                conversation.answer(request, qid="q", messages=[Delivery(**known)])
+            else:
+                conversation.answer(request, qid="q", mid=7)
+
+    with scripted(script) as server:
+        at = ("-s", f"127.0.0.1:{server.port}")
+        assert qs("release", "q", "7", "--reason", "no disk", *at) == (0, "", "")
+        assert qs("reject", "q", "7", "8", "--reason", "no such file", *at) == (0, "", "")
+        released, *rejected = told
+        assert isinstance(released, ReleaseMessage)
+        assert (released.mid, released.reason) == (7, "no disk")
+        assert [(type(each), each.mid, each.reason) for each in rejected if isinstance(each, RejectMessage)] == [
+            (RejectMessage, mid, "no such file") for mid in (7, 8)
+        ]
+        heading = "==> q 7 (receives 2; reason: ValueError: bad 2J) <==\nx\n"
+        assert qs("peek", "q", "-v", *at)[1] == qs("receive", "q", "-v", *at)[1] == heading
+        assert qs("ls", "q", "-l", *at)[1].splitlines()[1].endswith(f"{'now':37}  ValueError: bad 2J")
+        assert json.loads(qs("peek", "q", "--json", *at)[1])["reason"] == known["reason"]
+        code, out, err = qs("reject", "q", "7", "--reason", "x" * 1025, *at)
+        assert (code, out, "1025 bytes" in err) == (1, "", True)
+
+
+def test_backoff(qs: Run) -> None:
+    """new and set take backoff and backoff-max, and options shows them."""
+    told: list[Message | None] = []
+
+    def script(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            told.append(request)
+            shown = QueueOptions(backoff=2, backoff_max=60) if isinstance(request, GetQueue) else None
+            conversation.answer(request, qid="q", options=shown)
+
+    with scripted(script) as server:
+        at = ("-s", f"127.0.0.1:{server.port}")
+        assert qs("new", "q", "--backoff", "2", "--backoff-max", "60", *at) == (0, "", "")
+        assert qs("set", "q", "--backoff", "2.5", "--remove", "backoff-max", *at) == (0, "", "")
+        assert qs("options", "q", *at) == (0, "backoff 2\nbackoff-max 60\n", "")
+    made, changed, _ = told
+    assert isinstance(made, NewQueue)
+    assert made.options == QueueOptions(backoff=2, backoff_max=60)
+    assert isinstance(changed, SetQueue)
+    assert changed.options == QueueOptions(backoff=2.5, removed=frozenset(["backoff_max"]))
 
 
 def test_counts(qs: Run, client: QueueClient, qid: str) -> None:

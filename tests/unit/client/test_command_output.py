@@ -6,6 +6,7 @@ import json
 import pytest
 
 from qs_client import Delivery, GetMessage, QueueInfo
+from qs_client.command_look import distance
 from qs_client.command_output import Output
 
 COLUMNS = ("new", "in_flight", "oldest", "storage")
@@ -99,6 +100,18 @@ def test_a_table() -> None:
         "a       1000          5     1.2    files     yes",
         "longer     1          -       -        -      no",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (-5, "now"), (0, "now"), (0.01, "in 1 s"), (59.5, "in 1 min 0 s"), (89, "in 1 min 29 s"),
+        (3600, "in 1 h 0 min"), (7199, "in 1 h 59 min"), (90000, "in 1 d 1 h"), (86400 * 400, "in 400 d 0 h"),
+    ],
+)  # fmt: skip
+def test_distance(seconds: float, expected: str) -> None:
+    """A time is told in its largest unit and the next one; what has passed is now, as clocks may differ."""
+    assert distance(seconds) == expected
 
 
 def test_figures_for_programs() -> None:
