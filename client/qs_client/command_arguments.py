@@ -182,8 +182,8 @@ def _push(add: AddCommand) -> None:
         "--key",
         type=key,
         metavar="KEY",
-        help="of one message: a second push with this key within 5 minutes stores nothing, and prints the id of the "
-        "first. So the push repeats itself when the server restarts",
+        help="of one message, which makes its push safe to repeat: another push with this key within 5 minutes stores "
+        "nothing, and prints the id of the first",
     )
     push.add_argument("--allow-empty", action="store_true", help="push empty files too; --lines does so anyway")
     push.add_argument("-c", "--create", action="store_true", help="create the queue if it does not exist")

@@ -26,7 +26,7 @@ def run(arguments: Namespace) -> int:
     except ServerError as error:
         return _fail(f"{error}{_hint(error, arguments)}")
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:  # a name that XML cannot carry
         return _fail(str(error))
 

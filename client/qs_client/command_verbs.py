@@ -36,7 +36,7 @@ _FIGURES = (
 
 def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Pushes each argument, each file, or else stdin as one message; with --lines each line of files or stdin. With
-    --key there is one message, and its push repeats itself."""
+    --key there is one message, which the client pushes again if it gets no answer."""
     if arguments.create:
         client.new_queue(arguments.queue, exist_ok=True)
     if arguments.key is not None:
