@@ -17,8 +17,8 @@ from .client import QueueClient
 from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain, message_record, one_line
 from .errors import Forbidden, NotFound, NotImplementedByServer
 
-_AT_ONCE = 100
-"""Messages that are fetched together, with their payloads."""
+_AT_ONCE = 50
+"""Messages that are fetched together, with their payloads: they are in memory at the same time."""
 _COLUMNS = (
     ("MID", "<16"), ("STATUS", "<9"), ("RECEIVES", ">8"), ("BYTES", ">8"), ("PUSHED", "<20"), ("VISIBLE", "<37"),
     ("REASON", ""),

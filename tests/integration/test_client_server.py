@@ -253,6 +253,9 @@ def test_queues(client: QueueClient) -> None:
     with pytest.raises(Conflict):
         client.new_queue("made")
     assert client.new_queue("made", exist_ok=True) is False
+    assert client.new_queue("made", exist_ok=True, capacity=10, visibility=5) is False
+    with pytest.raises(Conflict, match="its capacity is 10, not 11"):
+        client.new_queue("made", exist_ok=True, capacity=11)
     assert "made" in client.queues()
     client.push("made", "x")
     (info,) = client.stats("made")

@@ -23,7 +23,8 @@ NO_QUEUE = Error(code=404, kind="not-found", text="there is no such queue")
 
 
 class Server(FakeUpstream):
-    """A server that can make queues. refusal: the error with which that fails; options: those of `q`; hidden: the bus
+    """A server that can make queues. refusal: the error with which that fails; taken: another bus always makes the
+    queue first; options: those of `q`; hidden: the bus
     may not see them; made: those of the queue that was made last."""
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class Server(FakeUpstream):
         self.existing: list[str] = []
         self.refusal: Error | None = None
         self.options = QueueOptions()
-        self.hidden = False
+        self.hidden = self.taken = False
         self.made: QueueOptions | None = None
         self.connected = trio.Event()
         self.connected.set()
@@ -44,6 +45,8 @@ class Server(FakeUpstream):
         if isinstance(request, GetQueue):
             return self._options_of(request.qid)
         self.existing.append(request.qid)
+        if self.taken:
+            raise exception_for(Error(code=409, kind="conflict", text="there already, with other options"))
         self.made = request.options
         return None
 
@@ -163,6 +166,14 @@ async def test_a_queue_that_the_bus_may_not_make(code: int, kind: str, expected:
     world.server.refusal = Error(code, kind, "no")
     assert await world.use("n", A) == str(expected)
     assert world.q.names == {}
+
+
+async def test_a_queue_that_another_bus_makes_meanwhile() -> None:
+    """A queue that is there when the bus is about to make it is the queue of the name, whatever its options are."""
+    world = World()
+    world.server.taken = True
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert world.server.made is None
 
 
 async def test_a_name_takes_over_the_policy() -> None:
