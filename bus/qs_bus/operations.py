@@ -24,6 +24,7 @@ from qs_schemas import (
 )
 from qs_schemas import errors as table
 from qs_schemas.limits import REASON
+from qs_schemas.wire import BUS
 from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
 
@@ -145,6 +146,10 @@ def _release_message(client: Client, request: ReleaseMessage) -> Message:
     return ReleaseMessage(request.qid, request.mid)
 
 
+def _ping(client: Client, request: Ping) -> Message:
+    return Ping(BUS)
+
+
 def _server_stats(client: Client, request: ServerStats) -> Message:
     return ServerStats(client.figures(request.connections))
 
@@ -162,6 +167,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
     ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
     ServerStats: Operation(_server_stats, access.MONITOR),
+    Ping: Operation(_ping, EVERYBODY),
 }
 
 
@@ -178,7 +184,7 @@ def operation_of(request: Message, client: Client) -> Operation:
     if operation is not None:
         client.rights.check(operation.rights, request)
         return operation
-    if not isinstance(request, (Error, Ping)):
+    if not isinstance(request, Error):
         client.rights.check(ANY_PRINCIPAL, request)
     raise _unknown(request, client.server_name)
 

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         TooLarge,
         TooMany,
         Unauthorized,
+        WrongProgram,
     )
 
 __all__ = [
@@ -87,7 +88,7 @@ __all__ = [
     "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
     "ReceiveMessage", "RedriveMessages", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ResumeQueue",
     "ServerError", "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages", "Stale",
-    "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
+    "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe", "WrongProgram",
 ]  # fmt: skip
 
 _MODULES = {

@@ -126,7 +126,7 @@ class AsyncQueueClient(Settings):
 
     async def connect(self) -> None:
         """Connects, unless connected. See `QueueClient.connect`."""
-        await self._opened(fresh=False)
+        (await self._opened(fresh=False)).flush()
 
     async def disconnect(self) -> None:
         """Closes all connections. Calls that wait in other tasks raise ServerUnavailable, and so do subscriptions, also

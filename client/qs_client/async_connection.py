@@ -56,9 +56,10 @@ class AsyncConnection:
     """A connection for one event loop. wire: connected, owned by the connection; place: for error texts."""
 
     def __init__(self, wire: AsyncWire, place: Place, limits: Limits = CLIENT_LIMITS) -> None:
-        self.session = Session(limits)
+        self.session = Session(limits, place.program)
         self._wire = wire
         self._place = place
+        self._introducing = anyio.Lock(fast_acquire=True)
         self._all_sent = _Condition(lambda: not self._wire.unsent)
         self._reads = 0  # reads that got bytes
         self._documents = 0  # documents read
@@ -152,6 +153,21 @@ class AsyncConnection:
         seconds = exchange.within(timeout)
         wait_for = self.answer_or_return if alone else self.answer
         return await wait_for(self.session.ask(exchange.request), seconds)
+
+    async def introduce(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        """Waits until the other side has said which program it is. WrongProgram; ServerError when it ends the
+        connection. timeout: as in `exchange`."""
+        greeting = self.session.greeting
+        if greeting is None:
+            return
+        async with self._introducing:  # one task at a time can wait for the same answer
+            if not greeting.ready:
+                await self.answered(greeting, _deadline(timeout), timeout)
+        try:
+            self.session.check_program()
+        except Unexpected as error:
+            self._fail(self._place.protocol_error(error))
+            self._check()
 
     async def call(self, call: Call[T], timeout: float | None) -> T:  # noqa: ASYNC109
         """Makes a call of `calls` and returns its value. timeout: for each of its exchanges, as in `exchange`."""

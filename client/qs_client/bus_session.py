@@ -173,8 +173,10 @@ class BusSession:
         early: list[Message] = []
         session.on_unmatched = early.append
         if self._token is not None:
-            # At once: the bus would take a client that says nothing for 0.25 s for one that wants everything.
             yield from self._accepted(session, session.ask(Authenticate(self._token.reveal())))
+        if session.greeting is not None:
+            # Before the subscription: a queue server would take that too, and the client share messages with workers.
+            yield from self._introduced(session, session.greeting)
         subscription = session.subscribe(replace(self._request))
         self._unasked.clear()
         session.on_unmatched = lambda message: self._stray(subscription, message)
@@ -200,6 +202,14 @@ class BusSession:
         self._late = False
         if isinstance(answer, Error):
             raise exception_for(answer)
+
+    def _introduced(self, session: Session, greeting: Pending) -> Steps:
+        """Waits until the other side has said that it is a bus."""
+        yield from self._answer(session, greeting)
+        try:
+            session.check_program()
+        except Unexpected as error:
+            raise self._place.protocol_error(error) from None
 
     def _answer(self, session: Session, asked: Pending) -> Generator[Step, Session | None, Message]:
         """Waits for the bus's answer. The bus does not answer while it is without its queue server."""

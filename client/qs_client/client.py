@@ -135,8 +135,8 @@ class QueueClient(Settings):
 
     def connect(self) -> None:
         """Connects, unless connected. ServerUnavailable when nothing answers at host and port, Unauthorized when the
-        server does not know the token."""
-        self._opened()
+        server does not know the token. Does not wait until the server has said what it is."""
+        self._opened().greet(self.timeout)
 
     def disconnect(self) -> None:
         """Closes the connection if it is open. A call that waits in another thread raises ServerUnavailable, and so
@@ -347,6 +347,12 @@ class QueueClient(Settings):
         """Subscribes and waits for the answer. Raises ServerError when the server refuses."""
         with self._reading:
             connection = self._opened(fresh=True)
+            try:
+                # A bus must not take the subscription: it would count messages as handled that nobody handles.
+                connection.introduce(self.timeout)
+            except BaseException:
+                self._drop(connection)
+                raise
             connection.make_wakeable()
             subscription = connection.session.subscribe(request)
             begun(connection, subscription)

@@ -74,7 +74,7 @@ class Connection:
         limits: Limits = CLIENT_LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.session = Session(limits)
+        self.session = Session(limits, place.program)
         self._wire = wire
         self._place = place
         self._clock = clock
@@ -117,6 +117,21 @@ class Connection:
         answer = self.answer(self.session.ask(Authenticate(token.reveal())), seconds)
         if isinstance(answer, Error):
             raise exception_for(answer)
+
+    def greet(self, seconds: float | None) -> None:
+        """Sends what the session says first, and waits for no answer. seconds: as in `answer`."""
+        with contextlib.suppress(OSError):  # the next call will get the error
+            self.send(self.deadline(seconds))
+
+    def introduce(self, seconds: float | None) -> None:
+        """Waits until the other side has said which program it is. WrongProgram; ServerError when it ends the
+        connection. seconds: as in `answer`."""
+        if self.session.greeting is not None:
+            self.answer(self.session.greeting, seconds)
+            try:
+                self.session.check_program()
+            except Unexpected as error:
+                raise self._place.protocol_error(error) from None
 
     def send(self, deadline: float, message: Message | None = None) -> None:
         """Writes what the session has to send. message: is posted first.

@@ -124,6 +124,11 @@ class ProtocolMismatch(ServerUnavailable):
     """The other side does not speak this protocol, or sends more than the client takes. Do not try again."""
 
 
+class WrongProgram(ProtocolMismatch):
+    """Another program listens there: a bus instead of the queue server, the other way round, or an HTTP server. The
+    text says which, and where to look."""
+
+
 class Disconnected(ServerUnavailable):
     """This program has closed the connection, with `disconnect()`, while a call waited for its answer."""
 

@@ -4,8 +4,10 @@ texts."""
 import socket
 from dataclasses import dataclass
 
-from .errors import Disconnected, NoAnswer, ProtocolMismatch, ServerUnavailable
-from .stream_errors import Cut, SpeaksTls, TlsFailed, TooLong, Unexpected
+from qs_schemas.wire import BUS, SERVER
+
+from .errors import Disconnected, NoAnswer, ProtocolMismatch, ServerUnavailable, WrongProgram
+from .stream_errors import Cut, OtherProgram, SpeaksHttp, SpeaksTls, TlsFailed, TooLong, Unexpected
 
 _UNKNOWN = "whether the request was carried out is not known"
 
@@ -26,6 +28,12 @@ _ADVICE = (
 )
 """Words of an error of TLS, and what to do about it. The first that fits counts."""
 
+_PROGRAMS = {
+    SERVER: "is a queue server, which QueueClient and `qs` speak to",
+    BUS: "is a bus, which BusClient and `qs tail` listen to",
+}
+"""What answers, by its name, and who speaks to it."""
+
 _MAYBE_TLS = " (if it speaks TLS, connect with tls=True or --tls, or to qss://HOST:PORT)"
 
 
@@ -41,12 +49,15 @@ def endpoint(host: str, port: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Place:
     """The other side of a connection. name: HOST:PORT; what: the kind of server expected; start: the command that
-    starts one; client: the class whose max_document applies. Its methods make the errors of the connection."""
+    starts one; client: the class whose max_document applies; program: how the one expected names itself; usual: its
+    port, unless it was started with another. Its methods make the errors of the connection."""
 
     name: str
     what: str = "queue server"
     start: str = "queue-server.py"
     client: str = "QueueClient"
+    program: str = SERVER
+    usual: int = 9876
 
     def cannot_connect(self, error: Exception) -> ServerUnavailable:
         """Makes the error for a connection that cannot be made."""
@@ -103,6 +114,12 @@ class Place:
             )
         if isinstance(error, SpeaksTls):
             return ProtocolMismatch(f"{self.name} speaks TLS: connect with tls=True or --tls, or to qss://{self.name}")
+        if isinstance(error, SpeaksHttp | OtherProgram):
+            found = "is an HTTP server" if isinstance(error, SpeaksHttp) else _PROGRAMS.get(str(error), f"is a {error}")
+            return WrongProgram(
+                f"{self.name} {found}, and no {self.what}: connect to the port of the {self.what}, which is "
+                f"{self.usual} unless it was started with another"
+            )
         if isinstance(error, TooLong):
             return ProtocolMismatch(
                 f"{self.name} sent more than this client takes ({error}): give {self.client} a larger max_document"
@@ -129,6 +146,8 @@ class BusPlace(Place):
     what: str = "bus"
     start: str = "./scripts/run or queue-bus.py"
     client: str = "BusClient"
+    program: str = BUS
+    usual: int = 9878
 
     def no_answer(self, seconds: float | None) -> NoAnswer:
         """Makes the error for a subscription that was not taken in that time. The bus has to ask its queue server

@@ -10,22 +10,26 @@ from collections.abc import Callable
 
 from qs_schemas import (
     CLIENT_LIMITS,
+    Authenticate,
     Error,
     Fault,
     GetMessage,
     Limits,
     Message,
     Peer,
+    Ping,
     ReleaseMessage,
+    ServerStats,
     Subscribe,
     Unsubscribe,
 )
 from qs_schemas.errors import BAD_REQUEST, INTERNAL, TOO_LARGE
+from qs_schemas.wire import NAMESPACE
 
-from .errors import CLOSING, UNREADABLE
+from .errors import CLOSING, UNREADABLE, closes, exception_for
 from .outages import log
 from .skimming import Skim, may_hold_messages, releases_of
-from .stream_errors import Cut, SpeaksTls, TooLong, Unexpected
+from .stream_errors import Cut, OtherProgram, SpeaksHttp, SpeaksTls, TooLong, Unexpected
 from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
 _DOCUMENT_ERRORS = frozenset((408, 413))
@@ -34,15 +38,39 @@ _DOCUMENT_ERRORS = frozenset((408, 413))
 _TLS = (b"\x15\x03", b"\x16\x03")
 """The first bytes of a TLS stream: an alert or a handshake, of version 3."""
 
+_HTTP = (b"http/", b"<!doctype html", b"<html")
+"""The first bytes, in lower case, of an HTTP server's answer to what is no HTTP. Some send the page alone."""
+
+_BEGINNING = 16
+"""The first bytes of a stream that are kept: they tell what else than the protocol the other side speaks."""
+
+GREETING = "qs-0"
+"""The `req` of the first request of a connection."""
+
+_OF_EVERY_PROGRAM = (Authenticate, ServerStats)
+"""The requests that a client of one program may make of another: the figures of the bus are asked for like those of the
+server."""
+
+_HEAD = f'<qs xmlns="{NAMESPACE}" type="request" req="{GREETING}">'
+_GREETING = f"{_HEAD}\r\n\r\n<op><ping/></op></qs>\r\n".encode()
+"""The first document of a connection, which goes out with the first request: a `ping`, whose answer names the program
+that listens. So a bus never takes a client that connects for one that only listens. An HTTP server waits for the empty
+line, the end of a request's head, before it answers that it does not understand."""
+
 
 class Session:
     """Gives each request a `req` of its own, by which its answer is recognized, in any order.
 
     Posted messages (bucker's `send` and `recv`) keep the user's `req` or have none. From the first one on, messages
     that answer no request go to `on_unmatched`, if it is set, or else to `unmatched`, in order.
+
+    The first request of a connection, the greeting, asks for the name of the program at the other side. Another one
+    than expected raises OtherProgram when it answers any other request, unless a message has been posted: programs may
+    speak to a bus with `send` and `recv`, as bucker's do.
     """
 
-    def __init__(self, limits: Limits = CLIENT_LIMITS) -> None:
+    def __init__(self, limits: Limits = CLIENT_LIMITS, program: str | None = None) -> None:
+        """program: the name of the one expected; None: it is not asked."""
         self.unmatched = Mailbox()
         self.on_unmatched: Callable[[Message], None] | None = None
         self.returns: list[ReleaseMessage] = []  # releases to send on another connection
@@ -51,9 +79,15 @@ class Session:
         self._beginning = b""  # the first bytes that have come
         self._numbers = itertools.count(1)
         self._has_posted = False
+        self._program = program
+        self._other = ""  # the name of the program at the other side, if it is not the one expected
         self._pending: dict[str | None, Pending] = {}  # in order of request
         self._subscriptions: dict[str | None, Subscription] = {}
         self._out: deque[bytes] = deque()  # threads may add and take at any time
+        self.greeting: Pending | None = None
+        if program is not None:
+            self._out.append(_GREETING)
+            self.greeting = self._pending[GREETING] = Pending(Ping(req=GREETING))
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
@@ -61,6 +95,15 @@ class Session:
     def may_get_unasked(self) -> bool:
         """Tells whether the server may send messages that no request waits for."""
         return self._has_posted or self.on_unmatched is not None or bool(self._subscriptions)
+
+    def check_program(self) -> None:
+        """Raises OtherProgram if the other side has said that it is another one than expected, ServerError if it has
+        ended the connection instead."""
+        if self._other:
+            raise OtherProgram(self._other)
+        answer = None if self.greeting is None else self.greeting.answer
+        if isinstance(answer, Error) and closes(answer):
+            raise exception_for(answer)
 
     @property
     def awaits_answer(self) -> bool:
@@ -85,6 +128,7 @@ class Session:
         """Sends a message unchanged. Its answer belongs to no request. ValueError when XML cannot carry a field."""
         self._out.append(self._peer.send(message))
         self._has_posted = True
+        self._program, self._other = None, ""
 
     def subscribe(self, request: Subscribe) -> Subscription:
         """Subscribes. Deliveries go to the subscription; the answer, or the error, to its `asked`."""
@@ -117,8 +161,8 @@ class Session:
 
     def receive_data(self, data: bytes) -> None:
         """Takes bytes in pieces of any size. `route` interprets them."""
-        if not self._beginning:
-            self._beginning = data[:2]
+        if len(self._beginning) < _BEGINNING:
+            self._beginning += data[: _BEGINNING - len(self._beginning)]
         if self._skim is not None:
             self._skim.feed(data)
         else:
@@ -127,7 +171,7 @@ class Session:
     def end_of_data(self) -> str:
         """Returns how the server ended the stream, in words."""
         inside = self._peer.end_of_data() is not None
-        if inside and self._beginning in _TLS:
+        if inside and self._beginning.startswith(_TLS):
             return "speaks TLS (use qss:// or tls=True) and closed the connection"
         return "closed the connection in the middle of an answer" if inside else "closed the connection"
 
@@ -147,15 +191,7 @@ class Session:
         if message is None:
             return False
         if isinstance(message, Fault):
-            if self._beginning in _TLS:
-                raise SpeaksTls
-            if not message.error.closes and message.req is not None:
-                self._unreadable(message, message.req)
-                return True
-            if message.error is not TOO_LARGE:
-                raise Unexpected(message.text)
-            self._skim = Skim(self._peer.too_large, message.text)
-            return self._skimmed(self._skim)
+            return self._take_fault(message)
         if message.req is None:
             self._without_req(message)
         elif (pending := self._pending.get(message.req)) is not None:
@@ -165,6 +201,20 @@ class Session:
         else:
             self._keep(message)
         return True
+
+    def _take_fault(self, fault: Fault) -> bool:
+        """Handles data that breaks the contract. Returns and raises what `route` does."""
+        if self._beginning.startswith(_TLS):
+            raise SpeaksTls
+        if self._beginning.lower().startswith(_HTTP):
+            raise SpeaksHttp
+        if not fault.error.closes and fault.req is not None:
+            self._unreadable(fault, fault.req)
+            return True
+        if fault.error is not TOO_LARGE:
+            raise Unexpected(fault.text)
+        self._skim = Skim(self._peer.too_large, fault.text)
+        return self._skimmed(self._skim)
 
     def _unreadable(self, fault: Fault, req: str) -> None:
         """Fails the request of an answer that is well-formed, and not valid. Leaves a delivery with the server, which
@@ -214,18 +264,33 @@ class Session:
         self._has_posted = True
         while not self.unmatched.ready and self.route():
             pass
+        self.check_program()
         return self.unmatched.take()
 
     def _answer(self, pending: Pending, message: Message) -> None:
         request = pending.request
         if not isinstance(message, Error) and (type(message) is not type(request) or message.type != "response"):
             raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
+        if self._other and not isinstance(request, _OF_EVERY_PROGRAM):
+            raise OtherProgram(self._other)
+        if pending is self.greeting:
+            if isinstance(message, Error) and message.code in CLOSING:
+                self._without_req(message)  # a server that leaves answers the next request, and no other
+                return
+            self._take_name(message)
         del self._pending[message.req]
         if isinstance(message, Error) and (refused := self._subscriptions.pop(message.req, None)) is not None:
             refused.over = True
         if isinstance(request, Unsubscribe):
             self._subscriptions.pop(request.subscription, None)
         pending.settle(message)
+
+    def _take_name(self, answer: Message) -> None:
+        """Takes the answer to the greeting. A server of an earlier version does not name itself, and a bus of one
+        answers with an error: they are taken for what is expected."""
+        name = answer.name if isinstance(answer, Ping) else None
+        if name is not None and self._program is not None and name != self._program:
+            self._other = name
 
     def _deliver(self, subscription: Subscription, message: Message) -> None:
         if isinstance(message, Error):
@@ -252,7 +317,7 @@ class Session:
             raise Cut(message.text)
         concerned = list(self._pending.values())
         if message.code in _DOCUMENT_ERRORS:
-            concerned = concerned[:1]
+            concerned = [pending for pending in concerned if pending is not self.greeting][:1]
         else:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
                 subscription.over = True

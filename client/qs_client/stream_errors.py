@@ -15,6 +15,14 @@ class SpeaksTls(Unexpected):
     """The data is TLS, on a connection without."""
 
 
+class SpeaksHttp(Unexpected):
+    """The data is what an HTTP server answers."""
+
+
+class OtherProgram(Unexpected):
+    """The other side is another program than the one expected. The text is its name."""
+
+
 class Cut(Unexpected):
     """The server received only a part of a request: the network has cut it off."""
 

@@ -541,9 +541,11 @@ class Authenticate(Message):
 
 @checked
 class Ping(Message):
-    """Asks for an answer."""
+    """Asks for an answer, which names the program that answers. name: `qs-server` or `qs-bus`; None in a request, and
+    from a server of an earlier version."""
 
     op: ClassVar[str] = "ping"
+    name: str | None = None
 
 
 @checked

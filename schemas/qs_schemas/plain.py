@@ -4,7 +4,7 @@ It takes 0.15 to 0.25 of the parser's time (scripts/bench/second_paths.py).
 
 A document is plain when it is written as qs writes it: no declaration, prefix, comment or CDATA section, `qs` in the
 default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no white
-space between elements, `op` first, then `qid`, then the rest. `_READERS` has the operations.
+space between elements but before `op`, `op` first, then `qid`, then the rest. `_READERS` has the operations.
 
 This is safe because it accepts only a part of what the framer and the parser accept, with the same result. A pattern
 has to match the whole document, and a value is taken only where the schema takes it and no rule of XML would change it:
@@ -54,7 +54,7 @@ _NUMBER = rb"([0-9]{1,18}+)"
 _PAYLOAD = rb'<payload( encoding="base64")?+>([^<]*+)</payload>'
 _HEAD = re.compile(
     rb'[ \t\r\n]*+<qs xmlns="%b"(?: type="(request|response)"|)(?: req="([^"]{0,%d}+)"|)(?: resp="([^"]{0,%d}+)"|)>'
-    rb"<op([^>]{0,300}+)>"
+    rb"[ \t\r\n]*+<op([^>]{0,300}+)>"
     rb"<(push-message|receive-message|delete-message|get-message|release-message|extend-message|ping|get-claim|"
     rb"stage-messages) ?+/></op>"
     rb"(?:<qid>([^<]{1,%d}+)</qid>|)" % (re.escape(NAMESPACE).encode(), REQ, REQ, QID)
@@ -185,7 +185,7 @@ class _Known(NamedTuple):
 _DURATION = rb"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _PATTERNS = {
     "delay": _DURATION, "visibility": _DURATION, "wait": _DURATION, "max": rb"[1-9][0-9]{0,17}",
-    "key": rb"[ !#-%'-;=-~]{1,200}", "peek": rb"yes|no",
+    "key": rb"[ !#-%'-;=-~]{1,200}", "peek": rb"yes|no", "name": rb"[a-z-]{1,40}",
     "batch": rb"[0-9]{1,18}", "part": rb"[0-9]{1,18}", "attempt": rb"[0-9]{1,18}",
 }  # fmt: skip
 
@@ -202,6 +202,7 @@ _KNOWN = {
     b"release-message": _known(OP, "delay"),
     b"extend-message": _known(OP, "visibility"),
     b"stage-messages": _known(OP, "batch", "part", "attempt"),
+    b"ping": _known(OP, "name"),
     _OF_MESSAGE: _known(DRAFT, "delay", "key"),
 }
 """Operation -> attributes of `op`; and the attributes of a message that is pushed."""

@@ -239,7 +239,7 @@ def _held(message: ReleaseMessage | ExtendMessage) -> str:
 
 
 def _ping(message: Ping) -> Written:
-    return "", "", b""
+    return "" if message.name is None else f' name="{_name(message.name)}"', "", b""
 
 
 _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {

@@ -10,6 +10,8 @@ from typing import Any
 from .messages import Message
 
 NAMESPACE = "http://purl.oclc.org/DEFUZE/qs"
+SERVER, BUS = "qs-server", "qs-bus"
+"""The names by which the queue server and the bus answer to `ping`."""
 
 
 _SPACE = " \t\r\n"

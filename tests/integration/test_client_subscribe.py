@@ -213,6 +213,7 @@ def test_calls_of_others_while_a_subscription_waits(backend: str) -> None:
     go_on = threading.Event()
 
     def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read())
         subscribe = conversation.read()
         conversation.answer(subscribe)
         for _ in range(2):
@@ -225,6 +226,7 @@ def test_calls_of_others_while_a_subscription_waits(backend: str) -> None:
 
     async def main() -> None:
         async with aclient(server) as client:
+            await client.ping()  # the server has said what it is: so the next request is to subscribe
             messages = client.subscribe("q")
             async with anyio.create_task_group() as group:
                 group.start_soon(messages.__anext__)
@@ -274,11 +276,13 @@ def test_a_subscription_that_nobody_polls_any_more(backend: str) -> None:
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read())
         assert go_on.wait(GIVE_UP)
         subscription(seen, 1)(conversation)
 
     async def main() -> None:
         async with aclient(server) as client:
+            await client.ping()  # the server has said what it is: so the next request is to subscribe
             async with client.subscribe("q") as messages:
                 with anyio.move_on_after(SOON):
                     await messages.__anext__()

@@ -160,7 +160,7 @@ def test_sending_has_its_time_too() -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"<html><body/></html>", b'<qs xmlns="http://purl.oclc.org/DEFUZE/qs"/>'],
+    [b"220 mail.example ESMTP\r\n", b"<body><p/></body>", b'<qs xmlns="http://purl.oclc.org/DEFUZE/qs"/>'],
 )
 def test_not_a_queue_server(garbage: bytes) -> None:
     """If something else answers, the error asks whether it is a queue server, and the connection is given up."""

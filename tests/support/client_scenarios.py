@@ -22,8 +22,9 @@ from qs_client import (
     Subscribe,
     TooLarge,
     TooMany,
+    WrongProgram,
 )
-from qs_schemas import Peer
+from qs_schemas import Peer, Ping
 from support.scripted_bus import delivered
 from support.scripted_server import Conversation, Script, answer_bytes
 
@@ -132,6 +133,12 @@ def _refusing(code: int, kind: str) -> Script:
     return _saying(Peer().send(Error(code, kind, "why")))
 
 
+def _another(conversation: Conversation) -> None:
+    conversation.greeting = Ping("qs-another")
+    conversation.answer(conversation.read(), Error(501, "not-implemented", "the bus does not know that"))
+    conversation.wait_for_close()
+
+
 SCENARIOS = (
     Scenario("nobody listens at host and port", None, ServerUnavailable),
     Scenario("an answer comes late, within the timeout", _late, None),
@@ -143,7 +150,9 @@ SCENARIOS = (
     Scenario("the connection is reset", _resetting, ServerUnavailable),
     Scenario("the other side half-closes the connection before the answer", _half_closing, ServerUnavailable),
     Scenario("the network cuts a request off and half-closes", _refusing(400, "bad-request"), ServerUnavailable),
-    Scenario("something else answers there", _saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ProtocolMismatch),
+    Scenario("something else answers there", _saying(b"220 mail.example ESMTP\r\n"), ProtocolMismatch),
+    Scenario("an HTTP server answers there", _saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), WrongProgram),
+    Scenario("the bus answers a client of the server, or the server one of the bus", _another, WrongProgram),
     Scenario("an answer is over max_document", _too_long, ProtocolMismatch),
     Scenario("an answer is XML and not valid; the connection goes on", _invalid, InternalError),
     Scenario("a request takes longer than the server's --document-time", _refusing(408, "timeout"), RequestTimeout),

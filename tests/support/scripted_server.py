@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from qs_client import QueueClient
-from qs_schemas import Error, Fault, Message, Peer
+from qs_client.session import GREETING
+from qs_schemas import Error, Fault, Message, Peer, Ping
 
 RESP = "0" * 64
 SOON = 0.02  # a timeout that is meant to pass
@@ -22,16 +23,23 @@ class Conversation:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._peer = Peer()
+        self.greeting: Message | None = Ping()
+        """Answers the greeting. None: nothing does."""
 
     def read(self) -> Message | None:
-        """Returns the next message of the client, None when it has closed the connection."""
-        while (event := self._peer.next_event()) is None:
-            data = self.sock.recv(65536)
-            if not data:
-                return None
-            self._peer.receive_data(data)
-        assert not isinstance(event, Fault), event
-        return event
+        """Returns the next message of the client, None when it has closed the connection. Answers the greeting as a
+        server of an earlier version does, without its name."""
+        while True:
+            while (event := self._peer.next_event()) is None:
+                data = self.sock.recv(65536)
+                if not data:
+                    return None
+                self._peer.receive_data(data)
+            assert not isinstance(event, Fault), event
+            if event.req != GREETING:
+                return event
+            if self.greeting is not None:
+                self.answer(event, self.greeting)
 
     def write(self, data: bytes) -> None:
         self.sock.sendall(data)

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Sequence
 import qs_schemas as wire
 from qs_schemas import Message
 from qs_schemas.limits import COPIES
+from qs_schemas.wire import SERVER
 from qs_serving.access.caller import Caller
 
 from ..broker.delivering import delivery_of, peeked, with_origin
@@ -362,7 +363,7 @@ def server_stats(service: Service, request: wire.ServerStats) -> Message:
 
 
 def ping(service: Service, request: wire.Ping) -> Message:
-    return wire.Ping()
+    return wire.Ping(SERVER)
 
 
 def first_mid(answer: Message) -> tuple[str, int] | None:

@@ -246,7 +246,7 @@ def test_what_is_no_bus() -> None:
     """If something else answers, no further attempt is made."""
     driven = Driven()
     driven.go()
-    driven.come(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    driven.come(b"220 mail.example ESMTP\r\n")
     with pytest.raises(ProtocolMismatch, match="is it a bus"):
         driven.go()
 

@@ -308,7 +308,7 @@ def test_what_is_no_document_of_qs() -> None:
     """Bytes of another protocol are refused in words."""
     session = Session()
     pending, _ = ask(session, Ping())
-    session.receive_data(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    session.receive_data(b"220 mail.example ESMTP\r\n")
     with pytest.raises(Unexpected, match="not well-formed"):
         session.answer_to(pending)
 
