@@ -83,14 +83,14 @@ class AsyncQueueClient(Settings):
     def __init__(
         self,
         host: str = "127.0.0.1",
-        port: int = 9876,
+        port: int | None = None,
         *,
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
         tls: Tls = None,
         token: str | Token | None = None,
     ) -> None:
-        super().__init__(host, port, timeout, max_document, tls=tls, token=token)
+        super().__init__(host, port, 9876, timeout, max_document, tls=tls, token=token)
         self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
         self.after_fork()
         call_after_fork(self)

@@ -31,7 +31,7 @@ class Bus(Settings, Generic[S]):
     def __init__(
         self,
         host: str = "127.0.0.1",
-        port: int = 9878,
+        port: int | None = None,
         *,
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
@@ -40,7 +40,7 @@ class Bus(Settings, Generic[S]):
         reconnect: bool = True,
         on_trouble: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(host, port, timeout, max_document, tls=tls, token=token)
+        super().__init__(host, port, 9878, timeout, max_document, tls=tls, token=token)
         self.reconnect = reconnect
         self.on_trouble = on_trouble
         self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that are still referenced

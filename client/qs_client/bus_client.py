@@ -149,10 +149,10 @@ class BusClient(Bus[BusMessages], Closing):
     Each subscription has a connection of its own, opened when the first message is asked for, and again after every
     outage. A refusal, as of a queue that the bus does not know, raises a ServerError.
 
-    host, port, tls, token: of the bus, as for QueueClient; timeout: seconds for connecting and subscribing, None for no
-    limit; max_document: bytes of the largest document that is read; reconnect: False to raise errors of the connection
-    instead; on_trouble: gets the lines that are logged otherwise: when an outage begins, when it is over, and when the
-    bus has not taken the subscription after 1.5 s.
+    host, port, tls, token: of the bus, as for QueueClient, and the usual port is 9878; timeout: seconds for connecting
+    and subscribing, None for no limit; max_document: bytes of the largest document that is read; reconnect: False to
+    raise errors of the connection instead; on_trouble: gets the lines that are logged otherwise: when an outage begins,
+    when it is over, and when the bus has not taken the subscription after 1.5 s.
     """
 
     def subscribe(

@@ -77,12 +77,13 @@ def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[Queue
 class QueueClient(Settings):
     """A client of a queue server. It connects when needed.
 
-    host: a name or an address, also IPv6, or qs://HOST[:PORT], or qss://HOST[:PORT] for TLS; port: TCP port, unless the
-    address has one; timeout: seconds for the server to answer (for `receive`, beyond its wait), None for no limit; tls:
-    True to trust the system's CAs, a file or a directory of CAs, or an ssl.SSLContext; token: tells the server who this
-    is, on each connection; max_document: bytes of the largest answer that is read. The default of 48 MiB suits a server
-    with default limits; for a larger --max-document give six times that, as escaped text is up to six times as long.
-    All but tls can be changed later; a new token or max_document is used from the next connection on.
+    host: a name or an address, also IPv6, alone or with a port: HOST, HOST:PORT, [IPV6]:PORT, or qs:// and one of
+    these, or qss:// for TLS; port: TCP port, 9876 when neither names one; timeout: seconds for the server to answer
+    (for `receive`, beyond its wait), None for no limit; tls: True to trust the system's CAs, a file or a directory of
+    CAs, or an ssl.SSLContext; token: tells the server who this is, on each connection; max_document: bytes of the
+    largest answer that is read. The default of 48 MiB suits a server with default limits; for a larger --max-document
+    give six times that, as escaped text is up to six times as long. All but tls can be changed later; a new token or
+    max_document is used from the next connection on.
 
     Threads may share a client, but their calls take turns: give a thread that waits long in `receive` its own. In a
     child of `os.fork` the client opens a new connection and leaves the parent's alone.
@@ -95,14 +96,14 @@ class QueueClient(Settings):
     def __init__(
         self,
         host: str = "127.0.0.1",
-        port: int = 9876,
+        port: int | None = None,
         *,
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
         tls: Tls = None,
         token: str | Token | None = None,
     ) -> None:
-        super().__init__(host, port, timeout, max_document, tls=tls, token=token)
+        super().__init__(host, port, 9876, timeout, max_document, tls=tls, token=token)
         self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
         self.after_fork()
         call_after_fork(self)

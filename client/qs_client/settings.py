@@ -20,21 +20,22 @@ class Settings:
     def __init__(
         self,
         host: str,
-        port: int,
+        port: int | None,
+        usual: int,
         timeout: float | None,
         max_document: int,
         *,
         tls: Tls,
         token: str | Token | None,
     ) -> None:
-        """host: may be an address with a scheme, qs://HOST[:PORT] or qss://HOST[:PORT]."""
-        if isinstance(host, str) and "://" in host:
-            from qs_schemas.addresses import server_address  # noqa: PLC0415 - rarely needed at start
+        """host, port, usual: see `located`."""
+        if isinstance(host, str) and ":" in host:
+            from qs_schemas.addresses import located  # noqa: PLC0415 - rarely needed at start
 
-            host, port, scheme = server_address(host, port)
+            host, port, scheme = located(host, port, usual)
             tls = _checked_tls(tls, scheme)
         self.host = host
-        self.port = port
+        self.port = usual if port is None else port
         self.timeout = timeout
         self.max_document = max_document
         self.security = security(tls, token)
@@ -49,8 +50,12 @@ class Settings:
             raise TypeError(f"host is a name or an address, not {host!r}")
         if not host:
             raise ValueError("host is empty: give a name or an address")
-        if "://" in host:
-            raise ValueError("host is a name or an address: only a new client takes qs:// or qss://")
+        if ":" in host:
+            from qs_schemas.addresses import server_address  # noqa: PLC0415 - rarely needed at start
+
+            host, port, scheme = server_address(host, 0)
+            if port or scheme is not None:
+                raise ValueError("host is a name or an address: only a new client takes a port or qs:// with it")
         self._host = host
 
     @property

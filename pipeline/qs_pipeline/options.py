@@ -3,11 +3,14 @@
 Spark passes options as text, with names in any case. An unknown name is an error: a misspelt bound would be none.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from qs_client.security import with_tls
+from qs_schemas.addresses import located
+from qs_schemas.command_line import nearest
 
 from .errors import BadOptionError
 from .security import QueueServer, Security
@@ -23,6 +26,9 @@ RETRY = 60.0
 """Seconds, without retrySeconds, for which it is tried later: enough for a restart of the server."""
 
 
+_HOST, _PORT = "127.0.0.1", 9876
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of one use. None: not given.
@@ -33,8 +39,8 @@ class Options:
     """
 
     queue: str
-    host: str = "127.0.0.1"
-    port: int = 9876
+    host: str = _HOST
+    port: int = _PORT
     consumer: str | None = None
     mode: Mode = "peek"
     max_messages: int | None = None
@@ -159,11 +165,25 @@ def parse_options(given: Mapping[str, str]) -> Options:
             raise BadOptionError(f"the option {name} {error}") from None
     if "queue" not in values:
         raise BadOptionError("the option queue is missing: name one with .option('queue', NAME)")
+    _locate(values)
     options = Options(**values)
     if (options.txn_app is None) != (options.txn_version is None):
         missing = "txnVersion" if options.txn_version is None else "txnAppId"
         raise BadOptionError(f"the option {missing} is missing: txnAppId and txnVersion go together")
     return options
+
+
+def _locate(values: dict[str, Any]) -> None:
+    """Reads the port and the scheme out of the host. BadOptionError when it contradicts the other options."""
+    asking = [f"the option {name}" for name in ("tls", "ca", "cert", "tlsInsecure") if values.get(_OPTIONS[name][0])]
+    try:
+        address = located(values.get("host", _HOST), values.get("port"), _PORT)
+        with_tls(address.tls, asking)
+    except ValueError as error:
+        raise BadOptionError(f"the option host: {error}") from None
+    if address.tls:
+        values["tls"] = True
+    values.update(host=address.host, port=address.port)
 
 
 def consumer_of(options: Options, who: str) -> str:
@@ -184,6 +204,6 @@ def _unknown(key: str) -> BadOptionError:
             f"there is no option {key!r} of qs, because Spark would show it in plans: name a file with tokenFile, or "
             "set QS_TOKEN or QS_TOKEN_FILE where the driver and the executors run"
         )
-    near = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1)
-    hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_OPTIONS)}"
+    near = nearest(key.lower(), _BY_LOWER)
+    hint = f"did you mean {_BY_LOWER[near]}?" if near else f"there are {', '.join(_OPTIONS)}"
     return BadOptionError(f"there is no option {key!r} of qs: {hint}")

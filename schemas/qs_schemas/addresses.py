@@ -33,6 +33,17 @@ def server_address(text: str, port: int) -> ServerAddress:
     return ServerAddress(*_checked(text, rest, port), tls)
 
 
+def located(host: str, port: int | None, usual: int) -> ServerAddress:
+    """Returns where a client connects. host: in any form of `server_address`; port: what was given beside it, None for
+    nothing; usual: when neither names a port. ValueError as there, and when the two name different ports."""
+    if ":" not in host:
+        return ServerAddress(host, usual if port is None else port)
+    found = server_address(host, 0)
+    if found.port and port not in (None, found.port):
+        raise ValueError(f"{host!r} names the port {found.port}, and the port {port} is given too: give one of them")
+    return found._replace(port=found.port or (usual if port is None else port))
+
+
 def _checked(text: str, rest: str, port: int) -> tuple[str, int]:
     try:
         return address(rest, port)

@@ -142,7 +142,32 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     """Returns the name that a misspelt word is nearest to, or None if none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
-    return next(iter(get_close_matches(word, names, 1)), None)
+    # By the letters that they share, all that could be meant; of these the one with the fewest slips of a finger. It is
+    # no slip to leave out the end.
+    near = get_close_matches(word, names, _CANDIDATES)
+    slips = {name: 0 if name.startswith(word) else _slips(word, name) for name in near}
+    most = len(word.strip("-")) / 2
+    return min((name for name in near if slips[name] <= most), key=slips.__getitem__, default=None)
+
+
+_CANDIDATES = 20
+"""Names that share enough letters: more than any command has near one word."""
+
+
+def _slips(word: str, name: str) -> int:
+    """Counts the slips that make a word of a name: letters left out, added, mistaken, or two exchanged (the distance of
+    Damerau and Levenshtein, with each letter exchanged once at most)."""
+    before: list[int] = []
+    row = list(range(len(name) + 1))
+    for at, letter in enumerate(word, 1):
+        last, row, older = row, [at], before
+        before = last
+        for to, other in enumerate(name, 1):
+            least = min(last[to] + 1, row[to - 1] + 1, last[to - 1] + (letter != other))
+            if at > 1 and to > 1 and letter == name[to - 2] and other == word[at - 2]:
+                least = min(least, older[to - 2] + 1)
+            row.append(least)
+    return row[-1]
 
 
 def file_name(text: str) -> str:

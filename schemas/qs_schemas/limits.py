@@ -31,7 +31,10 @@ REQ = 128
 """Characters of a correlation id."""
 
 QID = 200
-"""Characters of a queue's name."""
+"""Characters of a queue's name, and of the names of consumers, producers and durable subscriptions."""
+
+KEY = 200
+"""Characters of the key of a push."""
 
 REASON = 1024
 """Bytes of the reason of a release or a reject, in UTF-8: a line of a traceback, kept in memory with each message that

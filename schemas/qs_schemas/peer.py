@@ -11,7 +11,7 @@ from .framing import Framer
 from .limits import Limits
 from .messages import Error, Message
 from .plain import PlainReader
-from .serializing import serialize
+from .serializing import check_lengths, serialize
 from .templates import write
 from .text import replace_uncarriable
 
@@ -144,6 +144,10 @@ class Peer:
 
     def send(self, message: Message) -> bytes:
         """Returns the document of a message, for the other side. Raises ValueError when a field holds what XML cannot
-        carry."""
+        carry, or in a request a name, key or id that is longer than the contract allows."""
         document = None if self.early else write(message)
-        return serialize(message, self.early) if document is None else document
+        if document is not None:
+            return document
+        if message.type == "request":
+            check_lengths(message)
+        return serialize(message, self.early)

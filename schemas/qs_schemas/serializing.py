@@ -6,6 +6,7 @@ from typing import Any
 
 from .checked import text
 from .framing import EMPTY_LINE
+from .limits import KEY, QID, REQ, TOKEN
 from .messages import (
     OPERATIONS,
     Claim,
@@ -38,6 +39,7 @@ from .wire import (
     attribute,
     fields_of,
     seconds,
+    strip,
 )
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
@@ -174,6 +176,41 @@ _SHORTEST: dict[str, Callable[[Any], bytes]] = {
     "payload": lambda payload: write_payload(payload, True),
     "messages": lambda entries: _messages(entries, True),
 }
+
+
+# field: (the most characters, whether it is a name: without control characters, and stripped of white space)
+_LENGTHS = {
+    "qid": (QID, True), "consumer": (QID, True), "producer": (QID, True), "name": (QID, True),
+    "dead_letter": (QID, True), "queues": (QID, True), "key": (KEY, False), "req": (REQ, False),
+    "subscription": (REQ, False), "token": (TOKEN, False),
+}  # fmt: skip
+
+
+def check_lengths(message: Message) -> None:
+    """Checks the bounds of all texts of a request before it is sent: names, keys, ids. Raises ValueError, which says
+    the field, the length and the bound. The types of qs.xsd have the same bounds, for those who send by other means."""
+    for field, (most, is_name) in _LENGTHS.items():
+        for value in _texts_of(message, field):
+            text = strip(value) if is_name else value
+            shown = "" if field == "token" else f" {text[:40]!r}{'…' if len(text) > 40 else ''}"
+            if not 0 < len(text) <= most and not (field == "req" and not text):
+                raise ValueError(f"{field}{shown} has {len(text)} characters, and 1 to {most} are allowed")
+            if is_name and not _CONTROLS.isdisjoint(text):
+                raise ValueError(f"{field}{shown} has a control character, and none are allowed")
+
+
+_CONTROLS = frozenset(map(chr, (*range(32), *range(0x7F, 0xA0))))
+
+
+def _texts_of(message: Message, field: str) -> list[str]:
+    """Returns the values of a field of text: of the message, its options, and the entries of its lists."""
+    if field == "queues":
+        return [queue for queue in getattr(message, field, ()) if isinstance(queue, str)]
+    holders = [message, getattr(message, "options", None)]
+    if field == "key":
+        holders += getattr(message, "messages", ())
+    found = (getattr(holder, field, None) for holder in holders)
+    return [value for value in found if isinstance(value, str)]
 
 
 class _Plan:

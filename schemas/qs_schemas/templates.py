@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from .limits import KEY, QID, REQ
 from .messages import (
     DeleteMessage,
     Delivery,
@@ -30,8 +31,6 @@ from .text import escape
 from .wire import NAMESPACE, seconds
 
 _HEADS = {kind: f'<qs xmlns="{NAMESPACE}" type="{kind}"' for kind in ("request", "response")}
-_LONGEST_NAME = 200
-
 Written = tuple[str, str, bytes]
 """The attributes of `op`; the elements behind `op` as text; and the elements behind these as bytes."""
 
@@ -60,7 +59,7 @@ def _number(name: str, value: Any) -> str:
 
 @lru_cache(1024, typed=True)  # an unusual one raises, and is not kept
 def _name(name: str) -> str:
-    if type(name) is not str or len(name) > _LONGEST_NAME:
+    if type(name) is not str or not 0 < len(name) <= QID or not name.isprintable():
         raise _UnusualError
     return escape(name)
 
@@ -72,6 +71,8 @@ def _qid(qid: str | None) -> str:
 
 def _id(name: str, value: str) -> str:
     """Writes `req` or `resp`. Nearly all are letters and digits, which need no look at each."""
+    if len(value) > REQ:
+        raise _UnusualError
     return f' {name}="{value if value.isalnum() and value.isascii() else escape(value)}"'
 
 
@@ -88,6 +89,8 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 def _push(message: PushMessage) -> Written:
     attributes = "" if message.delay is None else _seconds("delay", message.delay)
     if message._key is not None:
+        if not 0 < len(message._key) <= KEY:
+            raise _UnusualError
         attributes += f' key="{escape(message._key)}"'
     qid, payload, mid = _qid(message._qid), message.payload, message.mid
     if mid is not None:
@@ -115,6 +118,8 @@ def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     for draft, payload in zip(drafts, payloads, strict=True):
         start = b"<message>"
         if draft.delay is not None or draft.key is not None:
+            if draft.key is not None and not 0 < len(draft.key) <= KEY:
+                raise _UnusualError
             key = "" if draft.key is None else f' key="{escape(draft.key)}"'
             start = f"<message{_seconds('delay', draft.delay)}{key}>".encode()
         parts += (start, payload, b"</message>")

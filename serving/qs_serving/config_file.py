@@ -4,8 +4,9 @@ import argparse
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
+
+from qs_schemas.command_line import nearest
 
 from .arguments import AtLeast
 
@@ -84,8 +85,8 @@ def _read(path: str, known: Mapping[str, argparse.Action], program: str) -> dict
 def _unknown(key: str, known: Mapping[str, argparse.Action], program: str) -> str:
     if key in _COMMAND_LINE_ONLY:
         return f"{key}: only the command line has this flag"
-    meant = get_close_matches(key.replace("_", "-"), known, 1)
-    hint = f"did you mean {meant[0]}? " if meant else ""
+    meant = nearest(key.replace("_", "-"), known)
+    hint = f"did you mean {meant}? " if meant else ""
     return f"unknown key {key!r}: {hint}Keys are the long flags of {program}: {', '.join(sorted(known))}"
 
 
@@ -116,8 +117,8 @@ def _value(action: argparse.Action, value: object, folder: str) -> object:
 
 
 def _nearest(text: str, choices: Any) -> str:
-    meant = get_close_matches(text, list(choices), 1)
-    return f"; did you mean {meant[0]!r}?" if meant else ""
+    meant = nearest(text, choices)
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 def _of_kind(value: object, kind: Any) -> Any:

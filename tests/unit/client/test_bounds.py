@@ -6,8 +6,18 @@ from typing import Any
 import pytest
 from support.scripted_server import answering, client_of, scripted
 
-from qs_client import AsyncBusClient, AsyncQueueClient, BusClient, Draft, QueueClient, Receipt, ReceiveMessage
+from qs_client import (
+    AsyncBusClient,
+    AsyncQueueClient,
+    BusClient,
+    Draft,
+    PushMessage,
+    QueueClient,
+    Receipt,
+    ReceiveMessage,
+)
 
+LONG = "x" * 300
 NAN = float("nan")
 CLIENTS = (QueueClient, AsyncQueueClient, BusClient, AsyncBusClient)
 NOBODY = QueueClient("host.invalid")
@@ -18,7 +28,7 @@ NOBODY = QueueClient("host.invalid")
     ("name", "wrong", "right"),
     [
         ("timeout", (0, -1, NAN, float("inf"), 1e9, "5", True), (None, 0.1, 999_999_999)),
-        ("port", (0, -1, 65536, "9876", 1.5, None), (1, 65535)),
+        ("port", (0, -1, 65536, "9876", 1.5), (1, 65535)),
         ("host", ("", None, b"h"), ("h", "::1")),
         ("max_document", (0, -1, 1.5, "9", None), (1,)),
     ],
@@ -90,3 +100,37 @@ def test_the_longest_times() -> None:
         client.push_many("q", [])
         client.timeout = None
         assert client.receive("q", wait=999_999_999) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("key", lambda client: client.push("q", "x", key=LONG)),
+        ("key", lambda client: client.push("q", "x", key="")),
+        ("key", lambda client: client.push_many("q", [Draft("x", key=LONG)])),
+        ("qid", lambda client: client.push(LONG, "x")),
+        ("qid", lambda client: client.push("", "x")),
+        ("qid", lambda client: client.push("a\nb", "x")),
+        ("qid", lambda client: client.receive("x" * 201)),
+        ("queues", lambda client: client.receive(["q", LONG])),
+        ("queues", lambda client: client.copy("q", 1, [LONG])),
+        ("dead_letter", lambda client: client.new_queue("q", dead_letter=LONG)),
+        ("consumer", lambda client: client.claim_messages("q", LONG, 1)),
+        ("producer", lambda client: client.stage_messages("q", LONG, ["x"], batch=1, part=1, attempt=1)),
+        ("req", lambda client: client.send(ReceiveMessage("q", req="r" * 129))),
+    ],
+)
+def test_lengths(field: str, call: Callable[[Any], object]) -> None:
+    """A name, key or id that the contract does not allow is a ValueError, which names it, before anything is sent. The
+    connection goes on."""
+    with scripted(answering(ReceiveMessage("q"))) as server, client_of(server) as client:
+        with pytest.raises(ValueError, match=rf"^{field}\b.*(characters, and 1 to|control character)"):
+            call(client)
+        assert client.receive("q") == []
+
+
+def test_the_longest() -> None:
+    """What is just allowed is sent, white space around a name not counted."""
+    with scripted(answering(PushMessage("q", mid=1), ReceiveMessage("q"))) as server, client_of(server) as client:
+        assert client.push("x" * 200, "x", key="k" * 200) == 1
+        assert client.receive(f" {'x' * 200}\n") == []

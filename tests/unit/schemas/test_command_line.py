@@ -10,7 +10,7 @@ import pytest
 from qs_bus.command import bus_parser
 from qs_client.command_arguments import make_parser as qs
 from qs_pipeline.arguments import make_parser as pipeline
-from qs_schemas.command_line import SHELLS
+from qs_schemas.command_line import SHELLS, nearest
 from qs_schemas.terminal import has_colours
 from qs_server.main.queue_journal import make_parser as journal
 from qs_server.main.queue_server import make_parser as server
@@ -49,12 +49,19 @@ WRONG_FLAGS = [
     (qs, "--jsn ls", "qs", "--jsn; did you mean --json?"),
     (qs, "--delay 3 push orders", "qs", "--delay; --delay stands after the command"),
     (qs, "--dely 3 push orders", "qs", "--dely; did you mean --delay?"),
+    (server, "--prot 1", "queue-server.py", "--prot; did you mean --port?"),
+    (bus_parser, "--prot 1", "queue-bus.py", "--prot; did you mean --port?"),
+    (web_parser, "--prot 1", "queue-web.py", "--prot; did you mean --port?"),
+    (qs, "--sevrer h ls", "qs", "--sevrer; did you mean --server?"),
+    (directory, "pump q --prot 5", "qs-dir pump", "--prot; 'qs-dir pump --help' shows what there is"),
+    (journal, "check --rot d", "queue-journal.py check", "--rot; did you mean --root?"),
     (pipeline, "archive a --too d", "qs-pipeline archive", "--too; did you mean --to?"),
 ]  # fmt: skip
 WRONG_WORDS = [
     (directory, "prge q", "qs-dir", "there is no command 'prge'; did you mean purge?"),
     (journal, "chek", "queue-journal.py", "there is no command 'chek'; did you mean check?"),
     (qs, "pussh orders a", "qs", "there is no command 'pussh'; did you mean push?"),
+    (qs, "psuh orders a", "qs", "there is no command 'psuh'; did you mean push?"),
     (qs, "frobnicate", "qs", "there is no command 'frobnicate'; 'qs --help' shows what there is"),
     (qs, "push", "qs push", "the following arguments are required: QUEUE; 'qs push --help' shows what there is"),
     (pipeline, "archve a", "qs-pipeline", "there is no job 'archve'; did you mean archive?"),
@@ -70,6 +77,33 @@ def test_mistakes(
 ) -> None:
     """A mistake is answered in one line, by the command that it concerns, with the name that was perhaps meant."""
     assert refusal(make, words, capsys) == f"{program}: error: {says}"
+
+
+NAMES = [
+    "--port",
+    "--cert",
+    "--part",
+    "--root",
+    "--open",
+    "--max-document",
+    "--document-time",
+    "push",
+    "pause",
+    "purge",
+]
+MEANT = {
+    "--prot": "--port", "--port": "--port", "--pot": "--port", "--ports": "--port", "--crt": "--cert",
+    "--oepn": "--open", "--rat": None,
+    "--documnet-time": "--document-time", "--document-timeout": "--document-time", "psuh": "push",
+    "puash": "push", "--docum": "--document-time",
+    "pusae": "pause", "purgee": "purge", "--frobnicate": None, "ls": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_nearest(word: str) -> None:
+    """What was meant is the name with the fewest slips; two letters exchanged are one slip."""
+    assert nearest(word, NAMES) == MEANT[word]
 
 
 def test_choices(capsys: pytest.CaptureFixture[str]) -> None:
