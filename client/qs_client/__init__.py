@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Receipt,
         ReceiveMessage,
         RedriveMessages,
+        RejectMessage,
         ReleaseClaim,
         ReleaseMessage,
         ResumeQueue,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         NotImplementedByServer,
         OtherProcess,
         ProtocolMismatch,
+        Reject,
         RequestTimeout,
         ServerError,
         ServerUnavailable,
@@ -86,9 +88,9 @@ __all__ = [
     "ListQueues", "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer",
     "OtherProcess", "Part", "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged",
     "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
-    "ReceiveMessage", "RedriveMessages", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ResumeQueue",
-    "ServerError", "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages", "Stale",
-    "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe", "WrongProgram",
+    "ReceiveMessage", "RedriveMessages", "Reject", "RejectMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout",
+    "ResumeQueue", "ServerError", "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages",
+    "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe", "WrongProgram",
 ]  # fmt: skip
 
 _MODULES = {

@@ -24,9 +24,9 @@ from .async_opening import Opening
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
 from .driving import drive_async
-from .errors import ServerError, ServerUnavailable
+from .errors import Reject, ServerError, ServerUnavailable
 from .forks import call_after_fork
-from .handling import Hold, finish
+from .handling import Hold, finish, give_back
 from .methods import copy_signature
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -92,6 +92,7 @@ class AsyncQueueClient(Settings):
     ) -> None:
         super().__init__(host, port, 9876, timeout, max_document, tls=tls, token=token)
         self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
+        self._without_reasons: set[str] = set()  # queues, see `give_back`
         self.after_fork()
         call_after_fork(self)
 
@@ -206,8 +207,8 @@ class AsyncQueueClient(Settings):
     @contextlib.asynccontextmanager
     async def handling(self, message: Received) -> AsyncIterator[Received]:
         """`async with client.handling(delivery):` deletes the message when the block ends without an exception, and
-        releases it when the block raises or is cancelled. Meanwhile a task extends its window. See
-        `QueueClient.handling`."""
+        releases it when the block raises or is cancelled; Reject makes it a dead letter. Meanwhile a task extends its
+        window. See `QueueClient.handling`."""
         hold = Hold(message, anyio.current_time)
         raised: BaseException | None = None
         try:
@@ -220,7 +221,7 @@ class AsyncQueueClient(Settings):
                 extending.cancel_scope.cancel()
                 if raised is not None:
                     with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
-                        await self.release(message)
+                        await drive_async(give_back(message, raised, self._without_reasons), self._exchange)
             if raised is None:
                 await drive_async(finish(message, self.timeout), self._exchange)
         except anyio.get_cancelled_exc_class():
@@ -228,7 +229,7 @@ class AsyncQueueClient(Settings):
                 with contextlib.suppress(ServerError, OSError), anyio.move_on_after(LINGER, shield=True):
                     await self.delete(message)
                 raise
-        if raised is not None:
+        if raised is not None and not isinstance(raised, Reject):
             try:
                 raise raised
             finally:

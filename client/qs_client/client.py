@@ -25,7 +25,7 @@ from .deliveries import Begun, Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .forks import call_after_fork
-from .handling import Extender, Hold, finish
+from .handling import Extender, Handling
 from .methods import copy_signature
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -105,6 +105,7 @@ class QueueClient(Settings):
     ) -> None:
         super().__init__(host, port, 9876, timeout, max_document, tls=tls, token=token)
         self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
+        self._without_reasons: set[str] = set()  # queues, see `give_back`
         self.after_fork()
         call_after_fork(self)
 
@@ -226,27 +227,16 @@ class QueueClient(Settings):
     stage_messages = _method(claim_calls.stage_messages)
     publish_staged = _method(claim_calls.publish_staged)
 
-    @contextlib.contextmanager
-    def handling(self, message: Received) -> Iterator[Received]:
+    def handling(self, message: Received) -> Handling:
         """`with client.handling(delivery):` deletes the message when the block ends without an exception.
 
         While the block runs, the message's window is extended when half of it has passed, by a thread with a connection
-        of its own. When the block raises, the message is released, if the server can be reached, and the exception goes
-        on. When the server has given the message to somebody else meanwhile, or cannot be told within the client's
-        timeout that it is done, that is logged and not raised: the message is delivered again.
+        of its own. When the block raises, the message is released, with the exception as its reason, if the server can
+        be reached, and the exception goes on. Only Reject does not: the message becomes a dead letter at once. When the
+        server has given the message to somebody else meanwhile, or cannot be told within the client's timeout that it
+        is done, that is logged and not raised: the message is delivered again.
         """
-        hold = Hold(message)
-        extender = self._extender_now()
-        try:
-            extender.add(hold)
-            yield message
-        except BaseException:
-            extender.discard(hold)
-            with contextlib.suppress(ServerError, OSError):
-                self.release(message)
-            raise
-        extender.discard(hold)
-        self._drive(finish(message, self.timeout))
+        return Handling(message, self._extender_now(), self._drive, self.timeout, self._without_reasons)
 
     def _extender_now(self) -> Extender:
         """Returns what extends messages with the settings as they are now. An earlier one ends by itself."""

@@ -69,9 +69,7 @@ class Deliveries(Closing):
         while not self._closed:
             try:
                 if self._open is None:
-                    self._outages.check(self._disconnects())
-                    self._begin(replace(self._request), self._begun)
-                    self._outages.over()
+                    self._subscribe()
                 message = None if self._open is None else self._next_delivery(*self._open)
             except (ServerError, OSError) as error:
                 self._lost(error)
@@ -83,6 +81,20 @@ class Deliveries(Closing):
                     break
                 return message
         raise StopIteration
+
+    def open(self) -> None:
+        """Subscribes now, not when the first message is asked for. Raises what asking for it would raise."""
+        if self._open is None and not self._closed:
+            try:
+                self._subscribe()
+            except BaseException:
+                self.close()
+                raise
+
+    def _subscribe(self) -> None:
+        self._outages.check(self._disconnects())
+        self._begin(replace(self._request), self._begun)
+        self._outages.over()
 
     def _lost(self, error: ServerError | OSError) -> None:
         """Waits until the time of the next attempt. Raises the error when there is to be none."""

@@ -142,6 +142,11 @@ def passes_by_itself(error: BaseException) -> bool:
     return isinstance(error, ServerUnavailable) and not isinstance(error, ProtocolMismatch | Disconnected)
 
 
+class Reject(Exception):
+    """Raised by a job, inside `handling`: never try this message again. It becomes a dead letter at once, with the text
+    as the reason."""
+
+
 class OtherProcess(RuntimeError):
     """The subscription was made before a fork and belongs to the parent: subscribe again in this process."""
 

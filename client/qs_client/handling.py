@@ -7,15 +7,29 @@ length of other windows, is reckoned from the end that the server named and this
 differ, a window of unknown length is extended at least every 15 seconds, half of the server's default window.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from types import TracebackType
 
-from qs_schemas import DeleteMessage
+from qs_schemas import DeleteMessage, RejectMessage, ReleaseMessage
+from qs_schemas.limits import REASON
+from qs_schemas.text import replace_uncarriable
 
-from .asking import Call, ask_until_answered
+from .asking import Call, ask, ask_until_answered
 from .calls import Received, message_key
-from .errors import NotFound, ServerUnavailable, Stale, passes_by_itself
+from .errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    NotImplementedByServer,
+    Reject,
+    ServerError,
+    ServerUnavailable,
+    Stale,
+    passes_by_itself,
+)
 from .forks import call_after_fork
 from .outages import log
 from .waiting import Lease
@@ -75,8 +89,8 @@ class Hold:
         self.due = self._clock() + _AGAIN
 
 
-def finish(message: Received, patience: float | None) -> Call[None]:
-    """Deletes a message that was handled. Logs instead of raising what means that it is delivered again.
+def finish(message: Received, patience: float | None) -> Call[bool]:
+    """Deletes a message that was handled. Returns True, or False when it comes again: that is logged, not raised.
 
     patience: about how many seconds to go on trying when the server cannot be reached, None for `REPEAT_FOR`.
     """
@@ -84,6 +98,7 @@ def finish(message: Received, patience: float | None) -> Call[None]:
     unanswered: list[ServerUnavailable] = []
     try:
         yield from ask_until_answered(DeleteMessage(qid, number, receives), patience, unanswered)
+        return True
     except Stale:
         log(
             "warning",
@@ -91,14 +106,58 @@ def finish(message: Received, patience: float | None) -> Call[None]:
             "connection was lost: it is delivered again",
         )
     except NotFound:
-        if not unanswered:  # otherwise one of those requests has deleted it
-            log(
-                "warning",
-                f"message {number} of {qid!r} was taken away while it was handled: somebody else has deleted it, or "
-                "its queue was purged or deleted",
-            )
+        if unanswered:  # one of those requests has deleted it
+            return True
+        log(
+            "warning",
+            f"message {number} of {qid!r} was taken away while it was handled: somebody else has deleted it, or "
+            "its queue was purged or deleted",
+        )
     except ServerUnavailable as error:
         log("warning", f"message {number} of {qid!r} was handled, but could not be deleted, so it comes again: {error}")
+    return False
+
+
+def reason_of(raised: BaseException) -> str | None:
+    """Returns what is kept with a message whose job raised this: type and text, of a Reject the text alone. At most
+    `REASON` bytes, without characters that XML cannot carry; None if there is no text."""
+    try:
+        said = str(raised)
+    except Exception:  # somebody else's class may fail at that
+        said = "(its text cannot be had)"
+    if not isinstance(raised, Reject):
+        said = f"{type(raised).__name__}: {said}" if said else type(raised).__name__
+    return replace_uncarriable(said).encode()[:REASON].decode(errors="ignore") or None
+
+
+def give_back(message: Received, raised: BaseException, without_reasons: set[str]) -> Call[bool]:
+    """Rejects a message whose job raised Reject, and releases it after any other exception, with the reason. Returns
+    False when it was somebody else's by then.
+
+    without_reasons: the queues whose storage, or server, keeps no reasons: there the message is released without one,
+    so each is asked only once. A message that cannot be rejected is released, and that is logged.
+    """
+    qid, number, receives = message_key(message, None)
+    reason = reason_of(raised)
+    try:
+        if isinstance(raised, Reject):
+            try:
+                yield from ask(RejectMessage(qid, number, receives, reason))
+                return True
+            except Stale:
+                raise
+            except (Conflict, NotImplementedByServer, BadRequest) as refused:
+                log("warning", f"message {number} of {qid!r} could not be rejected, so it comes again: {refused}")
+        if qid not in without_reasons:
+            try:
+                yield from ask(ReleaseMessage(qid, number, receives, reason=reason))
+                return True
+            except (NotImplementedByServer, BadRequest):  # BadRequest: of a server that knows no reasons
+                without_reasons.add(qid)
+        yield from ask(ReleaseMessage(qid, number, receives))
+    except (Stale, NotFound):
+        return False
+    return True
 
 
 class Extender:
@@ -177,3 +236,40 @@ class Extender:
                     self._hang_up()
                     self._thread = None
                     return None
+
+
+class Handling:
+    """The context manager of `QueueClient.handling`. taken_away: at the end the message was somebody else's, or could
+    not be deleted: it is delivered again."""
+
+    def __init__(
+        self,
+        message: Received,
+        extender: Extender,
+        drive: Callable[[Call[bool]], bool],
+        patience: float | None,
+        without_reasons: set[str],
+    ) -> None:
+        """drive: runs a call; patience: see `finish`; without_reasons: see `give_back`."""
+        self.taken_away = False
+        self._message = message
+        self._hold = Hold(message)
+        self._extender = extender
+        self._drive = drive
+        self._patience = patience
+        self._without_reasons = without_reasons
+
+    def __enter__(self) -> Received:
+        self._extender.add(self._hold)
+        return self._message
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._extender.discard(self._hold)
+        if error is None:
+            self.taken_away = not self._drive(finish(self._message, self._patience))
+            return False
+        with contextlib.suppress(ServerError, OSError):
+            self.taken_away = not self._drive(give_back(self._message, error, self._without_reasons))
+        return isinstance(error, Reject)

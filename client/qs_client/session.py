@@ -7,6 +7,7 @@ called when what it waits for has come.
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from qs_schemas import (
     CLIENT_LIMITS,
@@ -23,7 +24,7 @@ from qs_schemas import (
     Subscribe,
     Unsubscribe,
 )
-from qs_schemas.errors import BAD_REQUEST, INTERNAL, TOO_LARGE
+from qs_schemas.errors import BAD_REQUEST, INTERNAL, NOT_IMPLEMENTED, TOO_LARGE
 from qs_schemas.wire import NAMESPACE
 
 from .errors import CLOSING, UNREADABLE, closes, exception_for
@@ -345,5 +346,13 @@ class Session:
         return [self.ask(release) for release in releases_of(pending.request, pending.answer)]
 
     def _release(self, message: Message) -> None:
+        """Gives a delivery back that the program has not seen, so it is no try. A storage that cannot take a receive
+        back refuses that, and the delivery is released as one."""
         for release in releases_of(message, message):
-            self.ask(release)  # nobody waits for the answer
+            release.uncounted = True
+            asked = self.ask(release)  # nobody waits for the answer
+            asked.wake = partial(self._release_counted, asked, release)
+
+    def _release_counted(self, asked: Pending, refused: ReleaseMessage) -> None:
+        if isinstance(asked.answer, Error) and asked.answer.code == NOT_IMPLEMENTED.code:
+            self.ask(ReleaseMessage(refused.qid, refused.mid, refused.receives))

@@ -25,6 +25,9 @@ from qs_client import (
     PushMessage,
     QueueClient,
     ReceiveMessage,
+    Reject,
+    RejectMessage,
+    ReleaseMessage,
     ServerUnavailable,
     Stale,
     Subscribe,
@@ -359,6 +362,59 @@ def test_slow_async_job_is_extended(backend: str) -> None:
         run(backend, main)
     assert type(seen.get(timeout=GIVE_UP)).__name__ == "DeleteMessage"
     assert type(seen.get(timeout=GIVE_UP)).__name__ == "ReleaseMessage"
+
+
+def test_job_that_raises() -> None:
+    """The message of a job that raises is released with the reason, and the exception goes on; Reject makes the message
+    a dead letter, and the loop goes on."""
+    seen: Seen = queue.SimpleQueue()
+    with scripted(acknowledging(seen, 1, 2)) as server, client_of(server) as client:
+        messages = client.subscribe("q")
+        with pytest.raises(ValueError, match="no number"), client.handling(next(messages)):
+            raise ValueError("no number")
+        with client.handling(next(messages)):
+            raise Reject("no such fruit")
+        messages.close()
+    release, reject = noted(seen, 2)
+    assert isinstance(release, ReleaseMessage)
+    assert (release.mid, release.reason, release.uncounted) == (1, "ValueError: no number", False)
+    assert isinstance(reject, RejectMessage)
+    assert (reject.mid, reject.reason) == (2, "no such fruit")
+
+
+@both
+def test_async_job_that_raises(backend: str) -> None:
+    """The same with the async client, on both backends."""
+    seen: Seen = queue.SimpleQueue()
+
+    async def main() -> None:
+        async with aclient(server) as client, client.subscribe("q") as messages:
+            with pytest.raises(ValueError, match="no number"):
+                async with client.handling(await anext(messages)):
+                    raise ValueError("no number")
+            async with client.handling(await anext(messages)):
+                raise Reject("no such fruit")
+
+    with scripted(acknowledging(seen, 1, 2)) as server:
+        run(backend, main)
+    release, reject = noted(seen, 2)
+    assert isinstance(release, ReleaseMessage)
+    assert (release.mid, release.reason) == (1, "ValueError: no number")
+    assert isinstance(reject, RejectMessage)
+    assert (reject.mid, reject.reason) == (2, "no such fruit")
+
+
+def test_opened_subscription() -> None:
+    """open() subscribes before the first message is asked for, once."""
+    seen: Seen = queue.SimpleQueue()
+    with scripted(delivering(1, seen=seen)) as server, client_of(server) as client:
+        messages = client.subscribe("q")
+        messages.open()
+        assert isinstance(noted(seen, 1)[0], Subscribe)
+        messages.open()
+        assert next(messages).mid == 1
+        messages.close()
+        assert server.connections == 1
 
 
 @both

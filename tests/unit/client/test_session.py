@@ -262,10 +262,8 @@ def test_ending_a_subscription_gives_back() -> None:
     unsubscribe, *releases = sent(session)
     assert isinstance(unsubscribe, Unsubscribe)
     assert unsubscribe.subscription == subscription.request.req
-    assert [(message.mid, message.receives) for message in releases if isinstance(message, ReleaseMessage)] == [
-        (2, 1),
-        (3, 1),
-    ]
+    given_back = [each for each in releases if isinstance(each, ReleaseMessage)]
+    assert [(each.mid, each.receives, each.uncounted) for each in given_back] == [(2, 1, True), (3, 1, True)]
     come(session, delivery(subscription, 4))
     (late,) = sent(session)
     assert isinstance(late, ReleaseMessage)
@@ -274,6 +272,19 @@ def test_ending_a_subscription_gives_back() -> None:
     assert asked.ready
     assert not session.may_get_unasked
     assert not session.awaits_answer
+
+
+def test_giving_back_where_every_receive_counts() -> None:
+    """A delivery that the program has not seen is no try; where the storage cannot take a receive back, it is one."""
+    session = Session()
+    subscription = subscribed(session)
+    come(session, delivery(subscription, 1))
+    session.end(subscription)
+    _, release = sent(session)
+    come(session, answer_bytes(release, Error(501, "not-implemented", "count")))
+    (again,) = sent(session)
+    assert isinstance(again, ReleaseMessage)
+    assert (again.mid, again.receives, again.uncounted) == (1, 1, False)
 
 
 def test_a_dropped_answer() -> None:
