@@ -13,6 +13,7 @@ from .command_target import Target
 from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, read_address, refuse_key, server
+from .work_arguments import add_work, check_work
 
 if TYPE_CHECKING:
     from . import command_look as look
@@ -36,6 +37,7 @@ examples:
   qs push orders --key order-17 'hello'      safe to repeat: within 5 minutes it is stored once
   tail -f log | qs push logs --create --lines
   qs receive orders --wait 20 --delete       wait for a message, print it, then delete it
+  qs work jobs thumbnails:make               call make(message) of thumbnails.py for each message
   qs tail orders                             print the messages of the bus as they come
   qs ls -l                                   the queues and how many messages they hold
   qs ls orders --state in-flight -l          what its consumers have, and until when
@@ -58,6 +60,7 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if not words:
         parser.exit(_WRONG_USAGE, overview(parser.get_default("commands")))
     arguments = parser.parse_args(words)
+    arguments.words = list(words)  # for processes that are told the same
     _check_subcommand(parser, arguments)
     if arguments.target is Target.NOTHING:
         return arguments
@@ -78,9 +81,9 @@ def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Names
         parser.error("--seq says which claim to release: give --release CONSUMER too")
     if arguments.command == "claims" and arguments.owner is not None and arguments.release is None:
         parser.error("--owner says whose claims to release: give --release CONSUMER too")
-    if arguments.command == "set":
+    if check := {"set": check_changes, "work": check_work}.get(arguments.command):
         try:
-            check_changes(arguments)
+            check(arguments)
         except ValueError as error:
             parser.error(str(error))
 
@@ -95,13 +98,16 @@ _REASON = "why: kept with the message, and shown by peek -v and ls -l; at most 1
 _TIMEOUT = 30.0  # seconds
 
 
-def _add_common(parser: argparse.ArgumentParser, target: Target = Target.SERVER) -> None:
-    """Adds the options that may stand before or after the subcommand. target: of the subcommand.
+def _add_common(
+    parser: argparse.ArgumentParser, target: Target = Target.SERVER, json_help: str = "one JSON object a line"
+) -> None:
+    """Adds the options that may stand before or after the subcommand. target: of the subcommand; json_help: what its
+    --json does.
 
     Their defaults are suppressed, so that a subcommand does not reset what stood before it.
     """
     group = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
-    group.add_argument("--json", action="store_true", help="one JSON object a line")
+    group.add_argument("--json", action="store_true", help=json_help)
     if target is Target.NOTHING:
         return
     group.add_argument(
@@ -144,6 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
         *,
         aliases: Sequence[str] = (),
         target: Target = Target.SERVER,
+        **common: str,
     ) -> argparse.ArgumentParser:
         added = subparsers.add_parser(
             name,
@@ -151,14 +158,14 @@ def make_parser() -> argparse.ArgumentParser:
             description=f"{summary[0].upper()}{summary[1:]}. {details}".strip(),
             aliases=aliases,
         )
-        _add_common(added, target)
+        _add_common(added, target, **common)
         if name != "push":
             refuse_key(added)
         added.set_defaults(run=run, command=name, target=target)
         commands.append((name, summary))
         return added
 
-    for arguments_of in (_push, _receive, _tail, _messages, _listings, add_queue_commands, _export, _server):
+    for arguments_of in (_push, _receive, add_work, _tail, _messages, _listings, add_queue_commands, _export, _server):
         arguments_of(add)
     about = add("help", show_help, "show the commands with an example each, or the flags of one", target=Target.NOTHING)
     about.add_argument("topic", metavar="COMMAND", nargs="?")

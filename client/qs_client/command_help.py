@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _EXAMPLES = {
     "push": "qs push orders 'two apples'",
     "receive": "qs receive orders --wait 20 --delete",
+    "work": "qs work jobs thumbnails:make --processes 4",
     "tail": "qs tail orders",
     "peek": "qs peek orders",
     "delete": "qs delete orders 1760000000000000",

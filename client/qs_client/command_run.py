@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> int:
         _silence()
         return READER_GONE
     except ServerError as error:
-        return _fail(f"{error}{_hint(error, arguments)}")
+        return _fail(f"{error}{hint(error, arguments)}")
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:  # a name that XML cannot carry
@@ -72,7 +72,8 @@ def _fail(text: str) -> int:
     return FAILED
 
 
-def _hint(error: ServerError, arguments: Namespace) -> str:
+def hint(error: ServerError, arguments: Namespace) -> str:
+    """Returns what to do about an error of the server, to be said after it; empty when nothing is known."""
     if isinstance(error, Unauthorized):
         if arguments.has_token:
             return " (the token is that of QS_TOKEN, QS_TOKEN_FILE or --token-file: is it in the server's access file?)"

@@ -35,6 +35,11 @@ def _run_patiently(console: Console, step: Step, patience: float) -> str:
             return printed
 
 
+def _names(command: str, title: str) -> bool:
+    """Tells whether a command needs a program: it names the file, or a function of the module."""
+    return title in command or f" {title.removesuffix('.py')}:" in command
+
+
 @pytest.fixture
 def run_console_blocks(console: Console) -> Callable[..., int]:
     """Runs every console block of a page, in their order, and compares what each command prints; how many there were.
@@ -56,7 +61,7 @@ def run_console_blocks(console: Console) -> Callable[..., int]:
             if _SLEEP.fullmatch(step.command):
                 patience = _PATIENCE
                 continue
-            for program in [each for each in programs if each.title in step.command]:
+            for program in [each for each in programs if _names(step.command, each.title)]:
                 console.write(program)
                 programs.remove(program)
             printed = _run_patiently(console, step, patience)

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from string import Template
 
 import pytest
 from support.serving import PROJECT
 
 from qs_bus.command import read_options as bus_options
 from qs_bus.options import PORT as BUS_PORT
+from qs_client.command_arguments import command_line
+from qs_client.work_function import WRONG
 from qs_server.main.options import PORT as SERVER_PORT
 from qs_server.main.queue_server import read_options as server_options
 from qs_web.command import read_options as web_options
@@ -65,7 +68,8 @@ def test_exposure(analyze: str, units: Path, service: Path) -> None:
     if "unrecognized option" in done.stderr:
         pytest.skip("NOT TESTED: this systemd-analyze rates no unit from a file")
     assert done.returncode == 0, done.stdout + done.stderr
-    rated = re.search(rf"exposure level for {service.name}: (\d+\.\d) (\w+)", done.stdout)
+    name = service.name.replace("@.", "@i.")  # systemd-analyze names an instance of a template
+    rated = re.search(rf"exposure level for {name}: (\d+\.\d) (\w+)", done.stdout)
     assert rated is not None, done.stdout
     page = " ".join((PROJECT / "docs" / "security.md").read_text(encoding="utf-8").split())
     assert f'rates each of them {rated[1]}, "{rated[2]}"' in page
@@ -83,6 +87,25 @@ def test_what_is_started(name: str) -> None:
     grace = options.grace if name == "web" else options.limits.grace  # type: ignore[union-attr]
     assert int(service["TimeoutStopSec"]) > grace + 7
     assert service["Type"] == "notify"
+
+
+def test_the_worker() -> None:
+    """The unit of a worker calls `qs work` with what the file of the page says, reloads it with SIGHUP, and gives its
+    jobs as long as it does itself."""
+    service = section(PACKAGING / "systemd" / "qs-worker@.service", "Service")
+    page = (PROJECT / "docs" / "operations.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^# /etc/qs/workers/thumbnails.env\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    variables = dict(line.split("=", 1) for line in example.splitlines())
+    assert service["EnvironmentFile"] == "/etc/qs/workers/%i.env"
+    program, *words = Template(service["ExecStart"]).substitute(variables).split()
+    assert program == "/opt/qs/.venv/bin/qs"
+    arguments = command_line(words)
+    assert (arguments.command, arguments.queues, arguments.function) == ("work", ["jobs"], "thumbnails:make")
+    assert arguments.processes == 4
+    assert int(service["TimeoutStopSec"]) > arguments.grace + 5
+    assert service["KillMode"] == "mixed"
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert service["RestartPreventExitStatus"] == str(WRONG)
 
 
 def test_the_state() -> None:

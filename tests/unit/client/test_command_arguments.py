@@ -123,6 +123,10 @@ def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         ["-s", "h:x", "ls"], ["push", "q", "--dela", "3"], ["ls", "--timeout", "0"],
         ["set", "q"], ["set", "q", "--retention", "0"], ["set", "q", "--max-receives", "1001"], ["pause"],
         ["set", "q", "--remove", "storage"], ["set", "q", "--capacity", "5", "--remove", "capacity"], ["redrive"],
+        ["work", "q"], ["work", "q", "tasks"], ["work", "q", "tasks.py"], ["work", "q", "a b:c"], ["work", "tasks:run"],
+        ["work", "q", "tasks:run", "--json", "--xml"], ["--json", "work", "q", "tasks:run", "--xml"],
+        ["work", "q", "tasks:run", "-p", "0"], ["work", "q", "tasks:run", "-p", "1001"],
+        ["set", "q", "--backoff", "0"], ["set", "q", "--backoff", "5", "--remove", "backoff"],
     ],
 )  # fmt: skip
 def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +138,15 @@ def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert said.startswith("qs")
     assert " error: " in said
     assert said.count("\n") == 1
+
+
+def test_work() -> None:
+    """The function is the last argument, whatever flags stand between; the words are kept for the processes."""
+    words = ["work", "urgent", "--json", "jobs", "-vv", "tasks.more:Shop.run", "-p", "4"]
+    arguments = command_line(words)
+    assert (arguments.queues, arguments.function) == (["urgent", "jobs"], "tasks.more:Shop.run")
+    assert (arguments.processes, arguments.prefetch, arguments.json, arguments.verbose) == (4, 1, True, 2)
+    assert arguments.words == words
 
 
 def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:

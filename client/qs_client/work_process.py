@@ -1,0 +1,179 @@
+"""One of the processes of `qs work`: takes messages, one at a time, and calls the function with each.
+
+It is told what to do, and says what it does, over a socket to the process that started it. A word there means: take no
+further message. The end of the stream means the same, and that the running job has `--grace` seconds left; it also
+comes when the other process has been killed, so no worker is ever left behind. SIGTERM and SIGINT end the stream on
+this side.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from argparse import Namespace
+from collections.abc import Callable
+
+from qs_schemas import GetMessage
+
+from .client import QueueClient
+from .command_arguments import command_line
+from .command_output import complain
+from .command_run import hint
+from .errors import Reject, ServerError
+from .security import Security
+from .server_arguments import make_security
+from .work_function import FAILED, UnusableError, calling, described, load, own_frames
+from .work_processes import Said
+
+_LAST_WORD = 2.0
+"""Seconds in which a job whose grace is over is given back: if the server does not answer, the end of the connection
+does it."""
+
+
+def main(descriptor: int, words: list[str]) -> int:
+    """Works until it is told to stop. descriptor: of the socket; words: the arguments of `qs`."""
+    os.set_inheritable(descriptor, False)  # programs that jobs start must not hold it open
+    with socket.socket(fileno=descriptor) as starter:
+
+        def say(said: Said, text: str = "") -> None:
+            with contextlib.suppress(OSError):  # nobody is left to hear it
+                starter.sendall(f"{said.value} {' '.join(text.split())}\n".encode())
+
+        def stop(*_: object) -> None:
+            with contextlib.suppress(OSError):
+                starter.shutdown(socket.SHUT_RD)
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal is gone: the starter decides
+        arguments = command_line(words)
+        _prepare_output(arguments.verbose > 0)
+        try:
+            function = load(arguments.function)
+            security = make_security(arguments, arguments.address, lambda _: None)  # the starter has warned
+            arguments.has_token = security.token is not None
+            _Worker(arguments, security, calling(function, as_json=arguments.json, as_xml=arguments.xml), say).run(
+                starter
+            )
+        except UnusableError as error:
+            say(Said.CANNOT, f"{error.code} {error}")
+            return error.code
+        except ServerError as error:
+            say(Said.CANNOT, f"{FAILED} {error}{hint(error, arguments)}")
+            return FAILED
+        except (OSError, ValueError) as error:
+            say(Said.CANNOT, f"{FAILED} {error}")
+            return FAILED
+    return 0
+
+
+def _prepare_output(verbose: bool) -> None:
+    """Shows what the client logs, and each line that a job prints at once."""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("qs: %(message)s"))
+    logger = logging.getLogger("qs_client")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.propagate = False
+
+
+class _Worker:
+    """The work of this process: jobs in the main thread, and a thread that listens to the starter."""
+
+    def __init__(
+        self,
+        arguments: Namespace,
+        security: Security,
+        call: Callable[[GetMessage], None],
+        say: Callable[..., None],
+    ) -> None:
+        self._arguments = arguments
+        self._security = security
+        self._call = call
+        self._say = say
+        self._client = self._new_client(arguments.timeout)
+        self._messages = self._client.subscribe(
+            arguments.queues, prefetch=arguments.prefetch, visibility=arguments.visibility
+        )
+        self._running: GetMessage | None = None
+        self._idle = threading.Event()
+
+    def _new_client(self, timeout: float) -> QueueClient:
+        host, port, _ = self._arguments.address
+        return QueueClient(host, port, timeout=timeout, tls=self._security.context, token=self._security.token)
+
+    def run(self, starter: socket.socket) -> None:
+        """Works until it is told to stop. Raises ServerError or OSError when the subscription does."""
+        try:
+            self._messages.open()
+            self._say(Said.READY)
+            threading.Thread(target=self._listen, args=(starter,), name="qs-listening", daemon=True).start()
+            for message in self._messages:
+                self._work(message)
+        finally:
+            self._idle.set()
+            self._client.disconnect()
+
+    def _work(self, message: GetMessage) -> None:
+        """Does one job, and says how it ended."""
+        began = time.monotonic()
+        error: BaseException | None = None
+        self._running = message
+        handling = self._client.handling(message)
+        try:
+            with handling:
+                try:
+                    self._call(message)
+                except BaseException as raised:
+                    error = raised  # also a Reject, which `handling` does not let out
+                    raise
+        except (Exception, SystemExit) as raised:  # that of one job is not the end of the process
+            error = raised
+        self._running = None
+        self._tell(message, error, handling.taken_away, time.monotonic() - began)
+
+    def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
+        if error is not None:
+            said, result = Said.FAILED, f"failed: {described(error)}"
+        elif taken_away:
+            said, result = Said.TAKEN_AWAY, "taken away"
+        else:
+            said, result = Said.DONE, "done"
+        if error is not None or self._arguments.verbose:
+            complain(f"{message.qid} {message.mid}: try {message.receives}, {took:.3f} s, {result}")
+        if error is not None and self._arguments.verbose > 1 and not isinstance(error, Reject):
+            sys.stderr.write("".join(traceback.format_exception(error.with_traceback(own_frames(error)))))
+        self._say(said)
+
+    def _listen(self, starter: socket.socket) -> None:
+        """Ends the subscription when the starter says so, and this process when the grace is over."""
+        try:
+            while starter.recv(100):
+                self._messages.close()
+        except OSError:
+            pass  # as its end
+        ends = time.monotonic() + self._arguments.grace
+        self._messages.close()
+        if not self._idle.wait(max(ends - time.monotonic(), 0)):
+            self._end_now()
+
+    def _end_now(self) -> None:
+        """Gives the running job back, not counted as a try, and ends this process and the programs that the job has
+        started, which are in its process group."""
+        if (message := self._running) is not None:
+            with contextlib.suppress(ServerError, OSError), self._new_client(_LAST_WORD) as other:
+                other.release(message, count=False)
+            complain(f"{message.qid} {message.mid}: given back, as it was not done {self._arguments.grace:g} s later")
+            self._say(Said.GIVEN_BACK)
+        os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

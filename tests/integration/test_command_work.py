@@ -1,0 +1,273 @@
+"""`qs work` as real processes: jobs, processes that are killed, stops, reloads."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.changes import until
+from support.serving import READY_WITHIN, ServerProcess
+
+from qs_client import QueueClient
+
+FUNCTIONS = """\
+import os, pathlib, signal, subprocess, time
+
+def note(text):
+    with open("notes", "a") as notes:
+        notes.write(text + "\\n")
+
+def pack(order):
+    note(f"packed {order['fruit']}")
+
+def die_once(message):
+    if message.receives == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(f"try {message.receives}")
+
+def gated(message):
+    # Waits until somebody opens the FIFO "gate" for writing.
+    note(f"begin {message.text}")
+    open("gate").close()
+    note(f"end {message.text}")
+
+def endless(message):
+    child = subprocess.Popen(["sleep", "1000"])
+    note(f"child {child.pid}")
+    child.wait()
+
+def leave(message):
+    raise SystemExit(5)
+"""
+
+
+class Work:
+    """`qs work` in a folder of its own, where functions.py is. log: what it writes to stderr; notes: the lines of what
+    the functions note."""
+
+    def __init__(self, server: ServerProcess, folder: Path) -> None:
+        self.folder = folder
+        self._environ = {**os.environ, "QS_SERVER": f"{server.host}:{server.port}"}
+        (folder / "functions.py").write_text(FUNCTIONS)
+        os.mkfifo(folder / "gate")
+        self._log = folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *words: str) -> None:
+        command = [sys.executable, "-c", "import sys; from qs_client.command import main; sys.exit(main())", "work"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen([*command, *words], cwd=self.folder, env=self._environ, stderr=log)
+
+    def signal(self, *numbers: int) -> None:
+        assert self.process is not None
+        for number in numbers:
+            self.process.send_signal(number)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(READY_WITHIN)
+
+    def run(self, *words: str) -> int:
+        self.start(*words)
+        return self.wait()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def notes(self) -> list[str]:
+        notes = self.folder / "notes"
+        return notes.read_text().splitlines() if notes.exists() else []
+
+    def until(self, condition: Callable[[], object]) -> None:
+        until(condition, self.folder)
+
+    def open_gate(self) -> None:
+        with (self.folder / "gate").open("w"):
+            pass
+
+    def close(self) -> None:
+        """Ends what is left after a failure."""
+        if self.process is not None and self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGINT)
+            self.wait()
+
+
+@pytest.fixture
+def work(shared_server: ServerProcess, tmp_path: Path) -> Iterator[Work]:
+    made = Work(shared_server, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def client(shared_server: ServerProcess) -> Iterator[QueueClient]:
+    with QueueClient(shared_server.host, shared_server.port) as made:
+        yield made
+
+
+def left(client: QueueClient, qid: str) -> list[int]:
+    """How often each message that is left has been received."""
+    return [client.peek(qid, mid).receives or 0 for mid in client.list_messages(qid, state="ready")]
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_jobs(work: Work, client: QueueClient) -> None:
+    """Each message is a job: done, or given back until it is a dead letter. -v shows a line for each, SIGTERM ends all
+    with a summary and 0."""
+    client.new_queue("fruit", max_receives=2, dead_letter="bad-fruit")
+    client.push_many("fruit", ['{"fruit": "apples"}', '{"number": 3}', '{"fruit": "figs"}'])
+    work.start("fruit", "functions:pack", "--json", "--processes", "2", "-v")
+    work.until(lambda: work.log.count(" done\n") == 2 and work.log.count(" failed: KeyError: 'fruit'") == 2)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert sorted(work.notes) == ["packed apples", "packed figs"]
+    assert left(client, "bad-fruit") == [0]
+    lines = work.log.splitlines()
+    jobs = [line for line in lines if re.fullmatch(r"qs: fruit \d+: try [12], \d\.\d{3} s, .*", line)]
+    assert len(jobs) == 4
+    assert sum(line.endswith("failed: KeyError: 'fruit' (functions.py line 8)") for line in jobs) == 2
+    summary = r"qs: 2 done, 2 failed, 0 taken away, 0 given back, 0 processes replaced, in \d+\.\d s"
+    assert re.fullmatch(summary, lines[-1])
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["none", "functions:pack"], 1, "404 not-found: … (to create a queue: qs new none)"),
+        (["fruit-4", "no_such:pack"], 2, "cannot import 'no_such': there is no module 'no_such' in …, and none is …"),
+        (["fruit-4", "functions:pack", "-s", "127.0.0.1:1"], 1, "no queue server at 127.0.0.1:1 …"),
+    ],
+)
+def test_start_that_fails(work: Work, client: QueueClient, words: list[str], code: int, told: str) -> None:
+    """What cannot work at the start says so once, for all processes, and ends."""
+    client.new_queue("fruit-4", exist_ok=True)
+    assert work.run(*words, "--processes", "2") == code
+    pattern = re.escape(f"qs: {told}\n").replace("…", ".*")
+    assert re.fullmatch(pattern, work.log), work.log
+
+
+def test_process_that_is_killed(work: Work, client: QueueClient) -> None:
+    """A process that is killed is replaced; its message comes again at once, as its next try. A job that ends the
+    interpreter fails."""
+    client.new_queue("deaths", max_receives=9, dead_letter="dead")
+    client.push("deaths", "x")
+    work.start("deaths", "functions:die_once")
+    work.until(lambda: work.notes)
+    work.signal(signal.SIGINT)
+    assert work.wait() == 0
+    assert work.notes == ["try 2"]
+    assert re.search(r"^qs: process \d+ was ended by SIGKILL; another one starts in 0\.[0-2] s$", work.log, re.M)
+    assert "1 done, 0 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
+    client.new_queue("leaving", max_receives=1, dead_letter="dead")
+    client.push("leaving", "x")
+    work.start("leaving", "functions:leave")
+    work.until(lambda: "failed: SystemExit: 5 (functions.py line " in work.log)
+    work.signal(signal.SIGINT)
+    assert work.wait() == 0
+    assert "0 processes replaced" in work.log
+
+
+def test_graceful_stop(work: Work, client: QueueClient) -> None:
+    """The running job is finished; messages that were sent ahead go back, and that is no try."""
+    client.new_queue("gates")
+    client.push_many("gates", ["1", "2", "3"])
+    work.start("gates", "functions:gated", "--prefetch", "3")
+    work.until(lambda: work.notes)
+    work.signal(signal.SIGTERM)
+    while left(client, "gates") != [0, 0]:
+        pass  # each round is a request; the test's time-out ends it
+    work.open_gate()
+    assert work.wait() == 0
+    assert work.notes == ["begin 1", "end 1"]
+    assert "1 done, 0 failed" in work.log
+
+
+def test_grace_that_is_over(work: Work, client: QueueClient) -> None:
+    """A job that takes longer than the grace is given back uncounted, and ends with the programs that it started."""
+    client.new_queue("graces")
+    client.push("graces", "x")
+    work.start("graces", "functions:endless", "--grace", "0.1")
+    work.until(lambda: work.notes)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert left(client, "graces") == [0]
+    assert not alive(int(work.notes[0].split()[1]))
+    assert re.search(r"^qs: graces \d+: given back, as it was not done 0\.1 s later$", work.log, re.M)
+    assert "0 done, 0 failed, 0 taken away, 1 given back" in work.log
+
+
+def test_second_signal(work: Work, client: QueueClient) -> None:
+    """A second signal ends jobs at once, with the programs that they started; the messages come again as the next
+    try."""
+    client.new_queue("seconds")
+    client.push("seconds", "x")
+    work.start("seconds", "functions:endless")
+    work.until(lambda: work.notes)
+    work.signal(signal.SIGINT, signal.SIGTERM)
+    assert work.wait() in (128 + signal.SIGINT, 128 + signal.SIGTERM)  # pending signals have no order
+    while left(client, "seconds") != [1]:
+        pass  # each round is a request; the test's time-out ends it
+    assert not alive(int(work.notes[0].split()[1]))
+
+
+def test_reload(work: Work, client: QueueClient) -> None:
+    """SIGHUP replaces the processes by new ones, which run the new code, while the old ones finish their jobs; code
+    that cannot be imported changes nothing."""
+    client.new_queue("reloads")
+    client.push("reloads", "old")
+    work.start("reloads", "functions:gated")
+    work.until(lambda: work.notes)
+    functions = work.folder / "functions.py"
+    functions.write_text(FUNCTIONS + "\ndef gated(message): note(f'new code: {message.text}')\n")
+    work.signal(signal.SIGHUP)
+    work.until(lambda: "reloaded: all processes run the new code" in work.log)
+    client.push("reloads", "first")
+    work.until(lambda: len(work.notes) == 2)
+    work.open_gate()
+    work.until(lambda: len(work.notes) == 3)
+    functions.write_text("def gated(:\n")
+    work.signal(signal.SIGHUP)
+    work.until(lambda: "not reloaded" in work.log)
+    client.push("reloads", "second")
+    work.until(lambda: len(work.notes) == 4)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert work.notes == ["begin old", "new code: first", "end old", "new code: second"]
+    assert re.search(
+        r"^qs: not reloaded: cannot import 'functions': SyntaxError: .*; the other processes", work.log, re.M
+    )
+    assert "3 done, 0 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
+
+
+def test_killed_itself(work: Work, client: QueueClient) -> None:
+    """When `qs work` itself is killed, its processes finish their jobs and end: none is left behind."""
+    client.new_queue("orphans")
+    client.push_many("orphans", ["1"])
+    work.start("orphans", "functions:gated")
+    work.until(lambda: work.notes)
+    client.push("orphans", "2")
+    work.signal(signal.SIGKILL)
+    assert work.wait() == -signal.SIGKILL
+    while client.stats("orphans")[0].subscribers:
+        pass  # each round is a request; the test's time-out ends it
+    work.open_gate()
+    work.until(lambda: len(work.notes) == 2)
+    assert work.notes == ["begin 1", "end 1"]
+    assert left(client, "orphans") == [0]
