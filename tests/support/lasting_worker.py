@@ -1,9 +1,11 @@
 """README's worker, and the same for asyncio and trio: it does jobs until SIGTERM, and notes each in a file.
 
-Run as `python -m support.lasting_worker KIND HOST:PORT QUEUE FILE`, with KIND sync, asyncio or trio. A job is a line
-`NUMBER SECONDS`; one whose number ends with 7 raises. FILE gets a line for each job that was done.
+Run as `python -m support.lasting_worker KIND HOST:PORT QUEUE FILE`, with KIND sync, asyncio or trio, or as
+`qs work QUEUE support.lasting_worker:do`, with FILE in the variable DONE. A job is a line `NUMBER SECONDS`; one whose
+number ends with 7 raises. FILE gets a line for each job that was done.
 """
 
+import functools
 import os
 import signal
 import sys
@@ -12,7 +14,7 @@ from collections.abc import Callable
 
 import anyio
 
-from qs_client import AsyncQueueClient, QueueClient
+from qs_client import AsyncQueueClient, GetMessage, QueueClient
 
 
 class Work:
@@ -30,6 +32,18 @@ class Work:
 
     def done(self, number: str) -> None:
         os.write(self._file, f"{number}\n".encode())
+
+
+@functools.cache
+def _jobs() -> Work:
+    return Work(os.environ["DONE"])
+
+
+def do(message: GetMessage) -> None:
+    """Does one job, for `qs work`."""
+    number, seconds = _jobs().begin(message.text)
+    time.sleep(seconds)
+    _jobs().done(number)
 
 
 def work(host: str, port: int, queue: str, jobs: Work) -> None:
