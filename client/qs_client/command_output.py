@@ -1,5 +1,6 @@
 """The output of `qs`: plain lines for people, or one JSON object a line for programs."""
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -17,9 +18,10 @@ DECLINED = 4
 
 
 def complain(text: str) -> None:
-    """Writes a line to stderr, if the process has one."""
+    """Writes a line to stderr, if the process has one and somebody reads it."""
     if sys.stderr is not None:
-        sys.stderr.write(f"qs: {' '.join(text.split())}\n")
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"qs: {' '.join(text.split())}\n")
 
 
 class Output:

@@ -64,7 +64,7 @@ def add_work(add: AddCommand) -> None:
 def check_work(arguments: argparse.Namespace) -> None:
     """Checks what argparse cannot. ValueError when the arguments contradict each other."""
     if arguments.json and arguments.xml:
-        raise ValueError("a message is called with as JSON or as XML: give --json or --xml, not both")
+        raise ValueError("the function gets the JSON or the XML of a message: give --json or --xml, not both")
 
 
 def function_name(text: str) -> str:

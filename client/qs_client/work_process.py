@@ -149,7 +149,8 @@ class _Worker:
         if error is not None or self._arguments.verbose:
             complain(f"{message.qid} {message.mid}: try {message.receives}, {took:.3f} s, {result}")
         if error is not None and self._arguments.verbose > 1 and not isinstance(error, Reject):
-            sys.stderr.write("".join(traceback.format_exception(error.with_traceback(own_frames(error)))))
+            with contextlib.suppress(OSError):
+                traceback.print_exception(error.with_traceback(own_frames(error)))
         self._say(said)
 
     def _listen(self, starter: socket.socket) -> None:

@@ -1,6 +1,7 @@
 """`qs work` as real processes: jobs, processes that are killed, stops, reloads."""
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -44,6 +45,9 @@ def leave(message):
     raise SystemExit(5)
 """
 
+_MAIN = "import sys; from qs_client.command import main; sys.exit(main())"
+_TAKE_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+
 
 class Work:
     """`qs work` in a folder of its own, where functions.py is. log: what it writes to stderr; notes: the lines of what
@@ -57,10 +61,18 @@ class Work:
         self._log = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *words: str) -> None:
-        command = [sys.executable, "-c", "import sys; from qs_client.command import main; sys.exit(main())", "work"]
+    def start(self, *words: str, terminal: int | None = None) -> None:
+        """terminal: a descriptor of what is to be its terminal, with its output; None for none."""
+        command = [sys.executable, "-c", f"{_TAKE_TERMINAL if terminal else ''}{_MAIN}", "work", *words]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([*command, *words], cwd=self.folder, env=self._environ, stderr=log)
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self._environ,
+                stdin=terminal,
+                stderr=terminal or log,
+                start_new_session=True,
+            )
 
     def signal(self, *numbers: int) -> None:
         assert self.process is not None
@@ -254,6 +266,25 @@ def test_reload(work: Work, client: QueueClient) -> None:
         r"^qs: not reloaded: cannot import 'functions': SyntaxError: .*; the other processes", work.log, re.M
     )
     assert "3 done, 0 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
+
+
+def test_terminal_that_is_closed(work: Work, client: QueueClient) -> None:
+    """When its terminal is closed, which sends SIGHUP too, it stops gracefully; nobody is left to read what it says."""
+    client.new_queue("terminals")
+    client.push("terminals", "1")
+    ours, theirs = pty.openpty()
+    try:
+        work.start("terminals", "functions:gated", "-v", terminal=theirs)
+        work.until(lambda: work.notes)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    while client.stats("terminals")[0].subscribers:
+        pass  # each round is a request; the test's time-out ends it
+    work.open_gate()
+    assert work.wait() == 0
+    assert work.notes == ["begin 1", "end 1"]
+    assert left(client, "terminals") == []
 
 
 def test_killed_itself(work: Work, client: QueueClient) -> None:

@@ -1,7 +1,7 @@
 """Runs the units of packaging/ with this checkout in a systemd of its own, in namespaces. Needs root on Linux.
 
 It is process 1 there, with its own file systems, host name and control groups, and only the given units. Its mounts
-over /etc, /opt and /var/lib are gone with it. It may not change the kernel's settings.
+over /etc, /opt, /srv and /var/lib are gone with it. It may not change the kernel's settings.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ umount -R /sys/fs/cgroup
 mount -t tmpfs tmpfs /run
 mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys
 mount -t tmpfs tmpfs "$FOLDER/over"
-for name in etc opt var/lib; do
+for name in etc opt srv var/lib; do
     mkdir -p "$FOLDER/over/$name/upper" "$FOLDER/over/$name/work"
     over="$FOLDER/over/$name"
     mount -t overlay overlay -o "lowerdir=/$name,upperdir=$over/upper,workdir=$over/work" "/$name"
