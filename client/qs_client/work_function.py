@@ -109,8 +109,8 @@ def _xml(message: GetMessage) -> object:
 def described(error: BaseException) -> str:
     """Returns type, text and place of an exception, on one line."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, SyntaxError | Reject):
-        return " ".join(text.split())  # the first names its place itself, the second needs none
+    if isinstance(error, SyntaxError):  # it names its place itself
+        return " ".join(text.split())
     frames = [frame for frame in traceback.extract_tb(own_frames(error)) if not frame.filename.startswith("<frozen")]
     if frames:
         text += f" ({os.path.basename(frames[-1].filename)} line {frames[-1].lineno})"

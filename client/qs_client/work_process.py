@@ -140,7 +140,9 @@ class _Worker:
         self._tell(message, error, handling.taken_away, time.monotonic() - began)
 
     def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
-        if error is not None:
+        if isinstance(error, Reject):
+            said, result = Said.FAILED, f"rejected: {error}"
+        elif error is not None:
             said, result = Said.FAILED, f"failed: {described(error)}"
         elif taken_away:
             said, result = Said.TAKEN_AWAY, "taken away"

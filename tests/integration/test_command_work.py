@@ -159,6 +159,33 @@ def test_jobs(work: Work, client: QueueClient) -> None:
     assert len(lines) == 5
 
 
+def test_jobs_that_will_never_be_done(work: Work, client: QueueClient) -> None:
+    """A message that is no JSON is rejected, and the log says so; without a dead-letter queue it comes again, and the
+    log says that too."""
+    client.new_queue("words")
+    client.push("words", "apples")
+    work.start("words", "functions:pack", "--json", "-vv")
+    work.until(lambda: work.log.count(" rejected: ") > 1)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert re.search(
+        r"^qs: words \d+: try 1, \d\.\d{3} s, rejected: the message is no JSON: Expecting ", work.log, re.M
+    )
+    assert re.search(r"^qs: message \d+ of 'words' could not be rejected, so it comes again: \d+ ", work.log, re.M)
+    assert "Traceback" not in work.log
+
+
+def test_traceback(work: Work, client: QueueClient) -> None:
+    """With -vv the traceback of a job that failed is shown, from its function on."""
+    client.new_queue("traces", max_receives=1, dead_letter="dead")
+    client.push("traces", "{}")
+    work.start("traces", "functions:pack", "--json", "-vv")
+    work.until(lambda: "\nKeyError: 'fruit'\n" in work.log)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert re.findall(r'^  File ".*/(.*)"', work.log, re.M) == ["functions.py"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
