@@ -183,7 +183,7 @@ def test_receive_of_several(case: Case, only: str, code: int) -> None:
 @pytest.mark.parametrize("code", ERRORS)
 def test_purge(case: Case, code: int) -> None:
     """A purge that fails has removed some messages, which are counted, and can be repeated."""
-    case.disk.arm(4, code, "unlink")  # of a second message, also if the first had two files beside it
+    case.disk.arm(5, code, "unlink")  # of a second message, also if the first had three files beside it
     with pytest.raises(OSError, match="\\["):
         case.engine.queue("q").purge(10**18 - 1, 100)
     case.disk.disarm()

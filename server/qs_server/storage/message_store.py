@@ -81,11 +81,19 @@ class MessageStore(Protocol):
 
 
 class MessageMover(Protocol):
-    """Moves messages to directories of the layout, each by one rename. OSError. Call it like MessageStore's changes."""
+    """Moves messages to directories of the layout, each by one rename, with what they say about their past. OSError.
+    Call it like MessageStore's changes."""
 
     @property
     def origins(self) -> Mapping[int, Origin]:
         """Those of the loaded dead letters, by id."""
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """Why messages were given back, of the loaded ones that say it, by id."""
+
+    def write_reason(self, mid: int, state: MessageState, reason: str) -> None:
+        """Writes why a message is about to be given back. reason: empty to remove it."""
 
     def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
         """Returns at most count dead letters, oldest first. mids: only these; empty: all."""

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from .disk import NO_ROOM, Disk
@@ -116,7 +116,7 @@ class MetadataStore(Generic[Value]):
         if self._sidecars is not None:
             self._sidecars.remove(mid)
 
-    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+    def clear(self, names: Collection[str], known: Callable[[int], bool]) -> None:
         """Removes metadata without messages. names: of other files; known: tells whether a message exists. OSError."""
         for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
             self.forget(mid)

@@ -13,7 +13,7 @@ from .engine import Origin
 from .metadata import Codec, SidecarFiles, read_attribute
 
 _DEAD = "user.qs.dead"
-_LINE = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) (receives) ([^\n]+)")
+_LINE = re.compile("([0-9]{1,18}) " * 5 + r"(receives|rejected) ([^\n]+)")
 
 
 class OriginStore:

@@ -39,6 +39,8 @@ class MessageDirectory:
         self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
         self.origins: dict[int, Origin] = {}
         """Those of the loaded dead letters, by id."""
+        self.reasons: dict[int, str] = {}
+        """Those of the loaded messages that have one, by id."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
         """The number of reports about the directory."""
@@ -117,20 +119,22 @@ class MessageDirectory:
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
             self.attributes.write(path, mid, Attributes(receives))
-        self._load_origin(mid, path)
+        self._load_history(mid, path)
         index.load(mid, status.st_size, retrieved=receives > 0, delayed=delayed)
         return True
 
     def _load_ready(self, mid: int, path: str, size: int) -> None:
         if not self.index.loaded(mid):
             retrieved = self.attributes.receives(path, mid) > 0
-            self._load_origin(mid, path)
+            self._load_history(mid, path)
             self.index.load(mid, size, retrieved=retrieved, delayed=False)
 
-    def _load_origin(self, mid: int, path: str) -> None:
+    def _load_history(self, mid: int, path: str) -> None:
         origin = self.letters.read(path, mid)
         if origin is not None:
             self.origins[mid] = origin
+        if reason := self.attributes.reasons.read(path, mid):
+            self.reasons[mid] = reason
 
     def _disown(self, mid: int, path: str) -> None:
         """Forgets something with a message's name that is no file."""
@@ -214,11 +218,13 @@ class MessageDirectory:
         else:
             self.arrived()
 
-    def receive(self, mid: int, size: int, origin: Origin | None) -> None:
-        """Adds a message that was moved here. origin: of a dead letter."""
+    def receive(self, mid: int, size: int, origin: Origin | None, reason: str | None) -> None:
+        """Adds a message that was moved here. origin: of a dead letter; reason: that it had, None for none."""
         self.index.add(mid, 0, size)
         if origin is not None:
             self.origins[mid] = origin
+        if reason is not None:
+            self.reasons[mid] = reason
         self.arrived()
         self.touch()
 
@@ -268,6 +274,16 @@ class MessageDirectory:
         self.touch(mid if recounted else None)
         return True
 
+    def write_reason(self, mid: int, hidden: int, reason: str) -> None:
+        """Writes why a message is given back, before that happens. hidden: the state of its file; reason: empty for
+        none. On a full disk, or for another user's file, the reason is kept until the process ends. OSError."""
+        self.attributes.reasons.write(self.name_path(mid, hidden), mid, reason)
+        if reason:
+            self.reasons[mid] = reason
+        else:
+            self.reasons.pop(mid, None)
+        self.touch(mid)
+
     def remove(self, mid: int, state: MessageState) -> bool:
         removed = self.unlink(mid, state.hidden)
         if removed:
@@ -302,6 +318,8 @@ class MessageDirectory:
         self.index.remove(mid)
         if self.origins:
             self.origins.pop(mid, None)
+        if self.reasons:
+            self.reasons.pop(mid, None)
 
     def forget_attributes(self, mid: int) -> None:
         """Removes attributes of a message that is gone; otherwise the next listing does."""

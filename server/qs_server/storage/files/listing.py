@@ -57,6 +57,7 @@ class FileListing:
         index = directory.index
         index.reset(ready, hidden)
         directory.origins.clear()
+        directory.reasons.clear()
         for store in (directory.attributes, directory.letters):
             store.clear(others, lambda mid: mid in index.messages or mid in written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)

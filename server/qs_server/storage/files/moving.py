@@ -33,6 +33,13 @@ class FileMover:
     def origins(self) -> Mapping[int, Origin]:
         return self._directory.origins
 
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        return self._directory.reasons
+
+    def write_reason(self, mid: int, state: MessageState, reason: str) -> None:
+        self._directory.write_reason(mid, state.hidden, reason)
+
     def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
         directory = self._directory
         if not mids and not directory.index.unloaded and len(directory.origins) <= _AT_ONCE:
@@ -81,6 +88,8 @@ class FileMover:
             if origin is not None:
                 into.letters.write(path, mid, new, origin)
                 changed = True
+            if (reason := source.reasons.get(mid)) is not None:
+                into.attributes.reasons.write(path, new, reason)  # an attribute that is there already, or a hidden file
             if changed and self._shared.always:
                 self._disk.sync_file(path, READ)
             self._disk.rename(path, into.name_path(new, 0))
@@ -96,7 +105,7 @@ class FileMover:
         watch = self._shared.watch
         watch.expect(source.watch, inotify.MOVED_FROM, message_name(mid, state.hidden))
         watch.expect(into.watch, inotify.MOVED_TO, message_name(new, 0))
-        size = source.index.size(mid)
+        size, reason = source.index.size(mid), source.reasons.get(mid)
         source.drop(mid)
         source.touch()
-        into.receive(new, size, origin)
+        into.receive(new, size, origin, reason)

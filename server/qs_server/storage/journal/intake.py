@@ -35,12 +35,14 @@ _LOOKED_AT = 20_000
 
 
 class File(NamedTuple):
-    """A file that was read. name: the private one; state: (receives, hidden until or 0, True if by a delay)."""
+    """A file that was read. name: the private one; state: (receives, hidden until or 0, True if by a delay); reason:
+    why it was given back last, empty for none."""
 
     name: bytes
     mid: int
     state: tuple[int, int, bool]
     payload: bytes
+    reason: str = ""
 
 
 def token_of(name: bytes) -> int | None:
@@ -49,8 +51,17 @@ def token_of(name: bytes) -> int | None:
     return None if private is None else int(private[1], 16)
 
 
+class FileReasons(Protocol):
+    """See `storage.files.attributes`."""
+
+    def read(self, path: str, mid: int, /) -> str: ...
+
+
 class FileStates(Protocol):
     """See `storage.files.attributes`."""
+
+    @property
+    def reasons(self) -> FileReasons: ...
 
     def read(self, path: str, mid: int, /) -> tuple[int, int]:
         """Returns (receives, time until which it is delayed)."""
@@ -214,10 +225,11 @@ class Intake:
             return None
         mid, expiry = found
         receives, delayed = self._store().read(target, mid)
+        reason = self._store().reasons.read(target, mid)
         expiry = 0 if expiry == WITHHELD else expiry
         try:
             payload = b"".join(iter(lambda: self._disk.read(fd, 1 << 20), b""))
         except OSError as error:
             self._report_unreadable(private, error)
             return None
-        return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload)
+        return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload, reason)

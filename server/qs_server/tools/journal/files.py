@@ -1,4 +1,4 @@
-"""Writes messages to files of the layout vsqs, with their counts and windows. Overwrites nothing."""
+"""Writes messages to files of the layout vsqs, with their counts, windows and reasons. Overwrites nothing."""
 
 import os
 from collections.abc import Iterable
@@ -66,6 +66,8 @@ class MessageFiles:
             self._disk.write(descriptor, message.payload)
             if message.attributes != Attributes():
                 self._attributes.write(self._temporary(message), message.mid, message.attributes, or_fail=True)
+            if message.reason:
+                self._attributes.reasons.write(self._temporary(message), message.mid, message.reason, or_fail=True)
             self._disk.begin_writing(descriptor)
         except BaseException:
             self._disk.close(descriptor)

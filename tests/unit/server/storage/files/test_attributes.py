@@ -49,6 +49,48 @@ def test_round_trip(tmp_path: Path, store: AttributeStore) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_reason(tmp_path: Path, store: AttributeStore) -> None:
+    """The last reason is read as written, lines and all, whatever the id; it goes with its message."""
+    path = str(tmp_path / "5")
+    assert store.reasons.read(path, 5) == ""
+    for reason in ("first", "ValueError: no \u20ac\n  at line 3\n", "\u20ac" * 341):
+        store.reasons.write(path, 5, reason)
+        assert store.reasons.read(path, 5) == reason
+    store.reasons.write(path, 5, "")
+    assert store.reasons.read(path, 5) == ""
+    assert store.read(path, 5) == Attributes()
+    os.unlink(path)
+    store.forget(5)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+def test_unwritten_reason(tmp_path: Path, store: AttributeStore, disk: FaultyDisk, code: int) -> None:
+    """A reason that the disk does not take is known until the process ends, and replaces the stored one."""
+    path = str(tmp_path / "5")
+    store.reasons.write(path, 5, "stored")
+    disk.arm(1, code, lasting=True)
+    store.reasons.write(path, 5, "kept")
+    disk.disarm()
+    assert store.reasons.read(path, 5) == "kept"
+    store.forget(5)
+    assert store.reasons.read(path, 5) in ("", "stored")
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [(b"x" * 1025, "x" * 1024), (b"a\x00b\x1b[0m\xff\n", "a\ufffdb\ufffd[0m\ufffd")],
+    ids=["long", "no text"],
+)
+def test_reason_of_another_program(tmp_path: Path, kind: str, store: AttributeStore, value: bytes, read: str) -> None:
+    """A reason is no longer than ours are, and has only characters that an answer can carry."""
+    if kind == "sidecar":
+        (tmp_path / ".5.reason").write_bytes(value)
+    else:
+        os.setxattr(tmp_path / "5", "user.qs.reason", value)
+    assert store.reasons.read(str(tmp_path / "5"), 5).rstrip("\n") == read
+
+
 def test_message_gone(tmp_path: Path, kind: str) -> None:
     """Reading and writing those of a file that is gone is no error."""
     store = STORES[kind](tmp_path, Disk())
