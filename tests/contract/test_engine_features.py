@@ -49,6 +49,8 @@ CALLS: list[tuple[Feature, str, Call]] = [
     (Feature.DEAD, "dead", lambda engine, mid: engine.create("other", Options(dead_letter="q", max_receives=1))),
     (Feature.RETENTION, "retention", lambda engine, mid: engine.create("other", Options(retention=60 * SECOND))),
     (Feature.REDRIVE, "uncounted", lambda engine, mid: engine.queue("q").release(Receipt(mid), 0, count=False)),
+    (Feature.REASON, "reason", lambda engine, mid: engine.queue("q").release(Receipt(mid), 0, reason="why")),
+    (Feature.BACKOFF, "backoff", lambda engine, mid: engine.create("other", Options(backoff=SECOND))),
     (Feature.GET, "peek", lambda engine, mid: engine.queue("q").get(mid, peek=True, visibility=None)),
     (Feature.GET, "get", lambda engine, mid: engine.queue("q").get(mid, peek=False, visibility=None)),
     (Feature.GET, "read", lambda engine, mid: engine.queue("q").read(Receipt(mid))),

@@ -23,6 +23,8 @@ REFUSED = {
     Feature.PAUSE,
     Feature.DEAD,
     Feature.REDRIVE,
+    Feature.REASON,
+    Feature.BACKOFF,
     Feature.RETENTION,
 }
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""

@@ -86,7 +86,7 @@ class FetchedSource:
             self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
         return found[:count]
 
-    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
+    def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
         """See Queue. On another server, the release happens a little later."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)

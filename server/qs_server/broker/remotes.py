@@ -138,7 +138,7 @@ def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
     """Makes received messages visible again. Logs how many stay hidden if that fails."""
     for at, message in enumerate(messages):
         try:
-            engine.queue(message.qid).release(Receipt(message.mid, message.receives), 0)
+            engine.queue(message.qid).release(Receipt(message.mid, message.receives), None)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             continue  # it was acknowledged or received meanwhile
         except RemoteError as error:

@@ -44,7 +44,7 @@ class Source(Protocol):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Received]: ...
-    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None: ...
+    def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None: ...
 
 
 class Subscriptions:
@@ -143,7 +143,7 @@ class Subscriptions:
         if self._record is not None:
             self._record.begin(subscription.subscriber.peer)
         try:
-            self._storage.release(key[0], Receipt(key[1], receives), 0)
+            self._storage.release(key[0], Receipt(key[1], receives), None)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             pass  # the subscriber does not hold it any more
         except OSError as error:

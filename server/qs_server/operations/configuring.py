@@ -5,14 +5,8 @@ from dataclasses import fields, replace
 import qs_schemas as wire
 from qs_schemas import Message
 
-from ..storage.engine import (
-    DEFAULT_VISIBILITY,
-    SECOND,
-    NoSuchQueueError,
-    Options,
-    QueueExistsError,
-    UnsupportedError,
-)
+from ..storage.backoff import contradiction_in
+from ..storage.engine import DEFAULT_VISIBILITY, SECOND, NoSuchQueueError, Options, QueueExistsError
 from .service import BadRequestError, Service, qid_of
 
 
@@ -51,17 +45,12 @@ def _written(value: float | str | None) -> str:
 
 
 def _options_of(asked: wire.QueueOptions) -> Options:
-    options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=_retention_of(asked))
+    options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=_duration(asked.retention))
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
-    _refuse_backoff(asked)
     _set_dead_letter(options, asked)
+    _set_backoff(options, asked)
     return options
-
-
-def _refuse_backoff(asked: wire.QueueOptions) -> None:
-    if asked.backoff is not None or asked.backoff_max is not None:
-        raise UnsupportedError("no storage of this server has a back-off")
 
 
 def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
@@ -74,8 +63,23 @@ def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
         raise BadRequestError("'dead-letter' and 'max-receives' go together: a queue has both, or neither")
 
 
-def _retention_of(asked: wire.QueueOptions) -> int | None:
-    return None if asked.retention is None else max(round(asked.retention * SECOND), 1)
+def _set_backoff(options: Options, asked: wire.QueueOptions) -> None:
+    """Takes over the requested options of the back-off. BadRequestError."""
+    if asked.backoff is not None or "backoff" in asked.removed:
+        options.backoff = _duration(asked.backoff)
+    if asked.backoff_max is not None or "backoff_max" in asked.removed:
+        options.backoff_max = _duration(asked.backoff_max)
+    if (contradiction := contradiction_in(options)) is not None:
+        raise BadRequestError(contradiction)
+
+
+def _duration(seconds: float | None) -> int | None:
+    """Returns microseconds, at least one, None for None."""
+    return None if seconds is None else max(round(seconds * SECOND), 1)
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else micros / SECOND
 
 
 def set_queue(service: Service, request: wire.SetQueue) -> Message:
@@ -84,15 +88,15 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
         raise BadRequestError(
             "the storage of a queue cannot be changed while the server runs: stop it and use queue-journal.py convert"
         )
-    _refuse_backoff(asked)
     options = replace(service.storage.options(qid_of(request)))
     if asked.visibility is not None or "visibility" in asked.removed:
         options.visibility = DEFAULT_VISIBILITY if asked.visibility is None else round(asked.visibility * SECOND)
     if asked.capacity is not None or "capacity" in asked.removed:
         options.capacity = asked.capacity
     if asked.retention is not None or "retention" in asked.removed:
-        options.retention = _retention_of(asked)
+        options.retention = _duration(asked.retention)
     _set_dead_letter(options, asked)
+    _set_backoff(options, asked)
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
 
@@ -103,7 +107,8 @@ def get_queue(service: Service, request: wire.GetQueue) -> Message:
 
 def _shown(options: Options) -> wire.QueueOptions:
     shown = wire.QueueOptions(options.storage, options.visibility / SECOND, options.capacity)
-    shown.retention = None if options.retention is None else options.retention / SECOND
+    shown.retention = _seconds(options.retention)
+    shown.backoff, shown.backoff_max = _seconds(options.backoff), _seconds(options.backoff_max)
     shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives
     return shown
 

@@ -23,6 +23,7 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.QueueExistsError: table.CONFLICT,
     engine.OtherMessageError: table.CONFLICT,
     engine.DeadLetterCycleError: table.CONFLICT,
+    engine.NoDeadLetterQueueError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,
     engine.StaleReceiptError: table.STALE,
     engine.QueueFullError: table.FULL,

@@ -54,7 +54,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     wire.ReceiveMessage: Operation(messages.receive_message, _READ_ALL, (Engine.receive,)),
     wire.DeleteMessage: Operation(messages.delete_message, _READ, (Queue.delete,)),
     wire.ReleaseMessage: Operation(messages.release_message, _READ, (Queue.release,)),
-    wire.RejectMessage: Operation(messages.reject_message, _READ),
+    wire.RejectMessage: Operation(messages.reject_message, _READ, (Queue.reject,)),
     wire.ExtendMessage: Operation(messages.extend_message, _READ, (Queue.extend,)),
     wire.Subscribe: Operation(subscribing.subscribe, _READ_ALL, (Engine.receive,)),
     wire.Unsubscribe: Operation(subscribing.unsubscribe, ANY_PRINCIPAL),

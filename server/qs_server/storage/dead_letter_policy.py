@@ -13,6 +13,8 @@ _logger = logging.getLogger(__name__)
 Kind = TypeVar("Kind", bound=EngineQueue)
 _STORAGES = ("files", "journal", "sqs")
 """Storages with dead letters."""
+_WITH_REASONS: tuple[str, ...] = ()
+"""Storages that keep reasons, and reject messages."""
 REDRIVING = "'files' and 'journal'"
 """Storages that can take a receive back and move dead letters back."""
 
@@ -21,6 +23,21 @@ def refuse_uncounted(storage: str, *, count: bool) -> None:
     """Raises UnsupportedError for a storage that cannot take a receive back (count=False)."""
     if not count:
         raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
+
+
+def refuse_reason(storage: str, reason: str | None) -> None:
+    """Raises UnsupportedError for a reason in a storage that keeps none."""
+    if reason is not None:
+        raise UnsupportedError(f"the storage {storage!r} keeps no reasons: {_with_reasons()} can")
+
+
+def refuse_reject(storage: str) -> UnsupportedError:
+    """Returns the error of a storage that rejects no messages."""
+    return UnsupportedError(f"the storage {storage!r} rejects no messages: {_with_reasons()} can")
+
+
+def _with_reasons() -> str:
+    return " and ".join(map(repr, _WITH_REASONS))
 
 
 def refuse_dead_letters(options: Options) -> None:

@@ -370,14 +370,16 @@ class JournalEngine(DirectoriesEngine):
     """New queues, and directories without options, are in the journal."""
 
     name = "journal"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED, Feature.REASON, Feature.BACKOFF})
 
 
 class FilesEngine(DirectoriesEngine):
     """New queues, and directories without options, are in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
+    cannot: ClassVar[frozenset[Feature]] = frozenset(
+        {Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.REASON, Feature.BACKOFF}
+    )
 
 
 _DIRQ_CANNOT = frozenset(
@@ -388,6 +390,8 @@ _DIRQ_CANNOT = frozenset(
         Feature.CLAIM,
         Feature.DEAD,
         Feature.REDRIVE,
+        Feature.REASON,
+        Feature.BACKOFF,
         Feature.MILLISECONDS,
     }
 )

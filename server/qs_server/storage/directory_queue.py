@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from .dead_letter_policy import dead_letter_queue, refuse_uncounted, with_origin
+from .dead_letter_policy import dead_letter_queue, refuse_reason, refuse_reject, refuse_uncounted, with_origin
 from .directory_dead_letters import DirectoryDeadLetters
 from .directory_retirement import DirectoryRetirement
 from .engine import (
@@ -284,7 +284,10 @@ class DirectoryQueue:
         with self._store.exclusive(mid, removing=True) as state:
             return state is not None and state.hidden == expiry and self._remove(mid, state)
 
-    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+    def release(
+        self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
+    ) -> int | None:
+        refuse_reason(self.options.storage, reason)
         letters, mid, store = self.redrive, receipt.mid, self._store
         if letters is None:
             refuse_uncounted(self.options.storage, count=count)
@@ -306,6 +309,9 @@ class DirectoryQueue:
                     self.counts.released += 1
                     self._recorder.note("released", mid, receives)
                     return store.time(until) if delay else None
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        raise refuse_reject(self.options.storage)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         mid, store = receipt.mid, self._store

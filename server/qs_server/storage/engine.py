@@ -53,6 +53,10 @@ class DeadLetterCycleError(StorageError):
     """The dead-letter queues would form a cycle."""
 
 
+class NoDeadLetterQueueError(StorageError):
+    """The queue of a rejected message names no dead-letter queue."""
+
+
 class QueueNotEmptyError(StorageError):
     """The queue to remove holds messages."""
 
@@ -133,6 +137,8 @@ class Feature(Enum):
     PAUSE = "`pause-queue` and `resume-queue`"
     DEAD = "dead letters: `dead-letter` and `max-receives`"
     REDRIVE = "`redrive-messages`, and `count` in `release-message`"
+    REASON = "`reason` in `release-message`, and `reject-message`"
+    BACKOFF = "`backoff` and `backoff-max` in `new-queue`"
     RETENTION = "`retention` in `new-queue`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
@@ -167,7 +173,7 @@ class Receipt(NamedTuple):
 
 class Origin(NamedTuple):
     """What a dead letter was. qid, mid, receives: in its former queue; at: when it moved; reason: `receives`, too
-    many; pushed_at: when it was pushed first. receives and at are 0 if unknown."""
+    many, or `rejected`; pushed_at: when it was pushed first. receives and at are 0 if unknown."""
 
     qid: str
     mid: int
@@ -197,7 +203,8 @@ class Message:
 class Options:
     """visibility: microseconds; capacity: messages; paused: gives nothing out; dead_letter: the queue for messages
     after max_receives receives; retention: microseconds after which a message that is not in flight is removed, see
-    `retention.py`. None, empty: no bound. A change of the object takes effect at once."""
+    `retention.py`; backoff, backoff_max: microseconds, see `backoff.py`. None, empty: no bound. A change of the object
+    takes effect at once."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -212,6 +219,8 @@ class Options:
     dead_letter: str = ""
     max_receives: int | None = None
     retention: int | None = None
+    backoff: int | None = None
+    backoff_max: int | None = None
 
 
 @dataclass(slots=True)
@@ -330,10 +339,20 @@ class Queue(Protocol):
     def delete(self, receipt: Receipt) -> None:
         """Removes a message in any state. NoSuchMessageError, StaleReceiptError."""
 
-    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """Makes a message visible (None), or after delay (the time), or a dead letter if it is exhausted (None). It has
-        to be in flight, or delayed if the receipt has no receives: that is how a delay is changed. count: False takes
-        the receive back (Feature.REDRIVE). NoSuchMessageError, StaleReceiptError, UnsupportedError."""
+    def release(
+        self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
+    ) -> int | None:
+        """Makes a message visible (None), or after a while (the time), or a dead letter if it is exhausted (None). It
+        has to be in flight, or delayed if the receipt has no receives: that is how a delay is changed. delay:
+        microseconds, 0 for now; None: what the queue's back-off says for a message in flight whose receive counts, else
+        now. count: False takes the receive back (Feature.REDRIVE); reason: replaces the message's last one
+        (Feature.REASON), None keeps that. NoSuchMessageError, StaleReceiptError, UnsupportedError."""
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        """Makes a message in any state a dead letter, with the reason `rejected` in its origin (Feature.REASON).
+        reason: see `release`. It also raises what keeps the dead-letter queue from taking the message, and then
+        nothing has changed. NoSuchMessageError, StaleReceiptError, NoDeadLetterQueueError, QueueFullError,
+        UnsupportedError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Ends the window of a message in flight `visibility` from now (None: the queue's). Returns the time.

@@ -72,7 +72,12 @@ class NullQueue:
     def delete(self, receipt: Receipt) -> None:
         raise self._none(receipt.mid)
 
-    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+    def release(
+        self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
+    ) -> int | None:
+        raise self._none(receipt.mid)
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
         raise self._none(receipt.mid)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:

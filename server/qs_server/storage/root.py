@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
+from .backoff import refuse_backoff
 from .dead_letter_policy import check_dead_letter
 from .disk import Disk
 from .engine import (
@@ -171,6 +172,7 @@ class RootDirectory:
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self._default)
         refuse_retention(options)
+        refuse_backoff(options)
         self._check_dead_letter(qid, options)
         make_queue(self.path, qid, options, self._disk, made=partial(self._open, directory, strict=True))
         self.dirty = True
@@ -179,6 +181,7 @@ class RootDirectory:
         """Replaces a queue's options, first in its directory. A dead-letter queue that became unusable prevents no
         other change. OSError, UnsupportedError, DeadLetterCycleError: nothing has changed."""
         refuse_retention(options)
+        refuse_backoff(options)
         if options.dead_letter != queue.options.dead_letter:
             self._check_dead_letter(queue.qid, options)
         write_options(queue.path, options, self._disk)

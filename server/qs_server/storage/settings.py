@@ -13,6 +13,7 @@ import shutil
 import tomllib
 from collections.abc import Callable
 
+from .backoff import contradiction_in
 from .disk import Disk
 from .engine import SECOND, BadQueueNameError, Options, QueueExistsError, StorageError
 from .names import directory_of
@@ -24,6 +25,7 @@ _OPTIONS_HELP = (
     "the options are: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
     "capacity = messages (from 1), paused = true or false, timestamps = 'us' or 'ms', "
     "dead-letter = the 'name' of a queue and with it max-receives = 1 to 1000, retention = seconds (more than 0), "
+    "backoff = seconds (more than 0), backoff-max = seconds with it, "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _LONGEST = 10**15 - 1
@@ -32,6 +34,8 @@ been written by hand: a longer time counts as this one."""
 _MOST_MESSAGES = 10**18 - 1
 """The greatest capacity that an answer can say. A greater one counts as this one: neither is ever reached."""
 _MOST_RECEIVES = 1000
+_DURATIONS = ("retention", "backoff", "backoff-max")
+"""Options that are more than no seconds, or not there."""
 
 
 def read_options(directory: str, default_storage: str) -> Options:
@@ -52,6 +56,8 @@ def read_options(directory: str, default_storage: str) -> Options:
             raise StorageError(f"{path}: {key}: {error}") from None
     if bool(options.dead_letter) != (options.max_receives is not None):
         raise StorageError(f"{path}: dead-letter and max-receives go together; {_OPTIONS_HELP}")
+    if (contradiction := contradiction_in(options)) is not None:
+        raise StorageError(f"{path}: {contradiction}; {_OPTIONS_HELP}")
     return options
 
 
@@ -70,8 +76,8 @@ def _set(options: Options, key: str, value: object) -> None:
         options.dead_letter = value
     elif key == "max-receives" and isinstance(value, int) and number and 1 <= value <= _MOST_RECEIVES:
         options.max_receives = value
-    elif key == "retention" and number and value:
-        options.retention = max(_micros(value), 1)  # type: ignore[arg-type]
+    elif key in _DURATIONS and number and value:
+        setattr(options, key.replace("-", "_"), max(_micros(value), 1))  # type: ignore[arg-type]
     elif key == "paused" and isinstance(value, bool):
         options.paused = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
@@ -107,8 +113,10 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
     if options.dead_letter:
         name = json.dumps(options.dead_letter, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML has it
         lines += [f"dead-letter = {name}", f"max-receives = {options.max_receives}"]
-    if options.retention is not None:
-        lines.append(f"retention = {options.retention / SECOND}")
+    for key in _DURATIONS:
+        duration = getattr(options, key.replace("-", "_"))
+        if duration is not None:
+            lines.append(f"{key} = {duration / SECOND}")
     if options.paused:
         lines.append("paused = true")
     if options.timestamps != "us":

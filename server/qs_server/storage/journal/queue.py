@@ -55,7 +55,7 @@ class LogQueue(QueueState):
         self.push, self.reserve_copies = pushing.push, pushing.reserve_copies
         self.take, self.take_first = delivery.take, delivery.take_first
         self.get, self.read, self.payload_of = delivery.get, delivery.read, delivery.payload_of
-        self.release, self.extend = windows.release, windows.extend
+        self.release, self.reject, self.extend = windows.release, windows.reject, windows.extend
         self.delete, self.remove, self.purge = deletion.delete, deletion.remove, deletion.purge
         self.expire, self.retire = table.expire, retirement.retire
         self.first_ready, self.next_expiry, self.arrived = table.first_ready, table.next_expiry, table.arrived

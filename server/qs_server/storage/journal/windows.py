@@ -1,5 +1,6 @@
 """Ends and moves the visibility windows of messages in a queue of the log."""
 
+from ..dead_letter_policy import refuse_reason, refuse_reject
 from ..engine import Clock, Receipt, not_in_flight
 from ..names import MAX_MID
 from . import records
@@ -17,11 +18,14 @@ class Windows:
         self._store = store
         self._clock = clock
 
-    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+    def release(
+        self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
+    ) -> int | None:
         """Makes a message visible, now or after a delay in microseconds. Returns when, None for now. Instead, a message
         that was received too often goes to the dead-letter queue, and one that is too old is removed. count: False to
         take back the receive of a message in flight. NoSuchMessageError; StaleReceiptError: nobody holds it."""
         table, mid = self._table, receipt.mid
+        refuse_reason("journal", reason)
         table.expire()
         expiry = table.held_until(receipt)
         delayed = table.index.is_delayed(mid)
@@ -43,6 +47,9 @@ class Windows:
         table.counts.released += 1
         table.note("released", mid)
         return table.time(until) if until else None
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        raise refuse_reject("journal")
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Sets the end of the window of a message in flight, and returns it. visibility: microseconds from now, None

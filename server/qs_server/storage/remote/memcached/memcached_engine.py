@@ -74,6 +74,8 @@ class MemcachedEngine:
             Feature.DEAD,
             Feature.REDRIVE,
             Feature.RETENTION,
+            Feature.REASON,
+            Feature.BACKOFF,
             Feature.TELLS,
         }
     )

@@ -5,7 +5,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import ClassVar
 
-from ...dead_letter_policy import refuse_dead_letters, refuse_uncounted
+from ...backoff import refuse_backoff
+from ...dead_letter_policy import refuse_dead_letters, refuse_reason, refuse_reject, refuse_uncounted
 from ...engine import (
     Clock,
     Message,
@@ -81,15 +82,22 @@ class MemcachedQueue:
         entry, number = self.writer.change_message(receipt, lambda page, index: page.entries[index])
         return message_of(self.qid, entry, "delivered", self.consumer.payload(entry, number))
 
-    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+    def release(
+        self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
+    ) -> int | None:
         refuse_uncounted("memcached", count=count)
+        refuse_reason("memcached", reason)
+        after = delay or 0
 
         def released(entry: Entry) -> Entry:
             if not entry.visible_at or (entry.delayed and receipt.receives is not None):
                 raise not_in_flight(self.qid, entry.mid)
-            return entry._replace(visible_at=self._clock() + delay if delay else 0, delayed=delay > 0)
+            return entry._replace(visible_at=self._clock() + after if after else 0, delayed=after > 0)
 
         return self._reschedule(receipt, released) or None
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        raise refuse_reject("memcached")
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         window = self.options.visibility if visibility is None else visibility
@@ -165,6 +173,7 @@ class MemcachedQueue:
             raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
         refuse_dead_letters(self.options)
         refuse_retention(self.options)
+        refuse_backoff(self.options)
         self.writer.generation()
 
     def unmake(self, *, force: bool) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...backoff import refuse_backoff
 from ...dead_letter_policy import refuse_dead_letters
 from ...engine import SECOND, Options, UnsupportedError
 from ...retention import refuse_retention
@@ -36,6 +37,7 @@ def check_options(options: Options) -> None:
     whole_seconds(options.visibility, LONGEST_WINDOW, "a visibility window")
     refuse_dead_letters(options)
     refuse_retention(options)
+    refuse_backoff(options)
     if options.retention is not None and _retention(options) < LEAST_RETENTION:
         raise UnsupportedError(f"SQS allows a retention of at least {LEAST_RETENTION} seconds")
 

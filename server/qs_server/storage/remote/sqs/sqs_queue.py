@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...dead_letter_policy import refuse_uncounted
+from ...dead_letter_policy import refuse_reason, refuse_reject, refuse_uncounted
 from ...engine import (
     SECOND,
     Clock,
@@ -209,17 +209,23 @@ class SqsQueue:
         self._receipts.drop(self.qid, receipt.mid, held)
         self.counters.add("deleted")
 
-    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+    def release(
+        self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
+    ) -> int | None:
         """Raises UnsupportedError for a long delay, in whole seconds."""
         refuse_uncounted("sqs", count=count)
+        refuse_reason("sqs", reason)
         held = self._receipts.find(self.qid, receipt)
-        hidden = whole_seconds(delay, LONGEST_WINDOW, "a delay of what was received")
+        hidden = whole_seconds(delay or 0, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()
         if not hidden:
             self._note_visible(self.qid)
         self._with_handle("change_message_visibility", held.handle, VisibilityTimeout=hidden)
         self._receipts.drop(self.qid, receipt.mid, held)
         return now + hidden * SECOND if hidden else None
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        raise refuse_reject("sqs")
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Until 12 hours after the receive at most. UnsupportedError."""
