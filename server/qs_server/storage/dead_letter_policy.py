@@ -6,14 +6,22 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from .engine import DeadLetterCycleError, Message, Options, Origin, StorageError, UnsupportedError
+from .engine import (
+    DeadLetterCycleError,
+    Message,
+    NoDeadLetterQueueError,
+    Options,
+    Origin,
+    StorageError,
+    UnsupportedError,
+)
 from .queues import EngineQueue
 
 _logger = logging.getLogger(__name__)
 Kind = TypeVar("Kind", bound=EngineQueue)
 _STORAGES = ("files", "journal", "sqs")
 """Storages with dead letters."""
-_WITH_REASONS: tuple[str, ...] = ()
+_WITH_REASONS: tuple[str, ...] = ("files",)
 """Storages that keep reasons, and reject messages."""
 REDRIVING = "'files' and 'journal'"
 """Storages that can take a receive back and move dead letters back."""
@@ -38,6 +46,14 @@ def refuse_reject(storage: str) -> UnsupportedError:
 
 def _with_reasons() -> str:
     return " and ".join(map(repr, _WITH_REASONS))
+
+
+def no_dead_letter_queue(qid: str) -> NoDeadLetterQueueError:
+    """Returns the error of a reject in a queue without a dead-letter queue."""
+    return NoDeadLetterQueueError(
+        f"queue {qid!r} names no dead-letter queue for a rejected message: set 'dead-letter' and 'max-receives', or "
+        "delete the message"
+    )
 
 
 def refuse_dead_letters(options: Options) -> None:
@@ -75,9 +91,11 @@ def is_exhausted(options: Options, receives: int) -> bool:
     return options.max_receives is not None and receives >= options.max_receives
 
 
-def new_origin(qid: str, mid: int, receives: int, now: int, *, pushed_at: int, before: Origin | None) -> Origin:
+def new_origin(
+    qid: str, mid: int, receives: int, now: int, reason: str = "receives", *, pushed_at: int, before: Origin | None
+) -> Origin:
     """Returns the origin of a message that dies now. before: its origin, if it is a dead letter already."""
-    return Origin(qid, mid, receives, now, "receives", pushed_at if before is None else before.pushed_at)
+    return Origin(qid, mid, receives, now, reason, pushed_at if before is None else before.pushed_at)
 
 
 def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
@@ -113,7 +131,7 @@ class DeadLetterMoves:
         self._rollbacks = rollbacks
         self._failing = False  # whether the last message could not be moved, and the log says so
 
-    def attempt(self, move: Callable[[], None]) -> bool:
+    def attempt(self, move: Callable[[], object]) -> bool:
         """Calls move. Returns False if it raised and changed nothing. OSError: earlier changes were taken back too."""
         rollbacks = self._rollbacks()
         try:

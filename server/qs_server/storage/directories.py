@@ -377,9 +377,7 @@ class FilesEngine(DirectoriesEngine):
     """New queues, and directories without options, are in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.REASON, Feature.BACKOFF}
-    )
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
 
 
 _DIRQ_CANNOT = frozenset(

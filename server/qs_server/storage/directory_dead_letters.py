@@ -1,9 +1,11 @@
-"""Moves messages of a queue in a directory to its dead-letter queue and back, each by one rename."""
+"""Moves messages of a queue in a directory to its dead-letter queue and back, each by one rename, and keeps the reasons
+with which they are given back."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
+from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, no_dead_letter_queue, other_storage
 from .engine import NoSuchQueueError, Origin, Queue, StorageError
 from .lifecycle import Event
 from .message_state import MessageState
@@ -41,15 +43,41 @@ class DirectoryDeadLetters:
             lambda: self._bury(mid, state, receives, peer)
         )
 
-    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> None:
+    def reject(self, mid: int, state: MessageState, reason: str | None) -> bool:
+        """Moves a message to the dead-letter queue, whatever its count. Call it within `exclusive`, with its state.
+        reason: see `giving`. Returns False if another process was faster. NoDeadLetterQueueError, StorageError,
+        OSError: nothing has changed."""
+        if not self._options.dead_letter:
+            raise no_dead_letter_queue(self._qid)
+        with self.giving(mid, state, reason):
+            return self._bury(mid, state, state.receives, None, "rejected")
+
+    @contextlib.contextmanager
+    def giving(self, mid: int, state: MessageState, reason: str | None) -> Iterator[None]:
+        """Writes why a message is given back, before the body does it: whoever sees the message then sees the reason
+        too. If that raises, the reason before is written again. reason: None keeps the one before."""
+        if reason is None:
+            yield
+            return
+        before = self._mover.reasons.get(mid, "")
+        self._mover.write_reason(mid, state, reason)
+        try:
+            yield
+        except (OSError, StorageError):
+            self._mover.write_reason(mid, state, before)
+            raise
+
+    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None, reason: str = "receives") -> bool:
+        """reason: of the origin. Returns False if another process was faster. StorageError, OSError."""
         target = self._find()
         if target is None or target is self:
             raise StorageError("it is the same queue")
         target.require_room(1)
         before, pushed_at = self._mover.origins.get(mid), self._store.pushed_at(mid)
-        origin = new_origin(self._qid, mid, receives, self._clock(), pushed_at=pushed_at, before=before)
-        if self._move(mid, state, target, origin, peer) is not None:
-            self._publisher.counts.dead += 1
+        origin = new_origin(self._qid, mid, receives, self._clock(), reason, pushed_at=pushed_at, before=before)
+        moved = self._move(mid, state, target, origin, peer) is not None
+        self._publisher.counts.dead += moved
+        return moved
 
     def _move(
         self, mid: int, state: MessageState, target: "DirectoryDeadLetters", origin: Origin | None, peer: str | None

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from .backoff import backoff_of
 from .dead_letter_policy import dead_letter_queue, refuse_reason, refuse_reject, refuse_uncounted, with_origin
 from .directory_dead_letters import DirectoryDeadLetters
 from .directory_retirement import DirectoryRetirement
@@ -70,6 +71,7 @@ class DirectoryQueue:
         self.counts = self._publisher.counts
         self._queries = IndexQueries(index, store.load, _AT_ONCE)
         self._origins: Mapping[int, Origin] = {} if mover is None else mover.origins
+        self._reasons: Mapping[int, str] = {} if mover is None else mover.reasons
         self.redrive: DirectoryDeadLetters | None = None
         if mover is not None:
             self.redrive = DirectoryDeadLetters(store, mover, self._publisher, self._recorder, self._find_dead_letters)
@@ -140,6 +142,8 @@ class DirectoryQueue:
     def _message(self, mid: int, status: str, state: MessageState, payload: bytes | None = None) -> Message:
         visible_at = None if state.hidden in (0, FOREIGN) else self._store.time(state.hidden)
         message = Message(self.qid, mid, status, state.receives, self.time(mid), visible_at, payload)
+        if self._reasons:
+            message.reason = self._reasons.get(mid)
         return with_origin(message, self._origins)
 
     def _end_of(self, visibility: int | None) -> int:
@@ -287,31 +291,43 @@ class DirectoryQueue:
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
-        refuse_reason(self.options.storage, reason)
         letters, mid, store = self.redrive, receipt.mid, self._store
         if letters is None:
             refuse_uncounted(self.options.storage, count=count)
+            refuse_reason(self.options.storage, reason)
         while True:
             self.expire()
             with self._held(receipt) as state:
                 if not state.hidden or (state.delayed and receipt.receives is not None):
                     raise not_in_flight(self.qid, mid)
-                receives = state.receives if count or state.delayed else state.receives - 1
-                if letters is not None and letters.bury(mid, state, receives, None):
-                    return None
-                if mid <= self._retirement.upto():
-                    if self._retirement.remove(mid, state, None):
+                in_flight = not state.delayed
+                receives = state.receives if count or not in_flight else state.receives - 1
+                wait = delay or 0
+                if delay is None and in_flight and count:
+                    wait = backoff_of(self.options, mid, receives)
+                until = store.number(self._clock() + wait) if wait else 0
+                with contextlib.nullcontext() if letters is None else letters.giving(mid, state, reason):
+                    if letters is not None and letters.bury(mid, state, receives, None):
                         return None
-                    continue
-                until = store.number(self._clock() + delay) if delay else 0
-                wanted = MessageState(until, receives, delayed=True)
-                if store.hide(mid, state, wanted) if delay else store.show(mid, state, receives):
-                    self.counts.released += 1
-                    self._recorder.note("released", mid, receives)
-                    return store.time(until) if delay else None
+                    if mid <= self._retirement.upto():
+                        if self._retirement.remove(mid, state, None):
+                            return None
+                        continue
+                    wanted = MessageState(until, receives, delayed=True)
+                    if store.hide(mid, state, wanted) if until else store.show(mid, state, receives):
+                        self.counts.released += 1
+                        self._recorder.note("released", mid, receives)
+                        return store.time(until) if until else None
 
     def reject(self, receipt: Receipt, reason: str | None) -> None:
-        raise refuse_reject(self.options.storage)
+        letters = self.redrive
+        if letters is None:
+            raise refuse_reject(self.options.storage)
+        rejected = False
+        while not rejected:
+            self.expire()
+            with self._held(receipt) as state:
+                rejected = letters.reject(receipt.mid, state, reason)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         mid, store = receipt.mid, self._store
@@ -364,9 +380,19 @@ class DirectoryQueue:
                     done += _AS_LONG_AS - 1
                     self.counts.expired += not state.delayed
                     continue
-                shown = self._store.show(mid, state, state.receives)
-            if shown and not state.delayed:
+                until = self._backed_off_until(mid, state)
+                if until > now:
+                    ended = self._store.hide(mid, state, MessageState(until, state.receives, delayed=True))
+                else:
+                    ended = self._store.show(mid, state, state.receives)
+            if ended and not state.delayed:
                 self.counts.expired += 1
                 if mid > upto:  # what is too old is retired instead
                     self._recorder.note("expired", mid, state.receives, peer="")
         return done if count is None else min(done, count)
+
+    def _backed_off_until(self, mid: int, state: MessageState) -> int:
+        """Returns until when a message stays hidden whose window or delay is over, 0: no longer. It follows from the
+        end of the window, and not from now, so that all servers that share the directory choose the same name."""
+        wait = 0 if state.delayed else backoff_of(self.options, mid, state.receives)
+        return self._store.number(self._store.time(state.hidden) + wait) if wait else 0

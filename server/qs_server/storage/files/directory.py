@@ -133,8 +133,18 @@ class MessageDirectory:
         origin = self.letters.read(path, mid)
         if origin is not None:
             self.origins[mid] = origin
+        self._load_reason(mid, path)
+
+    def _load_reason(self, mid: int, path: str) -> None:
         if reason := self.attributes.reasons.read(path, mid):
             self.reasons[mid] = reason
+        else:
+            self.reasons.pop(mid, None)
+
+    def reload_reason(self, mid: int, expiry: int) -> None:
+        """Reads the reason of a message again that was away and has come back. OSError."""
+        if self.index.loaded(mid):
+            self._load_reason(mid, self.name_path(mid, expiry))
 
     def _disown(self, mid: int, path: str) -> None:
         """Forgets something with a message's name that is no file."""

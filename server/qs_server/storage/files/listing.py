@@ -81,6 +81,9 @@ class FileListing:
             return
         directory.saw(mid)
         known = index.expiry(mid)
+        if appeared and known == expiry:
+            directory.reload_reason(mid, expiry)  # another server may have received it meanwhile, and given it back
+            return
         if appeared is (known == expiry) or os.path.lexists(directory.name_path(mid, expiry)) is not appeared:
             return  # by now it, or we, have done more
         if known is not None:
