@@ -19,9 +19,10 @@ from .queues import EngineQueue
 
 _logger = logging.getLogger(__name__)
 Kind = TypeVar("Kind", bound=EngineQueue)
+Moved = TypeVar("Moved")
 _STORAGES = ("files", "journal", "sqs")
 """Storages with dead letters."""
-_WITH_REASONS: tuple[str, ...] = ("files",)
+_WITH_REASONS = ("files",)
 """Storages that keep reasons, and reject messages."""
 REDRIVING = "'files' and 'journal'"
 """Storages that can take a receive back and move dead letters back."""
@@ -46,14 +47,6 @@ def refuse_reject(storage: str) -> UnsupportedError:
 
 def _with_reasons() -> str:
     return " and ".join(map(repr, _WITH_REASONS))
-
-
-def no_dead_letter_queue(qid: str) -> NoDeadLetterQueueError:
-    """Returns the error of a reject in a queue without a dead-letter queue."""
-    return NoDeadLetterQueueError(
-        f"queue {qid!r} names no dead-letter queue for a rejected message: set 'dead-letter' and 'max-receives', or "
-        "delete the message"
-    )
 
 
 def refuse_dead_letters(options: Options) -> None:
@@ -92,7 +85,7 @@ def is_exhausted(options: Options, receives: int) -> bool:
 
 
 def new_origin(
-    qid: str, mid: int, receives: int, now: int, reason: str = "receives", *, pushed_at: int, before: Origin | None
+    qid: str, mid: int, receives: int, now: int, *, pushed_at: int, before: Origin | None, reason: str = "receives"
 ) -> Origin:
     """Returns the origin of a message that dies now. before: its origin, if it is a dead letter already."""
     return Origin(qid, mid, receives, now, reason, pushed_at if before is None else before.pushed_at)
@@ -130,6 +123,24 @@ class DeadLetterMoves:
         self._options = options
         self._rollbacks = rollbacks
         self._failing = False  # whether the last message could not be moved, and the log says so
+
+    def reject(self, mid: int, move: Callable[[], Moved]) -> Moved:
+        """Calls move for a rejected message, and returns what it returns. NoDeadLetterQueueError if the queue names no
+        dead-letter queue; what move raises, if a StorageError with a text that says of what: then nothing has changed.
+        """
+        name = self._options.dead_letter
+        if not name:
+            raise NoDeadLetterQueueError(
+                f"message {mid} of queue {self._qid!r} cannot be rejected: the queue names no dead-letter queue "
+                "('dead-letter' in set-queue)"
+            )
+        try:
+            return move()
+        except StorageError as error:
+            raise type(error)(
+                f"message {mid} of queue {self._qid!r} cannot be rejected, as the dead-letter queue {name!r} cannot "
+                f"take it: {error}"
+            ) from None
 
     def attempt(self, move: Callable[[], object]) -> bool:
         """Calls move. Returns False if it raised and changed nothing. OSError: earlier changes were taken back too."""

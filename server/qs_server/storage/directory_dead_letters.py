@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, no_dead_letter_queue, other_storage
+from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
 from .engine import NoSuchQueueError, Origin, Queue, StorageError
 from .lifecycle import Event
 from .message_state import MessageState
@@ -47,8 +47,9 @@ class DirectoryDeadLetters:
         """Moves a message to the dead-letter queue, whatever its count. Call it within `exclusive`, with its state.
         reason: see `giving`. Returns False if another process was faster. NoDeadLetterQueueError, StorageError,
         OSError: nothing has changed."""
-        if not self._options.dead_letter:
-            raise no_dead_letter_queue(self._qid)
+        return self._moves.reject(mid, lambda: self._reject(mid, state, reason))
+
+    def _reject(self, mid: int, state: MessageState, reason: str | None) -> bool:
         with self.giving(mid, state, reason):
             return self._bury(mid, state, state.receives, None, "rejected")
 
@@ -74,9 +75,10 @@ class DirectoryDeadLetters:
             raise StorageError("it is the same queue")
         target.require_room(1)
         before, pushed_at = self._mover.origins.get(mid), self._store.pushed_at(mid)
-        origin = new_origin(self._qid, mid, receives, self._clock(), reason, pushed_at=pushed_at, before=before)
+        origin = new_origin(self._qid, mid, receives, self._clock(), pushed_at=pushed_at, before=before, reason=reason)
         moved = self._move(mid, state, target, origin, peer) is not None
         self._publisher.counts.dead += moved
+        self._publisher.counts.rejected += moved and reason == "rejected"
         return moved
 
     def _move(

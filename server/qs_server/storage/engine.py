@@ -240,6 +240,8 @@ class Stats:
     storage: str = ""
     dead: int = 0
     """Moved to the dead-letter queue."""
+    rejected: int = 0
+    """Those of `dead` that were rejected."""
     retired: int = 0
     """Older than the retention."""
     redelivered: int = 0

@@ -100,7 +100,7 @@ def take_oldest(
             raise
         if message is not None:
             found.append(message)
-            room = (max_bytes if room is None else room) - len(message.payload or b"")
+            room = (max_bytes if room is None else room) - len(message.payload or b"") - len(message.reason or "")
         elif room is not None and queue.first_ready() == mid:
             return  # too large for what room there is left
         following = queue.first_ready()

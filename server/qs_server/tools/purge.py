@@ -68,10 +68,10 @@ def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
     watch, activity = Watch(), Activity()
     try:
         shared = Shared(wall_clock, Durability.ALWAYS, Disk(), watch, activity)
+        options = read_options(path, "files")
+        options.backoff = None  # what has expired is made ready, as the user asks
         # Files that are being written are removed here, as old as the user says.
-        queue = open_files_queue(
-            path, os.path.basename(path), read_options(path, "files"), shared, clears_unfinished=False
-        )
+        queue = open_files_queue(path, os.path.basename(path), options, shared, clears_unfinished=False)
         expired = queue.expire()
         removed = queue.purge(MAX_MID, len(queue)) if everything else 0
         written = _remove_written(path, MAX_TEMP_VSQS if max_temp is None else max_temp)
