@@ -10,7 +10,7 @@ from .engine import SECOND, Options, UnsupportedError
 
 DEFAULT_MAX = 3600 * SECOND
 """The longest back-off of a queue that names none."""
-_STORAGES: tuple[str, ...] = ("files",)
+_STORAGES = ("dirq", "dirq-simple", "files")
 """Storages with back-off."""
 _SPREAD = 10
 """A back-off is up to one tenth shorter or longer, so that jobs that failed together do not all come back together."""
@@ -48,5 +48,5 @@ def refuse_backoff(options: Options) -> None:
     if options.backoff is not None and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no back-off: 'backoff' is for queues of the storages "
-            + " and ".join(map(repr, _STORAGES))
+            + ", ".join(map(repr, _STORAGES))
         )

@@ -389,7 +389,6 @@ _DIRQ_CANNOT = frozenset(
         Feature.DEAD,
         Feature.REDRIVE,
         Feature.REASON,
-        Feature.BACKOFF,
         Feature.MILLISECONDS,
     }
 )
