@@ -10,6 +10,7 @@ from support.power_loss import points
 from support.power_loss_check import VARIANTS
 from support.power_loss_dead_letters import Check, first_trouble, run_of
 
+from qs_server.storage.files.directory import MessageDirectory
 from qs_server.storage.journal import replay
 from qs_server.storage.journal.replay import Replay
 from qs_server.storage.root import RootDirectory
@@ -35,6 +36,18 @@ def test_at_every_point(fast: Path, name: str) -> None:
     numbers = points(run.log)
     assert len(numbers) > 200
     assert "\n".join(first_trouble(Check(name, run, fast), numbers, VARIANTS)) == ""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_reasons_at_every_point(fast: Path, name: str) -> None:
+    """Every second point of a run with reasons and rejected messages: a reason that was answered for is there, and none
+    is without its message."""
+    run = run_of(name, SEED, OPERATIONS, reasons=True)
+    assert {text.split()[0] for _, text, _ in run.operations} == WORDS | {"reject"}
+    seen = {(placed.qid, placed.reason) for _, _, shown in run.operations for placed in shown.values()}
+    assert len({reason for qid, reason in seen if qid == "dead"}) > 3
+    assert len({reason for qid, reason in seen if qid == "q"}) > 5
+    assert "\n".join(first_trouble(Check(name, run, fast), points(run.log)[::2], VARIANTS)) == ""
 
 
 @pytest.mark.parametrize("name", ["journal", *FILES])
@@ -67,6 +80,18 @@ def test_every_variant_at_every_point(fast: Path, round_: int, name: str) -> Non
 
 
 # -- the test can fail
+
+
+def test_it_finds_a_reason_that_is_not_durable(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that is answered before its reason is synced."""
+    monkeypatch.setattr(MessageDirectory, "write_reason", _write_and_forget)
+    run = run_of("files", SEED, OPERATIONS, reasons=True)
+    assert first_trouble(Check("files", run, fast), points(run.log), VARIANTS)
+
+
+def _write_and_forget(directory: MessageDirectory, mid: int, hidden: int, reason: str) -> None:
+    directory.attributes.reasons.write(directory.name_path(mid, hidden), mid, reason)
+    directory.reasons[mid] = reason
 
 
 def test_it_finds_a_move_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:

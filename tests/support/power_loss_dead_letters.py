@@ -1,7 +1,9 @@
-"""Records a run in which messages die, are moved back or get too old, and plays a power loss at any point of it.
+"""Records a run in which messages die, are rejected, moved back or get too old, and plays a power loss at any point of
+it.
 
 Each message has a payload of its own. After a power loss each is in exactly one queue, where it was before the
-operation under way or after it, with no more receives than that. One that was removed for its age stays removed.
+operation under way or after it, with no more receives than that, and with the reason of one of them. One that was
+removed for its age stays removed.
 """
 
 import random
@@ -24,11 +26,13 @@ QUEUES = ("q", "dead", "last")
 
 
 class Placed(NamedTuple):
-    """The queue of a message, the queue from which it came if it is a dead letter, and its count of receives."""
+    """The queue of a message, the queue from which it came if it is a dead letter, its count of receives and why it
+    was given back."""
 
     qid: str
     came_from: str | None
     receives: int
+    reason: str | None
 
 
 Shown = dict[bytes, Placed]
@@ -57,7 +61,8 @@ def show(engine: Engine) -> Shown:
             message = queue.read(Receipt(mid))
             payload = message.payload or b""
             assert payload not in shown, f"{payload[:8]!r} is in {qid} and in {shown[payload][0]}"
-            shown[payload] = Placed(qid, None if message.origin is None else message.origin.qid, message.receives)
+            came_from = None if message.origin is None else message.origin.qid
+            shown[payload] = Placed(qid, came_from, message.receives, message.reason)
     return shown
 
 
@@ -90,11 +95,14 @@ class _Run:
         self.engine.close()
 
     def _choose(self) -> Callable[[], str]:
-        weighted = {
+        weighted = self._weighted()
+        return self.rng.choices(list(weighted), list(weighted.values()))[0]
+
+    def _weighted(self) -> dict[Callable[[], str], float]:
+        return {
             self._push: 3, self._receive: 6, self._release: 2, self._expire: 3, self._delete: 1.5, self._redrive: 2,
             self._age: 1,
         }  # fmt: skip
-        return self.rng.choices(list(weighted), list(weighted.values()))[0]
 
     def _do(self, operation: Callable[[], str]) -> None:
         self.disk.mark("begin", len(self.recorded.operations) + 1)
@@ -133,8 +141,11 @@ class _Run:
     def _release(self) -> str:
         some = self._some(State.IN_FLIGHT)
         if some is not None:
-            self.engine.queue(some[0]).release(some[1], 0, count=self.rng.random() < 0.8)
+            self.engine.queue(some[0]).release(some[1], 0, count=self.rng.random() < 0.8, reason=self._reason())
         return f"release {some}"
+
+    def _reason(self) -> str | None:
+        return None
 
     def _delete(self) -> str:
         some = self._some()
@@ -185,12 +196,29 @@ class _Run:
         return f"redrive {len(moved)} from {qid}"
 
 
-def run_of(name: str, seed: int, operations: int) -> Recorded:
-    """Records a run of an engine. The same seed gives the same run."""
+class _RunWithReasons(_Run):
+    """Releases say why, and messages are rejected."""
+
+    def _weighted(self) -> dict[Callable[[], str], float]:
+        return {**super()._weighted(), self._release: 6, self._reject: 2}
+
+    def _reason(self) -> str | None:
+        return self.rng.choice((None, f"{len(self.recorded.operations)}", f"{len(self.recorded.operations):01000}"))
+
+    def _reject(self) -> str:
+        some = self._some()
+        if some is not None and self.engine.queue(some[0]).options.dead_letter:
+            self.engine.queue(some[0]).reject(some[1], self._reason())
+        return f"reject {some}"
+
+
+def run_of(name: str, seed: int, operations: int, *, reasons: bool = False) -> Recorded:
+    """Records a run of an engine. The same seed gives the same run. reasons: messages are given back with reasons, and
+    rejected."""
     with fast_directory(Path.cwd()) as root, nobody_else():
         disk = RecordingDisk(str(root), direct=ENGINES[name].direct)
         with everything_recorded(disk):
-            return _Run(name, disk, seed).run(operations)
+            return (_RunWithReasons if reasons else _Run)(name, disk, seed).run(operations)
 
 
 class Check(PowerLosses):
@@ -223,6 +251,8 @@ class Check(PowerLosses):
         found = self._seen[key]
         if isinstance(found, str):
             return [found]
+        if not all(_has_reason_of_one(placed, payload, allowed) for payload, placed in found.items()):
+            return [difference(found, each) for each in allowed]
         going = {text.split()[0] for _, text, _ in self._operations[answered:begun]}
         if any(_agree(found, each) for each in allowed) or (going & self._one_by_one and _is_each_in(found, allowed)):
             return []
@@ -234,6 +264,10 @@ def _may_be(found: Placed | None, expected: Placed | None) -> bool:
     if found is None or expected is None:
         return found is expected
     return found[:2] == expected[:2] and found.receives <= expected.receives
+
+
+def _has_reason_of_one(found: Placed, payload: bytes, allowed: Sequence[Shown]) -> bool:
+    return found.reason in {each[payload].reason for each in allowed if payload in each}
 
 
 def _agree(found: Shown, expected: Shown) -> bool:
