@@ -1,21 +1,31 @@
 """Looking at messages in every engine: get, list, read and statistics."""
 
 from dataclasses import asdict
+from typing import cast
 
 import pytest
-from support.contract_bench import needs
+from support.contract_bench import needs, unguarded
 from support.engine_calls import hold, listed, mids, receive, states
 from support.engines import Bench
 
+import qs_schemas as wire
+from qs_server.broker.subscriptions import Subscriptions
+from qs_server.operations.messages import get_message
+from qs_server.operations.remote_requests import _run_to_end
+from qs_server.operations.service import Service
 from qs_server.storage.engine import (
     SECOND,
+    Draft,
+    Engine,
     Feature,
     Message,
     NoSuchMessageError,
+    Options,
     Receipt,
     StaleReceiptError,
     State,
     Stats,
+    UnsupportedError,
 )
 
 
@@ -53,6 +63,35 @@ def test_get_hidden(bench: Bench, peek: bool) -> None:
     assert found[0].visible_at == now - 1 + 100
     assert found[1].visible_at == now - 1 + 100
     assert states(bench)["in-flight"] == [flying]
+
+
+def peek_list(engine: Engine, *wanted: int) -> wire.GetMessage:
+    """The answer to the list form of get-message."""
+    service = Service(engine, cast(Subscriptions, None), lambda: pytest.fail("nobody subscribes"))
+    request = wire.GetMessage("q", mids=list(wanted), peek=True)
+    return cast(wire.GetMessage, _run_to_end(get_message(service, request)))
+
+
+def test_peek_at_many(bench: Bench) -> None:
+    """The list form of get-message shows payloads whatever the status, in the order asked, and changes nothing."""
+    if Feature.GET in bench.engine.cannot:
+        engine = unguarded(bench)
+        engine.create("q", Options())
+        with pytest.raises(UnsupportedError):
+            peek_list(engine, *engine.queue("q").push([Draft(b"x")]))
+        return
+    bench.queue()
+    flying, ready, gone = bench.push(b"flying", b"ready", b"gone")
+    receive(bench, count=1, visibility=100)
+    [delayed] = bench.push(b"delayed", delay=100)
+    bench.engine.queue("q").delete(Receipt(gone))
+    before = states(bench)
+    answer = peek_list(unguarded(bench), delayed, gone, ready, flying)
+    assert [(m.mid, m.status, m.receives, m.payload) for m in answer.messages] == [
+        (delayed, "delayed", 0, b"delayed"), (ready, "ready", 0, b"ready"), (flying, "in-flight", 1, b"flying"),
+    ]  # fmt: skip
+    assert [m.visible_at is None for m in answer.messages] == [False, True, False]
+    assert (answer.more, states(bench)) == (False, before)
 
 
 def test_get_missing(bench: Bench) -> None:
