@@ -81,6 +81,27 @@ def test_refused(bench: Bench, feature: Feature, call: Call) -> None:
     assert [(m.qid, m.mid, m.receives, m.payload) for m in receive(engine, "q", "r")] == [("q", mid, 1, b"xyz")]
 
 
+GIVING: list[tuple[Feature, str, Call]] = [
+    (Feature.REASON, "release", lambda engine, mid: engine.queue("q").release(Receipt(mid), None, reason="why")),
+    (Feature.REASON, "reject", lambda engine, mid: engine.queue("q").reject(Receipt(mid), None)),
+    (Feature.BACKOFF, "make", lambda engine, mid: engine.create("other", Options(backoff=SECOND))),
+    (Feature.BACKOFF, "set", lambda engine, mid: engine.configure("q", replace(engine.options("q"), backoff=SECOND))),
+]
+
+
+@pytest.mark.parametrize(("feature", "call"), [pytest.param(each[0], each[2], id=each[1]) for each in GIVING])
+def test_a_refusal_names_who_can(bench: Bench, feature: Feature, call: Call) -> None:
+    """A storage that keeps no reasons, rejects nothing or has no back-off says which ones do, and changes nothing."""
+    engine = unguarded(bench)
+    if feature not in engine.cannot:
+        pytest.skip(f"the storage {engine.name!r} can")
+    mid = pushed(engine)
+    with pytest.raises(UnsupportedError) as refused:
+        call(engine, mid)
+    assert "'files'" in str(refused.value) or "cannot be changed" in str(refused.value)
+    assert [(m.receives, m.reason) for m in receive(engine)] == [(1, None)]
+
+
 # -- what shows otherwise
 
 

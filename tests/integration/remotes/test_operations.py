@@ -223,6 +223,9 @@ def test_get_peek_and_list_in_memcached(wire: Wire, name: str) -> None:
     assert ('status="in-flight"' in again, payloads(again)) == (True, [])
     assert mids(wire.ask(request("list-messages", f"<qid>{qid}</qid>", state="in-flight"))) == [one]
     assert code(wire.ask(request("get-message", f"<qid>{qid}</qid><mid>1</mid>"))) == 404
+    listed = f"<qid>{qid}</qid><messages><mid>1</mid><mid>{one}</mid></messages>"
+    looked_at = wire.ask(request("get-message", listed, peek="yes"))
+    assert ('status="in-flight"' in looked_at, payloads(looked_at)) == (True, ["one"])
 
 
 def test_what_sqs_cannot(wire: Wire, name: str) -> None:
@@ -234,6 +237,10 @@ def test_what_sqs_cannot(wire: Wire, name: str) -> None:
     for asked, said in (
         (request("get-message", one), "finds no message by its id"),
         (request("get-message", one, peek="yes"), "finds no message by its id"),
+        (
+            request("get-message", f"<qid>{qid}</qid><messages><mid>{mid}</mid></messages>", peek="yes"),
+            "finds no message",
+        ),
         (request("list-messages", f"<qid>{qid}</qid>"), "does not list messages"),
         (copy(qid, mid, f"{name}-2"), "does not copy messages"),
     ):

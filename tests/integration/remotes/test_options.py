@@ -120,7 +120,8 @@ def test_retention_at_sqs(wire: Wire) -> None:
 
 
 def test_what_sqs_cannot(wire: Wire) -> None:
-    """Pause, redrive and uncounted releases are refused, with what to do instead; so is a capacity."""
+    """Pause, redrive and uncounted releases are refused, with what to do instead; so are a capacity, reasons, rejects
+    and a back-off."""
     qid = made(wire, "cannot", "sqs")
     [mid] = mids(wire.ask(push(qid, "x")))
     wire.ask(receive(qid, wait=LONG))
@@ -129,6 +130,9 @@ def test_what_sqs_cannot(wire: Wire) -> None:
         (request("pause-queue", about), "cannot pause a queue: SQS goes on giving its messages to other programs"),
         (request("redrive-messages", about), "aws sqs start-message-move-task"),
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
+        (request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"), "keeps no reasons: 'files'"),
+        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'files'"),
+        (set_queue(qid, "backoff='5'"), "no back-off: 'backoff' is for queues of the storages 'dirq', 'dirq-simple', "),
         (set_queue(qid, "capacity='5'"), "no capacity"),
         (set_queue(qid, "visibility='43201'"), "at most 43200 seconds"),
     ):
@@ -151,6 +155,9 @@ def test_what_memcached_cannot(wire: Wire) -> None:
         (set_queue(qid, "retention='60'"), "options of a queue of the storage 'memcached' cannot be changed"),
         (new_queue("aging", "<options storage='memcached' retention='60'/>"), "does not remove old messages"),
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
+        (request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"), "keeps no reasons: 'files'"),
+        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'files'"),
+        (new_queue("backing", "<options storage='memcached' backoff='5'/>"), "'memcached' has no back-off"),
     ):
         answer = wire.ask(asked)
         assert (code(answer), said in text(answer)) == (501, True), answer
