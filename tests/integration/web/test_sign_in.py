@@ -140,6 +140,8 @@ def test_what_a_principal_may(browser: httpx.Client) -> None:
         browser.post("/push", params={"q": "orders"}, data={"payload": "x"}),
         browser.post("/queues", data={"do": "pause", "q": "orders"}),
         browser.post("/queues", data={"do": "purge", "q": "orders", "sure": "yes"}),
+        browser.post("/redrive", params={"q": "orders"}, data={"sure": "yes"}),
+        browser.post("/redrive", params={"q": "secret"}, data={"of": "orders", "sure": "yes"}),
         browser.post("/new", data={"q": "mine"}),
         browser.get("/server"),
     ):
