@@ -52,7 +52,7 @@ def test_rates_follow(window: Chromium, client: QueueClient, qid: str) -> None:
 
     def moving() -> bool:
         client.push_many(qid, ["a"] * 20)
-        rate = window.all("tbody td.number")[5].text
+        rate = window.all("tbody td.number")[6].text
         drawn = window.one(".spark path.in").get_attribute("d")
         return bool(re.search("[1-9]", rate) and drawn)
 
@@ -152,3 +152,23 @@ def test_the_page_itself_goes_and_comes_back(window: Chromium, web: WebProcess, 
     window.until_text("The page does not answer.", "#trouble")
     web.start()
     window.until(lambda: not window.all("#trouble")[0].text)
+
+
+def test_a_message_that_is_given_back(window: Chromium, client: QueueClient, qid: str) -> None:
+    """When a held message is visible again, what is for held ones goes from its page, and its payload stays."""
+    client.set_queue(qid, dead_letter=f"{qid}-dead", max_receives=2)
+    mid = client.push(qid, "some pears")
+    taken = client.receive(qid)[0]
+    window.open(f"/message?q={quote(qid)}&id={mid}")
+    window.fill("#why", "typed")
+    before = window.text(".facts")
+    client.extend(taken, visibility=3000)
+    window.until(lambda: window.text(".facts") != before)
+    assert window.one("#why").get_attribute("value") == "typed"
+    assert "Release" in window.text()
+    client.release(taken)
+    window.until(lambda: "Reject" not in window.text() and "Release" not in window.text())
+    assert window.text(".payload-view") == "some pears"
+    assert client.receive(qid)[0].mid == mid
+    window.until_text("Reject")
+    assert window.errors() == []
