@@ -186,6 +186,22 @@ def test_traceback(work: Work, client: QueueClient) -> None:
     assert re.findall(r'^  File ".*/(.*)"', work.log, re.M) == ["functions.py"]
 
 
+def test_reasons(work: Work, client: QueueClient) -> None:
+    """A dead letter has the reason of its last failure; a message that is no JSON is one at once."""
+    client.new_queue("tries", max_receives=2, dead_letter="tried", backoff=0.05)
+    client.push_many("tries", ['{"number": 3}', "apples"])
+    work.start("tries", "functions:pack", "--json")
+    while (client.stats("tries")[0].dead or 0) < 2:
+        pass  # each round is a request; the test's time-out ends it
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    letters = {letter.text: letter for letter in client.receive("tried", max=2)}
+    tried, rejected = letters['{"number": 3}'], letters["apples"]
+    assert (tried.dead_receives, tried.dead_reason, tried.reason) == (2, "receives", "KeyError: 'fruit'")
+    assert (rejected.dead_receives, rejected.dead_reason) == (1, "rejected")
+    assert (rejected.reason or "").startswith("the message is no JSON: ")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
