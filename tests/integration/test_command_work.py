@@ -45,7 +45,13 @@ def leave(message):
     raise SystemExit(5)
 """
 
-_MAIN = "import sys; from qs_client.command import main; sys.exit(main())"
+# Where tests run in the background, a child begins with Ctrl-C ignored.
+_MAIN = """
+import signal, sys
+from qs_client.command import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
 _TAKE_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
 
 
