@@ -40,7 +40,7 @@ from qs_schemas import (
     Subscribe,
 )
 from qs_schemas.checked import text
-from qs_schemas.limits import COPIES
+from qs_schemas.limits import COPIES, EARLY_LIST
 
 from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
@@ -290,7 +290,7 @@ def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
 
 def _pages(qid: str, state: str, after: int | None) -> Pages[int]:
     mids = yield _page(qid, state, after)
-    while len(mids) >= MOST:
+    while len(mids) >= EARLY_LIST:  # less than that is the last page, also of a port for early clients
         mids = yield _page(qid, state, mids[-1])
 
 

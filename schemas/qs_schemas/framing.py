@@ -53,6 +53,8 @@ _IMPOSSIBLE = bytes(
 _IN_COMMENT = b"--"
 _OPENERS = ((b"<!--", _IN_COMMENT), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"))
 _DOCTYPE = b"<!DOCTYPE"
+_XMLNS = b"xmlns:xs"
+_DOTNET = (b"xmlns:xsi", b"xmlns:xsd")
 _LONGEST_OPENER = len(_DOCTYPE)
 _USUAL_DEPTH = 6
 _RUN_DEPTH = 3
@@ -172,8 +174,9 @@ class Framer:
         self._last = -1  # where the last `qs>` of the buffer is, if that is known
         self._failed: ProtocolError | None = None
         self._behind: bytes | bytearray = b""  # the last bytes of what has been passed over, once there was a document
-        self.empty_line = False
-        """True once a document has ended with an empty line: CR LF CR LF is in the white space behind it."""
+        self.early = False
+        """True once a document has shown that it is an early client's: CR LF CR LF is in the white space behind it, or
+        its root declares one of the prefixes of `_DOTNET`."""
         self._reset()
 
     def _reset(self) -> None:
@@ -231,12 +234,19 @@ class Framer:
         spaces = _SPACES.match(data)
         if self._behind and spaces is not None:
             self._behind += spaces[0]
-            self.empty_line = self.empty_line or EMPTY_LINE in self._behind
+            self.early = self.early or EMPTY_LINE in self._behind
             self._behind = self._behind[-_UNFINISHED:]
 
     def _look_at_end(self, end: int) -> None:
         """Looks for an empty line behind a document that was read. end: where the white space behind it ends."""
-        self.empty_line = self.buffer.find(EMPTY_LINE, self.buffer.rfind(b">", 0, end), end) >= 0
+        self.early = self.buffer.find(EMPTY_LINE, self.buffer.rfind(b">", 0, end), end) >= 0
+
+    def _look_at_root(self, document: bytes, root: int) -> None:
+        """Looks for the prefixes that a serializer of .NET declares, also where nothing follows its documents. root:
+        where the tag of the root starts."""
+        if not self.early and document.find(_XMLNS, root, document.find(b"<", root + 1)) >= 0:
+            tag = _TAG.match(document, root)
+            self.early = tag is not None and any(name in _DOTNET for name, _ in _ATTRIBUTE.findall(tag[3] or b""))
 
     def _own(self) -> bytearray:
         """Makes the buffer one that can grow, with nothing before the next document."""
@@ -267,7 +277,7 @@ class Framer:
         event, end = found
         if end - self._start > self._most:  # with white space around it: `next_document` counts the bytes
             return None
-        if buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
+        if buffer[end - _UNFINISHED] <= _BLANK and not self.early:
             self._look_at_end(end)
         if end < len(buffer):
             self._start = end
@@ -300,8 +310,9 @@ class Framer:
             if whole is not None and whole.end(1) - whole.start(1) <= self._most:
                 document = whole[1]
                 if len(document) <= self._few or self._has_few(document):
+                    self._look_at_root(document, 0)
                     end = self._start = whole.end()
-                    if self.buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
+                    if self.buffer[end - _UNFINISHED] <= _BLANK and not self.early:
                         self._look_at_end(end)
                     return document
         try:
@@ -388,13 +399,14 @@ class Framer:
         document = bytes(self.buffer[: self._at])
         spaces = _SPACES.match(self.buffer, self._at)
         self._start = self._at if spaces is None else spaces.end()
-        if not self.empty_line:
+        if not self.early:
             self._look_at_end(self._start)
         if self._start < len(self.buffer):
             self._own()
         else:
             self._forget()
         broken, root = self._broken, self._root
+        self._look_at_root(document, root)
         self._reset()
         if broken is not None:
             raise ProtocolError(BAD_REQUEST, broken, _req(document, root))

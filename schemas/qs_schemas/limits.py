@@ -23,6 +23,9 @@ TOKEN = 1024
 LIST = 1000
 """Messages in one list form, and ids in one answer."""
 
+EARLY_LIST = 200
+"""Ids in one answer to `list-messages` of an early client: such programs read into 16 KiB, and an id takes 27 bytes."""
+
 COPIES = 3000
 """Copies that one `copy-message` makes: its ids times its queues. All copies of a message are made in one step, in some
 10 to 15 us each, and nobody else is served meanwhile: so the longest step is some 40 ms."""
@@ -43,6 +46,16 @@ has one."""
 VALUE = 4096
 """Characters of a value, the white space around it included: an attribute, a name, a number; not a payload or a token.
 The longest one that is valid has 200. For each white space before a name, libxml2 keeps 50 bytes."""
+
+_ENVELOPE = 3072
+"""Bytes of a push around its payload: the name of a queue and a key of the most characters, escaped, and the tags."""
+
+
+def binary_payload(document: int) -> int:
+    """Returns how many bytes of a payload that is no text fit into one push: it travels as base64, four bytes for
+    three. document: the bound of the document."""
+    return max(document - _ENVELOPE, 0) // 4 * 3
+
 
 ANSWER_FACTOR = 6
 """The factor by which a text can grow when it is written: `&` becomes `&amp;`. A client accepts that much more."""

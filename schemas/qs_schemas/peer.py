@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .errors import MALFORMED, ErrorCode, ProtocolError
 from .framing import Framer
-from .limits import Limits
+from .limits import Limits, binary_payload
 from .messages import Error, Message
 from .plain import PlainReader
 from .serializing import check_lengths, serialize
@@ -74,7 +74,11 @@ class Peer:
         self._limits = limits
         self._serving = serving
         self._framer = Framer(limits, keep_too_large=keep_too_large)
-        self._framer.empty_line = early
+        self._framer.early = early
+        self._why = ""
+        if serving:
+            self._why = f" (--max-document): at most {binary_payload(limits.document)} bytes of a binary payload fit"
+            self._framer.bound(limits.document, self._why)
         self._plain = PlainReader(limits, serving)
         self._closed = False
         self.drained = False
@@ -83,14 +87,14 @@ class Peer:
         self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
         """Takes what the other side sent, in pieces of any size."""
         self.early = early
-        """True if the other side ends its documents with an empty line, and so gets such documents: see `serialize`. It
-        becomes True once `next_event` has read the first one."""
+        """True if the other side is an early client, and so gets documents for one: see `serialize`. It becomes True
+        once `next_event` has read a document by which the `Framer` knows it."""
 
     def bound_documents(self, most: int | None, why: str = "") -> None:
         """Takes documents of at most so many bytes from now on, None for what the limits say. why: follows the number
         in the text of the fault."""
         document = self._limits.document
-        self._framer.bound(document if most is None else min(document, most), why if most is not None else "")
+        self._framer.bound(document if most is None else min(document, most), self._why if most is None else why)
 
     @property
     def too_large(self) -> bytes:
@@ -122,21 +126,21 @@ class Peer:
         if self._closed or not framer.buffer:
             return None
         plain = framer.next_plain(self._plain.read)
-        self.early = framer.empty_line
+        self.early = framer.early
         if plain is not None:
             self.drained = not framer.buffer
             return plain
         in_pieces = framer.begun  # otherwise the document was examined just now, and is not plain
         try:
             document = framer.next_document()
-            self.early = framer.empty_line
+            self.early = framer.early
             if document is None:
                 return None
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
                 return found[0]
             return _parse(document, self._limits, self._serving)
         except ProtocolError as error:
-            self.early = framer.empty_line
+            self.early = framer.early
             if error.error.closes:
                 self._closed = True
                 framer.close(error)

@@ -1,12 +1,12 @@
-"""Serializes a message to bytes: one document, one line, no prefixes, `\r\n` at its end. For a client that ends its
-documents with an empty line, an empty line follows."""
+"""Serializes a message to bytes: one document, one line, no prefixes, `\r\n` at its end. For an early client of bucker,
+an empty line follows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .checked import text
 from .framing import EMPTY_LINE
-from .limits import KEY, QID, REQ, TOKEN
+from .limits import EARLY_LIST, KEY, QID, REQ, TOKEN
 from .messages import (
     OPERATIONS,
     Claim,
@@ -20,6 +20,7 @@ from .messages import (
     PublishStaged,
     QueueInfo,
     QueueOptions,
+    QueueStats,
     Receipt,
     StageMessages,
 )
@@ -169,7 +170,7 @@ _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "figures": _figures,
     "payload": write_payload,
 }  # fmt: skip
-# Both stand in the one element `messages` (`m` for early clients).
+# Both stand in the one element `messages`, or `m` for early clients.
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
 # In a request, whose document has to be within the server's limit.
 _SHORTEST: dict[str, Callable[[Any], bytes]] = {
@@ -191,9 +192,11 @@ def check_lengths(message: Message) -> None:
     the field, the length and the bound. The types of qs.xsd have the same bounds, for those who send by other means."""
     for field, (most, is_name) in _LENGTHS.items():
         for value in _texts_of(message, field):
+            if 0 < len(value) <= most and (value.isprintable() or not is_name):
+                continue
             text = strip(value) if is_name else value
             shown = "" if field == "token" else f" {text[:40]!r}{'…' if len(text) > 40 else ''}"
-            if not 0 < len(text) <= most and not (field == "req" and not text):
+            if len(text) > most or not (text or field == "req"):
                 raise ValueError(f"{field}{shown} has {len(text)} characters, and 1 to {most} are allowed")
             if is_name and not _CONTROLS.isdisjoint(text):
                 raise ValueError(f"{field}{shown} has a control character, and none are allowed")
@@ -205,7 +208,8 @@ _CONTROLS = frozenset(map(chr, (*range(32), *range(0x7F, 0xA0))))
 def _texts_of(message: Message, field: str) -> list[str]:
     """Returns the values of a field of text: of the message, its options, and the entries of its lists."""
     if field == "queues":
-        return [queue for queue in getattr(message, field, ()) if isinstance(queue, str)]
+        queues: list[str] = getattr(message, field, [])
+        return [] if isinstance(message, QueueStats) else queues
     holders = [message, getattr(message, "options", None)]
     if field == "key":
         holders += getattr(message, "messages", ())
@@ -234,9 +238,9 @@ _REQUEST_PLANS = {cls: _Plan(cls, _SHORTEST) for cls in OPERATIONS.values()}
 def serialize(message: Message, early: bool = False) -> bytes:
     """Writes the document of a message, with its line end.
 
-    early: for a client that ends its documents with an empty line: so does this one, and the answer to list-messages
-    has its ids in `m` too, where such clients look for them. Raises ValueError when a field holds what XML cannot carry
-    (payloads can hold anything), and TypeError for a bare Message.
+    early: for an early client: the document ends with an empty line, as such a client's own do, and the answer to
+    list-messages has its ids in `m`, where such clients look for them, at most 200. Raises ValueError when a field
+    holds what XML cannot carry (payloads can hold anything), and TypeError for a bare Message.
     """
     end = _EARLY_END if early else _END
     head = f'{_HEAD} type="{escape(message.type)}"'
@@ -258,19 +262,13 @@ def serialize(message: Message, early: bool = False) -> bytes:
     if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]
         parts.append(f"<mid{_attributes(message, plan.mid)}>{int(message.mid)}</mid>".encode())  # type: ignore[attr-defined]
     if plan.lists:
-        entries = b"".join([write(value) for field, write in plan.lists if (value := getattr(message, field))])
+        most = EARLY_LIST if early and isinstance(message, ListMessages) else None
+        entries = b"".join([write(value[:most]) for field, write in plan.lists if (value := getattr(message, field))])
         if entries or _keep_empty(message, "messages"):
-            parts += [b"<%b>%b</%b>" % (tag, entries, tag) for tag in _list_tags(message, early)]
+            tag = b"m" if isinstance(message, ListMessages) and (message.early or most is not None) else b"messages"
+            parts.append(b"<%b>%b</%b>" % (tag, entries, tag))
     parts.append(end)
     return b"".join(parts)
-
-
-def _list_tags(message: Message, early: bool) -> tuple[bytes, ...]:
-    if not isinstance(message, ListMessages):
-        return (b"messages",)
-    if early and message.type == "response":
-        return b"messages", b"m"
-    return (b"m",) if message.early else (b"messages",)
 
 
 def _keep_empty(message: Message, field: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from support.serving import PROJECT
 
 from qs_server.main.opening import ENGINES, REMOTE
-from qs_server.storage.engine import Engine, Feature
+from qs_server.storage.engine import KEYS_IN, Engine, Feature, NoKeysError
 from qs_server.storage.remote.memcached import MemcachedEngine
 from qs_server.storage.remote.sqs import SqsEngine
 
@@ -63,3 +63,12 @@ def test_rows() -> None:
 def test_cells(feature: Feature) -> None:
     """The table says of each storage exactly what it lacks."""
     assert rows()[feature.value] == [word(engine, feature) for engine in STORAGES.values()]
+
+
+def test_storages_with_keys() -> None:
+    """The error for a key names the storages that keep keys, as the engines declare it."""
+    engines = {**ENGINES, "memcached": MemcachedEngine, "sqs": SqsEngine}
+    assert set(engines) == {*ENGINES, *REMOTE}
+    keeping = {name for name, engine in engines.items() if not {Feature.KEY, Feature.KEEP} & set(engine.cannot)}
+    assert set(KEYS_IN) == keeping
+    assert all(repr(name) in str(NoKeysError("files")) for name in keeping)

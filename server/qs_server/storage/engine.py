@@ -103,6 +103,19 @@ class UnsupportedError(StorageError):
     """The engine cannot do that."""
 
 
+KEYS_IN = ("journal", "memcached")
+"""The storages without `Feature.KEY` in their `cannot`. Storages on other servers are imported only when one is asked
+for, so an error cannot ask them; a test compares."""
+
+
+class NoKeysError(UnsupportedError):
+    """The storage keeps no keys of pushes."""
+
+    def __init__(self, storage: str) -> None:
+        where = " and ".join(map(repr, KEYS_IN))
+        super().__init__(f"the storage {storage!r} keeps no keys: 'key' is for queues of the storages {where}")
+
+
 class RemoteError(StorageError):
     """The remote server does not answer, or refuses. The text names it, and says what to do."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from .capacity import require_room
-from .engine import Draft, Options, Stats, UnsupportedError
+from .engine import Draft, NoKeysError, Options, Stats
 from .shared import Shared
 
 STAGED = 1000
@@ -71,11 +71,9 @@ class Publisher(Generic[Staged]):
         return sum(map(len, self._requests))
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none. Returns their ids. UnsupportedError for a key; QueueFullError, OSError."""
+        """Writes messages, all or none. Returns their ids. NoKeysError for a key; QueueFullError, OSError."""
         if any(draft.key is not None for draft in drafts):
-            raise UnsupportedError(
-                f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
-            )
+            raise NoKeysError(self.options.storage)
         self.require_room(len(drafts))
         request: list[Staged] = []
         try:

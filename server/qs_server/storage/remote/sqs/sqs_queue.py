@@ -12,6 +12,7 @@ from ...engine import (
     Clock,
     Draft,
     Message,
+    NoKeysError,
     Options,
     QueueNotEmptyError,
     Receipt,
@@ -119,7 +120,7 @@ class SqsQueue:
         if not drafts:
             return []
         if any(draft.key is not None for draft in drafts):
-            raise UnsupportedError("the storage 'sqs' keeps no keys: 'key' is for queues of the storage 'journal'")
+            raise NoKeysError("sqs")
         delays = [whole_seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
         mids = self._give_mids(len(drafts))
         entries = [encode(draft.payload, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
