@@ -12,7 +12,7 @@ from qs_schemas.extras import importing
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
 from qs_serving.config_file import parse_arguments
-from qs_serving.flags import add_limits, make_parser, read_common
+from qs_serving.flags import LOG_FILE, add_buckers, add_limits, make_parser, read_common
 
 from .options import PORT, BusOptions, Policy
 from .server_security import ServerSecurity
@@ -81,6 +81,7 @@ def bus_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("limits")
     number_group(group, "N")("--max-hold", defaults.hold, "messages that 'hold' keeps for one subscriber")
     add_limits(group, outbox=("--outbox", "--max-outbox"))
+    add_buckers(parser, {"-p": "write --port VALUE", "-l": LOG_FILE})
     return parser
 
 

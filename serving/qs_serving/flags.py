@@ -1,6 +1,7 @@
 """The flags that queue-server.py, queue-bus.py and queue-web.py share. Needs no trio: help is shown without it."""
 
 import argparse
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from qs_schemas import Limits
@@ -52,6 +53,24 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
     )
     _add_access(parser)
     return parser
+
+
+def add_buckers(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
+    """Adds flags of bucker's start scripts that mean nothing here. Each is refused with what to write instead: an
+    unknown flag would leave the owner of such a script to guess. flags: -x and the text, which names the value as
+    VALUE."""
+
+    def refusing(text: str) -> Callable[[str], str]:
+        def refuse(value: str) -> str:
+            raise argparse.ArgumentTypeError(f"this is a flag of bucker's: {text.replace('VALUE', value)}")
+
+        return refuse
+
+    for flag, text in flags.items():
+        parser.add_argument(flag, type=refusing(text), help=argparse.SUPPRESS)
+
+
+LOG_FILE = "the log goes to standard error: leave -l out, and write 2>>VALUE behind the command"
 
 
 def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max-outbox",)) -> None:

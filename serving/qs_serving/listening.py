@@ -41,6 +41,14 @@ async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket
     return listeners
 
 
+async def check_port(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> None:
+    """Raises StartError if `open_listeners` with these arguments would, and leaves nothing open: until a server has
+    read its storage, clients are refused, and do not wait for an answer."""
+    if not inherited:
+        for listener in await open_listeners(host, port):
+            await listener.aclose()
+
+
 def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
     inner = error.__cause__ if isinstance(error.__cause__, OSError) else error
     code = getattr(inner, "errno", None)

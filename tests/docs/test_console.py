@@ -26,7 +26,7 @@ $ qs receive orders
 hello
 $ exec 3<>/dev/tcp/127.0.0.1/9876; printf '%s' \\
 '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op><ping/></op></qs>' >&3; read -r line <&3; echo "$line"
-<qs xmlns="http://purl.oclc.org/DEFUZE/qs" type="response" resp="…"><op><ping/></op></qs>
+<qs xmlns="http://purl.oclc.org/DEFUZE/qs" type="response" resp="…"><op name="qs-server"><ping/></op></qs>
 ```
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from support.serving import ServerProcess, serving
+from support.serving import FAST, ServerProcess, serving
 
 from qs_client import (
     AsyncQueueClient,
@@ -26,6 +26,7 @@ from qs_client import (
     QueueClient,
     ServerUnavailable,
     Stale,
+    TooLarge,
 )
 
 
@@ -318,3 +319,22 @@ def test_a_server_with_a_larger_bound(tmp_path: Path) -> None:
         with small as other, pytest.raises(ServerUnavailable, match="larger max_doc"):
             other.receive("q", max=2, visibility=0)
         assert [delivery.mid for delivery in client.receive("q", max=2)] == mids
+
+
+def test_how_much_fits(tmp_path: Path) -> None:
+    """The error for a document that is too large names the flag and the bytes of a binary payload that fit: those do,
+    with a long name and the longest key, and a few more do not."""
+    name, key = "&" * 80 + "x" * 10, "<" * 200
+    with (
+        serving(tmp_path / "root", *FAST, "--max-document", "50000") as server,
+        QueueClient(server.host, server.port) as client,
+    ):
+        client.new_queue(name)
+        with pytest.raises(
+            TooLarge, match=r"limit of 50000 bytes \(--max-document\): at most \d+ bytes of a bin"
+        ) as over:
+            client.push(name, bytes(40_000), key=key)
+        fits = int(over.value.text.split("at most ")[1].split()[0])
+        client.push(name, bytes(fits), key=key)
+        with pytest.raises(TooLarge):
+            client.push(name, bytes(fits + 3072), key=key)

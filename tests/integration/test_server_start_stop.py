@@ -82,6 +82,7 @@ def test_the_port_is_in_use(tmp_path: Path) -> None:
         exit_code, out, error = start_that_fails("--root", str(tmp_path / "two"), "--port", port)
     assert (exit_code, out, one_line(error)) == (1, "", True), error
     assert "in use" in error
+    assert not (tmp_path / "two").exists()  # nothing is made before
     assert "--port" in error
 
 

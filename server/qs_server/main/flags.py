@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from qs_schemas.addresses import address
 from qs_serving.arguments import number_group
 from qs_serving.config_file import parse_arguments
-from qs_serving.flags import add_limits, make_parser, read_common
+from qs_serving.flags import LOG_FILE, add_buckers, add_limits, make_parser, read_common
 
 from ..storage.engine import Durability
 from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
@@ -74,10 +74,21 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
     number_group(journal, "KEYS")(
         "--max-keys", _DEFAULTS.max_keys, "keys of pushes remembered, some 300 bytes each; pushes with more are refused"
     )
+    add_buckers(parser, _BUCKERS)
     _add_history(parser)
     _add_remotes(parser)
     add_limits(parser.add_argument_group("limits"))
     return parser
+
+
+_BUCKERS = {
+    "-s": "queues are kept below --root; for queues on memcached servers write --storage memcached --memcached VALUE",
+    "-p": "write --port VALUE",
+    "-i": "leave it out, and write & echo $! >VALUE behind the command; or run the unit qs-server.service of systemd",
+    "-l": LOG_FILE,
+}
+"""-s is the storage, which were the addresses of memcached servers; -p the port; -i the file for the process id; -l the
+log."""
 
 
 def _add_history(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from qs_serving.command import guards_of
 from qs_serving.errors import StopError
 from qs_serving.figures import Histogram
 from qs_serving.inherited_sockets import inherited_sockets
-from qs_serving.listening import Announce, fit_descriptors, open_listeners
+from qs_serving.listening import Announce, check_port, fit_descriptors, open_listeners
 from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
@@ -152,6 +152,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
     options = replace(options, limits=fit_descriptors(options.limits, _LEAST_DESCRIPTORS, _MOST_DESCRIPTORS))
     inherited = inherited_sockets(manager.environ, manager.pid)
     guards, syncs = guards_of(options, inherited), Histogram()
+    await check_port(options.host, options.port, inherited)  # before anything is made in the root
     with (
         open_clock(options) as clock,
         recording(options.history, options.root, clock) as history,

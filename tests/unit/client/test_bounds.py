@@ -16,6 +16,7 @@ from qs_client import (
     Receipt,
     ReceiveMessage,
 )
+from qs_client.command import main
 
 LONG = "x" * 300
 NAN = float("nan")
@@ -134,3 +135,12 @@ def test_the_longest() -> None:
     with scripted(answering(PushMessage("q", mid=1), ReceiveMessage("q"))) as server, client_of(server) as client:
         assert client.push("x" * 200, "x", key="k" * 200) == 1
         assert client.receive(f" {'x' * 200}\n") == []
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """`qs` says so in one line, and asks the server nothing."""
+    with scripted(answering()) as server:
+        assert main(["-s", f"{server.host}:{server.port}", "push", LONG, "x"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "has 300 characters, and 1 to 200 are allowed" in said

@@ -79,6 +79,26 @@ def test_mistakes(
     assert refusal(make, words, capsys) == f"{program}: error: {says}"
 
 
+OF_BUCKER = [
+    (server, "-s 10.0.0.1:11211,10.0.0.2 -p 9876 -i qs.pid", "-s", "--memcached 10.0.0.1:11211,10.0.0.2"),
+    (server, "-i /var/run/qs.pid", "-i", "& echo $! >/var/run/qs.pid behind the command; or run the unit qs-server."),
+    (server, "-p 9877", "-p", "write --port 9877"),
+    (server, "-l /tmp/qs.log", "-l", "2>>/tmp/qs.log behind the command"),
+    (bus_parser, "-s 127.0.0.1:9876 -l /tmp/bus.log", "-l", "2>>/tmp/bus.log behind the command"),
+]
+
+
+@pytest.mark.parametrize(("make", "words", "flag", "says"), OF_BUCKER)
+def test_start_scripts_of_bucker(
+    make: Callable[[], ArgumentParser], words: str, flag: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The flags of bucker's start scripts are refused with what to write instead; the bus's -s means the same here."""
+    said = refusal(make, words, capsys)
+    assert f"error: argument {flag}: this is a flag of bucker's: " in said
+    assert says in said
+    assert make().parse_args([]).port
+
+
 NAMES = [
     "--port",
     "--cert",
