@@ -127,8 +127,10 @@ class AttributeStore(MetadataStore[Attributes]):
         return self._extended is not None and self._extended.bind(path, mid)
 
     def forget(self, mid: int) -> None:
-        super().forget(mid)
-        self.reasons.forget(mid)
+        self.unwritten.pop(mid, None)
+        if self.beside or self.reasons.unwritten:  # else it has gone with the file
+            super().forget(mid)
+            self.reasons.forget(mid)
 
     def clear(self, names: Collection[str], known: Callable[[int], bool]) -> None:
         super().clear(names, known)
