@@ -50,6 +50,7 @@ def test_every_kind() -> None:
         records.Kind.UNLINKED: len(records.unlinked(1, 0)),
         records.Kind.TRANSFER: len(Transfer(1, 0, 0, 0, 0, 0, False, None, b"").body()),
         records.Kind.RETIRED: len(Retired(1, (1,)).body()),
+        records.Kind.REASON: len(records.reason(1, 0, 0, 0, False, "")),
         records.Kind.ABSENT: len(Absent((Run(1, 1, 1),)).body()),
     }
     told = {

@@ -1,5 +1,5 @@
-"""Dead letters, their way back and retention against a model in memory, with policies that change, starts and failed
-commits."""
+"""Dead letters, their way back, their reasons, back-off and retention against a model in memory, with policies that
+change, starts and failed commits."""
 
 import contextlib
 import copy
@@ -16,29 +16,42 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
 
+from qs_server.storage.backoff import backoff_of
 from qs_server.storage.directories import DirectoriesEngine, FilesEngine
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, StaleReceiptError, State
+from qs_server.storage.engine import (
+    Draft,
+    Durability,
+    Feature,
+    NoDeadLetterQueueError,
+    Options,
+    Receipt,
+    StaleReceiptError,
+    State,
+)
 
 QUEUES = ("q", "dead", "last")
 """Each is the dead-letter queue of the one before it."""
 WINDOW = 1000
 NAMES = st.sampled_from(["q", "q", *QUEUES])
 PICKS = st.integers(0, 30)
+REASONS = st.none() | st.sampled_from(["why", "é" * 300])
 
 
 @dataclass
 class Known:
-    """A message. until: the end of its window or delay, 0: visible; origin: queue and receives of a dead letter; held:
-    by a subscriber; mid: its id, 0 until it is known; deaths: how many queues have given it up."""
+    """A message. until: the end of its window or delay, 0: visible; origin: queue, receives and reason of a dead
+    letter; held: by a subscriber; mid: its id, 0 until it is known; deaths: how many queues have given it up; reason:
+    the last one."""
 
     payload: bytes
     receives: int = 0
     until: int = 0
     delayed: bool = False
-    origin: tuple[str, int] | None = None
+    origin: tuple[str, int, str] | None = None
     held: bool = False
     mid: int = 0
     deaths: int = 0
+    reason: str | None = None
 
 
 class DeadLettersMachine(RuleBasedStateMachine):
@@ -56,6 +69,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
         self.model: dict[str, list[Known]] = {qid: [] for qid in QUEUES}
         self.policies: dict[str, int | None] = dict.fromkeys(QUEUES)
         self.ages: dict[str, int | None] = dict.fromkeys(QUEUES)
+        self.backoffs = {qid: Options() for qid in QUEUES}
         self.engine = self.open()
         for qid in QUEUES:
             self.engine.create(qid, Options())
@@ -81,11 +95,13 @@ class DeadLettersMachine(RuleBasedStateMachine):
         most = self.policies[qid]
         return most is not None and receives >= most
 
-    def die(self, qid: str, known: Known, receives: int) -> None:
+    def die(self, qid: str, known: Known, receives: int, why: str = "receives") -> None:
         """receives: those that count."""
         self.model[qid].remove(known)
         target = QUEUES[QUEUES.index(qid) + 1]
-        self.model[target].append(Known(known.payload, origin=(qid, receives), deaths=known.deaths + 1))
+        origin = qid, receives, why
+        self.model[target].append(Known(known.payload, origin=origin, deaths=known.deaths + 1, reason=known.reason))
+        self.reached["death with a reason"] += known.reason is not None
         self.reached["death without the last receive"] += receives < known.receives
         self.reached["death" if not known.deaths else "death of a dead letter"] += 1
 
@@ -105,9 +121,14 @@ class DeadLettersMachine(RuleBasedStateMachine):
         for qid in QUEUES:
             due = [known for known in self.model[qid] if 0 < known.until <= self.clock.now]
             for known in sorted(due, key=lambda known: known.until):
-                known.until, known.delayed, known.held = 0, False, False
                 if self.is_exhausted(qid, known.receives):
                     self.die(qid, known, known.receives)
+                    continue
+                until = 0 if known.delayed else known.until + backoff_of(self.backoffs[qid], known.mid, known.receives)
+                known.until, known.delayed, known.held = (
+                    (until, True, False) if self.clock.now < until else (0, False, False)
+                )
+                self.reached["back-off after a window"] += known.until > 0
             for known in [known for known in self.model[qid] if not known.until or known.delayed]:
                 if self.is_old(qid, known):
                     self.retire(qid, known)
@@ -124,10 +145,13 @@ class DeadLettersMachine(RuleBasedStateMachine):
             mids = self.mids(qid)
             for mid in mids:
                 message = queue.read(Receipt(mid))
-                origin = None if message.origin is None else (message.origin.qid, message.origin.receives)
+                origin = message.origin
+                died = None if origin is None else (origin.qid, origin.receives, origin.reason)
                 until = message.visible_at or 0
-                found.append((message.payload, message.receives, until, origin))
-            assert found == [(known.payload, known.receives, known.until, known.origin) for known in self.model[qid]]
+                found.append((message.payload, message.receives, until, died, message.reason))
+            assert found == [
+                (known.payload, known.receives, known.until, known.origin, known.reason) for known in self.model[qid]
+            ]
             for known, mid in zip(self.model[qid], mids, strict=True):
                 known.mid = mid
             new = [known.payload for known in self.model[qid] if not known.receives]
@@ -163,18 +187,26 @@ class DeadLettersMachine(RuleBasedStateMachine):
             self.clock.now += WINDOW
             self.is_as_the_model()
 
-    @rule(qid=NAMES, pick=PICKS, delay=st.sampled_from([0, WINDOW // 3]), counts=st.booleans())
-    def release(self, qid: str, pick: int, delay: int, counts: bool) -> None:
+    @rule(
+        qid=NAMES, pick=PICKS, delay=st.sampled_from([None, None, 0, WINDOW // 3]), counts=st.booleans(), reason=REASONS
+    )
+    def release(self, qid: str, pick: int, delay: int | None, counts: bool, reason: str | None) -> None:
         if not self.model[qid]:
             return
         at = pick % len(self.model[qid])
         known = self.model[qid][at]
+        reason = reason if self.has_reasons else None
         receipt = Receipt(self.mids(qid)[at], None if known.delayed else known.receives)
         if not known.until:
             with pytest.raises(StaleReceiptError):
-                self.engine.queue(qid).release(receipt, delay, count=counts)
+                self.engine.queue(qid).release(receipt, delay, count=counts, reason=reason)
             return
-        self.engine.queue(qid).release(receipt, delay, count=counts)
+        self.engine.queue(qid).release(receipt, delay, count=counts, reason=reason)
+        if delay is None:
+            in_flight = not known.delayed
+            delay = backoff_of(self.backoffs[qid], receipt.mid, known.receives) if in_flight and counts else 0
+            self.reached["back-off after a release"] += delay > 0
+        known.reason = reason or known.reason
         counted = known.receives - (not known.delayed and not counts)
         if self.is_exhausted(qid, counted):
             self.die(qid, known, counted)
@@ -186,6 +218,45 @@ class DeadLettersMachine(RuleBasedStateMachine):
         known.held = False
         known.until, known.delayed = (self.clock.now + delay if delay else 0), delay > 0
 
+    @rule(qid=NAMES, pick=PICKS, reason=REASONS)
+    def reject(self, qid: str, pick: int, reason: str | None) -> None:
+        if not self.model[qid] or not self.has_reasons:
+            return
+        at = pick % len(self.model[qid])
+        known = self.model[qid][at]
+        receipt = Receipt(self.mids(qid)[at], known.receives)
+        if self.policies[qid] is None:
+            with pytest.raises(NoDeadLetterQueueError):
+                self.engine.queue(qid).reject(receipt, reason)
+            return
+        self.engine.queue(qid).reject(receipt, reason)
+        known.reason = reason or known.reason
+        self.die(qid, known, known.receives, "rejected")
+        self.reached["rejected"] += 1
+
+    @property
+    def has_reasons(self) -> bool:
+        return Feature.REASON not in self.engine.cannot
+
+    @rule(qid=NAMES, backoff=st.sampled_from([None, WINDOW // 2, 2 * WINDOW]), pick=PICKS)
+    def back_off(self, qid: str, backoff: int | None, pick: int) -> None:
+        """Changes the back-off, and has some messages fail under the new one. What was hidden for the earlier one stays
+        so, also after a start."""
+        if Feature.BACKOFF in self.engine.cannot:
+            return
+        longest = None if backoff is None else 4 * WINDOW
+        options = replace(self.engine.queue(qid).options, backoff=backoff, backoff_max=longest)
+        self.settle()
+        self.engine.commit()
+        self.engine.configure(qid, options)
+        self.backoffs[qid] = options
+        if self.policies[qid] is None or self.policies[qid] == 3:
+            self.push(qid, 0)
+            self.push(qid, 0)
+            self.receive(qid, 4, 0, pick % 3 == 0)
+            self.release(qid, 0, None, True, "later")
+            self.clock.now += pick % 2 * WINDOW
+
     @rule(qid=st.sampled_from(QUEUES[:2]))
     def release_without_counting(self, qid: str) -> None:
         """Releases without counting a message whose receives are too many even so, under a newer policy."""
@@ -194,10 +265,10 @@ class DeadLettersMachine(RuleBasedStateMachine):
             return
         self.configure(qid, 3)
         self.receive(qid, 1, 0, False)
-        self.release(qid, self.model[qid].index(known), 0, True)
+        self.release(qid, self.model[qid].index(known), 0, True, None)
         self.receive(qid, 1, 0, False)
         self.configure(qid, 1)
-        self.release(qid, self.model[qid].index(known), 0, False)
+        self.release(qid, self.model[qid].index(known), 0, False, "not mine")
 
     @rule(qid=NAMES, pick=PICKS)
     def delete(self, qid: str, pick: int) -> None:
@@ -217,7 +288,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
         for known, (_, mid) in zip(chosen, moved, strict=True):
             assert known.origin is not None
             self.model[qid].remove(known)
-            self.model[into or known.origin[0]].append(Known(known.payload, mid=mid))
+            self.model[into or known.origin[0]].append(Known(known.payload, mid=mid, reason=known.reason))
             self.reached["redriven"] += 1
 
     @rule(qid=st.sampled_from(QUEUES[:2]), most=st.none() | st.integers(1, 3))
@@ -266,6 +337,8 @@ class DeadLettersMachine(RuleBasedStateMachine):
         self.engine.commit()
         before = copy.deepcopy(self.model)
         self.engine.queue("q").push([Draft(b"undone")])
+        self.release("q", pick, 0, True, "undone")
+        self.reject("q", pick + 1, "undone")
         self.redrive("dead", None, 1 + pick % 3)
         self.clock.now += pick % 2 * WINDOW
         self.engine.effects()
@@ -308,4 +381,6 @@ def test_dead_letters_are_as_their_model(machine: type[DeadLettersMachine]) -> N
     least = {"death": 200, "death of a dead letter": 60, "redriven": 60, "death without the last receive": 8}
     if machine is DeadLettersMachine:
         least["retired"] = 20
+        least |= {"rejected": 40, "death with a reason": 60, "back-off after a window": 60}
+        least["back-off after a release"] = 20
     assert {name: machine.reached[name] for name, count in least.items() if machine.reached[name] < count} == {}

@@ -97,7 +97,9 @@ class World:
             case 10 if qid in engine.queues():
                 for message in engine.receive([qid], rng.choice((1, 5)), 10**9, LOTS):
                     if rng.random() < 0.5:
-                        engine.queue(qid).release(Receipt(message.mid), 0)
+                        engine.queue(qid).release(
+                            Receipt(message.mid), 0, reason=rng.choice((None, "r" * rng.randrange(1, 900)))
+                        )
                 self._note_letters()
             case 11:
                 self._batch += 1

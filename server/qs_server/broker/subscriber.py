@@ -11,7 +11,9 @@ OVERHEAD = 400
 
 def cost(message: Message) -> int:
     """Returns how many bytes of a subscriber's outbox a message takes; 0 if it is not a delivery."""
-    return OVERHEAD + len(message.payload or b"") if isinstance(message, GetMessage) else 0
+    if not isinstance(message, GetMessage):
+        return 0
+    return OVERHEAD + len(message.payload or b"") + len(message.reason or "")
 
 
 @dataclass(slots=True, eq=False)

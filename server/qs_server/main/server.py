@@ -40,12 +40,10 @@ from ..history.record import History, recording
 from ..session.connection import Connection
 from ..storage.engine import Clock, Engine, UnfinishedError, wall_clock
 from ..storage.lifecycle import Lifecycle
-from ..storage.totals import totals_of
+from ..storage.totals import DEAD, REJECTED, totals_of
 from .opening import open_clock, open_remotes, open_storage
 from .options import ServerOptions
 
-_LABELS = {"messages_dead_lettered_total": {"reason": "receives"}}
-"""Labels of the engine's figures. There is one reason for dead letters."""
 _LEAST_DESCRIPTORS = 128
 """Open files of a server whose queues are in the journal: 64 segments that are read, those that are written, locks,
 the event loop, and what requests open for a moment."""
@@ -89,8 +87,12 @@ class Server(Acceptor[Connection]):
         """Returns the server's figures. Call it in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
+        rejected = found.pop(REJECTED)
+        received = found.pop(DEAD) - rejected
         return [
-            *(Figure(name, value, _LABELS.get(name, {})) for name, value in found.items()),
+            *(Figure(name, value) for name, value in found.items()),
+            Figure(DEAD, received, {"reason": "receives"}),
+            Figure(DEAD, rejected, {"reason": "rejected"}),
             *self._syncs.figures("journal_sync_seconds"),
             Figure("subscriptions", self._subscriptions.total),
             Figure("waiting_receives", self._waiters.total),

@@ -35,7 +35,8 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
             f"{service.document} bytes of payload): ask for more 'parts'"
         )
     deliveries = [
-        with_origin(wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at), m.origin) for m in found
+        with_origin(wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at, reason=m.reason), m.origin)
+        for m in found
     ]
     return wire.GetClaim(request.qid, messages=deliveries)
 

@@ -10,7 +10,7 @@ from .engine import SECOND, Options, UnsupportedError
 
 DEFAULT_MAX = 3600 * SECOND
 """The longest back-off of a queue that names none."""
-_STORAGES = ("dirq", "dirq-simple", "files")
+_STORAGES = ("dirq", "dirq-simple", "files", "journal")
 """Storages with back-off."""
 _SPREAD = 10
 """A back-off is up to one tenth shorter or longer, so that jobs that failed together do not all come back together."""

@@ -22,7 +22,7 @@ Kind = TypeVar("Kind", bound=EngineQueue)
 Moved = TypeVar("Moved")
 _STORAGES = ("files", "journal", "sqs")
 """Storages with dead letters."""
-_WITH_REASONS = ("files",)
+_WITH_REASONS = ("files", "journal")
 """Storages that keep reasons, and reject messages."""
 REDRIVING = "'files' and 'journal'"
 """Storages that can take a receive back and move dead letters back."""

@@ -370,7 +370,7 @@ class JournalEngine(DirectoriesEngine):
     """New queues, and directories without options, are in the journal."""
 
     name = "journal"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED, Feature.REASON, Feature.BACKOFF})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
 
 
 class FilesEngine(DirectoriesEngine):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from .engine import Stats
 from .queues import EngineQueue
 
+DEAD, REJECTED = "messages_dead_lettered_total", "messages_rejected_total"
+"""All dead letters, and those that were rejected: to clients, one figure with a label for the reason."""
 _COUNTED = {
     "pushed": "messages_pushed_total",
     "delivered": "messages_received_total",
@@ -12,7 +14,8 @@ _COUNTED = {
     "deleted": "messages_deleted_total",
     "released": "messages_released_total",
     "expired": "messages_expired_total",
-    "dead": "messages_dead_lettered_total",
+    "dead": DEAD,
+    "rejected": REJECTED,
     "retired": "messages_retired_total",
 }
 """Fields of Stats, and their names as figures."""

@@ -21,7 +21,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 5\n"
+_MAGIC = b"qs-checkpoint 6\n"
 _END = struct.Struct("<QI")
 _AHEAD = 1 << 20
 """Bytes after which the kernel is told to write: if all were written at the end, commits of requests would wait."""

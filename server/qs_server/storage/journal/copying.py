@@ -130,10 +130,13 @@ class Copying:
         payloads = [bytes(records.payload_of(body) or b"") for body in bodies]
         sizes = [len(payload) for payload in payloads]
         size = sum(sizes)
-        self._reserve(segment, size + len(mids) * records.MOVED_SIZE)
+        reasons = _reasons_of(table, mids)
+        self._reserve(segment, size + len(mids) * records.MOVED_SIZE + _size_of(reasons))
         moved = [records.moved(table.number, mid, *table.state_of(mid)) for mid in mids]
         places = log.append_all(moved, payloads, sizes, records.MOVED_SIZE)
         log.unwritten.update(zip(places, payloads, strict=True))
+        for reason in reasons:
+            log.append(reason)
         before = [place_of(segment, start) for start in starts]
         log.segments.links.note(before[0])
         for mid, place in zip(mids, places, strict=True):
@@ -150,12 +153,16 @@ class Copying:
         size = len(payload)
         first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
         body = _body_of(first, mid)
-        self._reserve(place >> SHIFT, size + len(body) + records.HEAD.size + len(others) * records.SMALL)
+        reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
+        fixed = records.HEAD.size + len(body) + len(others) * records.SMALL
+        self._reserve(place >> SHIFT, size + fixed + _size_of(reasons))
         moved = log.append(body, payload)
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
             log.append(records.shared(shared))
             store.note_copied(moved)
+        for reason in reasons:
+            log.append(reason)
         for table in tables:
             table.places.set(mid, moved)
             store.refer(table, place)
@@ -183,6 +190,18 @@ class Copying:
                 raise
             left = max(store.usage.live.get(segment, 0) - size, 0)
             store.log.reserve(size + left + left // 16, copy=True)
+
+
+def _reasons_of(table: Holder, mids: Iterable[int]) -> list[bytes]:
+    """Packs the records of the reasons that these messages have."""
+    reasons = table.reasons
+    if not reasons:
+        return []
+    return [records.reason(table.number, mid, *table.state_of(mid), reasons[mid]) for mid in mids if mid in reasons]
+
+
+def _size_of(bodies: Iterable[bytes]) -> int:
+    return sum(records.HEAD.size + len(body) for body in bodies)
 
 
 def _body_of(table: Holder, mid: int) -> bytes:

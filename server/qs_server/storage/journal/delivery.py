@@ -55,7 +55,7 @@ class Delivery:
             table.note("received", mid)
         unit = table.unit
         message = Message(table.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
-        return table.with_origin(message) if table.origins else message
+        return table.with_past(message) if table.origins or table.reasons else message
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
         """Receives the oldest visible messages, at most count and max_bytes of payload, but always the first. Leaves
@@ -84,7 +84,7 @@ class Delivery:
             Message(table.qid, mid, "delivered", times, mid * unit, until, payload)
             for mid, times, payload in zip(mids, receives, payloads, strict=True)
         ]
-        return list(map(table.with_origin, messages)) if table.origins else messages
+        return list(map(table.with_past, messages)) if table.origins or table.reasons else messages
 
     def _take_one(self, visibility: int | None, *, held: bool) -> list[Message]:
         """Receives the oldest visible message, four times as fast as the code for many."""
@@ -117,9 +117,11 @@ class Delivery:
         """Returns the payloads of the first of these messages, see `take_first`. mids: increasing."""
         found: list[bytes] = []
         room = max_bytes
-        table = self._table
+        table, reasons = self._table, self._table.reasons
         for mid, place, size in zip(mids, table.places.values_of(mids), table.index.sizes(mids), strict=True):
             room -= size or 0
+            if reasons:
+                room -= len(reasons.get(mid, ""))
             if found and room < 0:
                 break
             try:
@@ -146,7 +148,7 @@ class Delivery:
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """Returns a message, after receiving it if it is visible and peek is False. A hidden one comes without its
         payload. NoSuchMessageError."""
-        return self._table.with_origin(self._get(mid, peek=peek, visibility=visibility))
+        return self._table.with_past(self._get(mid, peek=peek, visibility=visibility))
 
     def _get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         table = self._table
@@ -176,7 +178,7 @@ class Delivery:
         visible_at = table.time(expiry) if expiry else None
         receives = table.receives.get(mid, 0)
         message = Message(table.qid, mid, "delivered", receives, table.time(mid), visible_at, payload)
-        return table.with_origin(message)
+        return table.with_past(message)
 
     def payload_of(self, mid: int) -> bytes:
         """Returns the payload of a message in any state. NoSuchMessageError."""

@@ -45,7 +45,8 @@ class ForeignFiles:
         """Stores the messages of files: each keeps its id where that is free. OSError: nothing has changed."""
         now = self._clock()
         table, log = self._table, self._store.log
-        size = sum(len(file.payload) + records.PUSH_SIZE + records.SMALL for file in files) + records.SMALL
+        beside = records.PUSH_SIZE + records.SMALL
+        size = sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL
         log.reserve(size, push=True)  # all of it in one frame
         kept: dict[int, File] = {}
         others: list[File] = []
@@ -65,8 +66,12 @@ class ForeignFiles:
         self._append_run(mids, [file.payload for file in files], now)
         self._table.saw(mids[-1])
         for mid, file in zip(mids, files, strict=True):
-            if any(file.state):
+            if file.reason:
+                self._store.log.append(records.reason(self._table.number, mid, *file.state, file.reason))
+                self._table.restore_reason(mid, file.reason)
+            elif any(file.state):
                 self._store.log.append(records.state(self._table.number, mid, *file.state))
+            if any(file.state):
                 self._table.restore_state(mid, file.state)
 
     def note_unlinked(self, tokens: Iterable[int]) -> None:

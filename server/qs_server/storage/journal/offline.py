@@ -54,7 +54,8 @@ class OfflineJournal:
                     expiry = 0
                 attributes = Attributes(receives, expiry if delayed else 0)
                 place = queue.table.places.get(mid) or 0
-                yield Stored(mid, expiry, attributes, store.payload(queue.number, mid, place))
+                payload = store.payload(queue.number, mid, place)
+                yield Stored(mid, expiry, attributes, payload, queue.table.reasons.get(mid, ""))
             after = mids[-1]
 
     def forget(self, queue: LogQueue) -> None:

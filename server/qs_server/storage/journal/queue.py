@@ -48,14 +48,15 @@ class LogQueue(QueueState):
         deletion = Deletion(table, self.claims, store)
         begin_move = partial(Move, store, table)
         self.redrive: Redrive | None = Redrive(table, store, clock, begin_move)
-        table.bury = DeadLetters(table, store, clock, self._find_dead_letter_table, begin_move).bury
+        dead_letters = DeadLetters(table, store, clock, self._find_dead_letter_table, begin_move)
+        table.bury, table.back_off = dead_letters.bury, windows.back_off
         retirement = Retirement(table, store, clock)
         table.remove_old = retirement.remove
         # These are called for every message: no method of this class in between.
         self.push, self.reserve_copies = pushing.push, pushing.reserve_copies
         self.take, self.take_first = delivery.take, delivery.take_first
         self.get, self.read, self.payload_of = delivery.get, delivery.read, delivery.payload_of
-        self.release, self.reject, self.extend = windows.release, windows.reject, windows.extend
+        self.release, self.reject, self.extend = windows.release, dead_letters.reject, windows.extend
         self.delete, self.remove, self.purge = deletion.delete, deletion.remove, deletion.purge
         self.expire, self.retire = table.expire, retirement.retire
         self.first_ready, self.next_expiry, self.arrived = table.first_ready, table.next_expiry, table.arrived

@@ -25,6 +25,7 @@ does no harm.
 | UNLINKED | queue number, token: these files are removed |
 | TRANSFER | queue number, id, source queue number and id (gone there), state as in MOVED, origin, payload |
 | RETIRED | queue number, ids: these messages were removed because of their age |
+| REASON | as STATE, and the text of the message's last reason |
 | ABSENT | (first, last, number of the first frame)...: segments removed although older ones are needed |
 
 A place is a segment's number and a byte in it, 32 bits each.
@@ -68,6 +69,7 @@ class Kind(IntEnum):
     TRANSFER = 18
     RETIRED = 19
     ABSENT = 20
+    REASON = 21
 
 
 _QUEUE = struct.Struct("<BIq")
@@ -117,6 +119,17 @@ class State(NamedTuple):
     receives: int
     visible: int
     delayed: bool
+
+
+class Reason(NamedTuple):
+    """A STATE that also says why the message was given back."""
+
+    number: int
+    mid: int
+    receives: int
+    visible: int
+    delayed: bool
+    reason: str
 
 
 class Delete(NamedTuple):
@@ -175,7 +188,20 @@ class Unlinked(NamedTuple):
 
 OfClaims = Claim | Acked | Unclaimed | Staged | Published
 OfQueue = (
-    Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked | Transfer | Retired
+    Queue
+    | Push
+    | State
+    | Reason
+    | Delete
+    | Remove
+    | Key
+    | Moved
+    | Shared
+    | OfClaims
+    | Taken
+    | Unlinked
+    | Transfer
+    | Retired
 )
 Record = OfQueue | Checkpoint | Absent
 BROAD = frozenset(
@@ -212,6 +238,10 @@ def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
 
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
     return _STATE.pack(4, number, mid, receives, visible, delayed)
+
+
+def reason(number: int, mid: int, receives: int, visible: int, delayed: bool, text: str) -> bytes:  # noqa: PLR0917
+    return _STATE.pack(Kind.REASON, number, mid, receives, visible, delayed) + text.encode()
 
 
 def delete(number: int, mid: int) -> bytes:
@@ -353,6 +383,7 @@ def pack(record: Record) -> bytes:
 _BODIES: dict[type, Callable[..., bytes]] = {
     Queue: queue,
     State: state,
+    Reason: reason,
     Delete: delete,
     Remove: remove,
     Key: key_of,
@@ -371,6 +402,11 @@ def _parse_push(body: memoryview) -> Record:
 def _parse_state(body: memoryview) -> Record:
     _, number, mid, receives, visible, delayed = _STATE.unpack(body)
     return State(number, mid, receives, visible, bool(delayed))
+
+
+def _parse_reason(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed = _STATE.unpack_from(body)
+    return Reason(number, mid, receives, visible, bool(delayed), bytes(body[_STATE.size :]).decode())
 
 
 def _parse_queue(body: memoryview) -> Record:
@@ -413,4 +449,5 @@ _PARSERS: dict[int, Callable[[memoryview], Record]] = {
     Kind.TRANSFER: Transfer.read,
     Kind.RETIRED: Retired.read,
     Kind.ABSENT: Absent.read,
+    Kind.REASON: _parse_reason,
 }

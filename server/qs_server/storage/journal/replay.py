@@ -14,11 +14,11 @@ from .keys import WINDOW
 from .links import Links
 from .places import place_of, segment_of
 from .queue_state import QueueState
-from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
+from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Reason, Record, Remove, Shared, State, Taken, Unlinked
 from .retired_record import Retired
 from .transfer_record import Transfer
 
-_OF_MESSAGES = (Push, Moved, Shared, State, Delete)
+_OF_MESSAGES = (Push, Moved, Shared, State, Reason, Delete)
 
 
 Q = TypeVar("Q", bound=QueueState)
@@ -161,6 +161,9 @@ def _apply_to(queue: QueueState, place: int, record: Record) -> None:
             queue.restore_shared(record)
         case State(mid=mid, receives=receives, visible=visible, delayed=delayed):
             table.restore_state(mid, (receives, visible, delayed))
+        case Reason(mid=mid, receives=receives, visible=visible, delayed=delayed, reason=reason):
+            table.restore_state(mid, (receives, visible, delayed))
+            table.restore_reason(mid, reason)
         case Delete(mid=mid):
             queue.restore_deletion(mid)
         case Taken(token=token):

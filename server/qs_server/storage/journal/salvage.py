@@ -59,6 +59,7 @@ _LEAST = {
         (Kind.TRANSFER, Transfer(0, 0, 0, 0, 0, 0, False, None, b"")),
         (Kind.RETIRED, Retired(0, ())),
         (Kind.ABSENT, Absent(())),
+        (Kind.REASON, records.Reason(0, 0, 0, 0, False, "")),
     )
 }
 """The minimum length of a body, by kind."""
@@ -75,6 +76,7 @@ _OPEN = frozenset(
         Kind.TRANSFER,
         Kind.RETIRED,
         Kind.ABSENT,
+        Kind.REASON,
     )
 )
 """The kinds whose bodies may be longer than the minimum."""

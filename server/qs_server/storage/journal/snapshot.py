@@ -30,6 +30,8 @@ _PAGES = 1
 """Index chunks, of some 1,000 messages each, written at a time."""
 _AT_A_TIME = 1024
 """Entries of any other kind written at a time."""
+_TEXTS = 256
+"""Reasons written at a time: at most 256 KiB."""
 
 
 class Snapshot:
@@ -95,6 +97,7 @@ def write_snapshot(
         sources: dict[tuple[str, str], int] = {}
         entry["origins"] = yield from _write_parts(writer, _origins(queue.table, sources))  # after the messages
         entry["sources"] = list(sources)
+        entry["reasons"] = yield from _write_reasons(writer, queue.table)  # after the messages
         entry["taken"] = [[token, place] for token, place in queue.taken.items()]
         entry["last"] = queue.last_mid
         yield
@@ -170,6 +173,20 @@ def _origins(table: MessageTable, sources: dict[tuple[str, str], int]) -> Iterat
         if origin is not None:
             source = sources.setdefault((origin.qid, origin.reason), len(sources))
             yield mid, origin.mid, origin.receives, origin.at, origin.pushed_at, source
+
+
+def _write_reasons(writer: CheckpointWriter, table: MessageTable) -> Generator[None, None, list[list[list[int]]]]:
+    """Writes why messages were given back, while they change. Returns pairs of columns: (id, bytes of the text), and
+    the texts one after the other, filled up with zeros."""
+    columns: list[list[list[int]]] = []
+    mids = iter(list(table.reasons))
+    while some := list(islice(mids, _TEXTS)):
+        page = [(mid, table.reasons[mid].encode()) for mid in some if mid in table.reasons]
+        lengths = array("Q", [number for mid, text in page for number in (mid, len(text))])
+        texts = b"".join(text for _, text in page)
+        columns.append([writer.column(lengths), writer.column(array("Q", texts + bytes(-len(texts) % 8)))])
+        yield
+    return columns
 
 
 def _write_consumers(writer: CheckpointWriter, queue: QueueState) -> Generator[None, None, dict[str, Any]]:
@@ -258,7 +275,16 @@ def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str,
         if mid in table.index.messages:
             qid, reason = entry["sources"][source]
             table.origins[mid] = Origin(qid, before, count, at, reason, pushed_at)
+    for lengths, texts in entry["reasons"]:
+        _read_reasons(table, reader.column(lengths), reader.column(texts).tobytes())
     _count(store, places, sizes)
+
+
+def _read_reasons(table: MessageTable, lengths: "array[int]", texts: bytes) -> None:
+    at = 0
+    for mid, length in zip(lengths[::2], lengths[1::2], strict=True):
+        table.restore_reason(mid, texts[at : at + length].decode())
+        at += length
 
 
 def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[int]":

@@ -37,6 +37,7 @@ class Holder(Protocol):
     number: int
     places: MidMap
     origins: dict[int, Origin]
+    reasons: dict[int, str]
 
     id_of_staged: Callable[[Staged], int | None]
 

@@ -27,9 +27,9 @@ from ..shared import Shared
 from .claim_records import Staged
 from .store import READY, State, Store, record_size
 
-Dropped = tuple[int, int, int, bool, Origin | None]
-"""The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its
-origin."""
+Dropped = tuple[int, int, int, bool, Origin | None, str | None]
+"""The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its origin,
+its last reason."""
 _MOVES = 100
 """The most messages that one `expire` moves to the dead-letter queue: some 5 ms."""
 _AT_ONCE = 1000
@@ -53,8 +53,10 @@ class MessageTable:
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
-        self.bury: Callable[[int, str | None, int], bool] = lambda mid, peer, receives: False
+        self.bury: Callable[[int, str | None, int, str | None], bool] = lambda mid, peer, receives, reason: False
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
+        self.back_off: Callable[[Sequence[int], int], list[int]] = lambda mids, now: list(mids)
+        """Hides messages whose windows are over for the queue's back-off: see `Windows`."""
         self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
         """Removes messages that are too old: see `Retirement`."""
         self.id_of_staged: Callable[[Staged], int | None]
@@ -71,6 +73,8 @@ class MessageTable:
         """How often each message was received, if at all."""
         self.origins: dict[int, Origin] = {}
         """The origins of dead letters."""
+        self.reasons: dict[int, str] = {}
+        """Why messages were released or rejected: the last reason of each that has one."""
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
@@ -182,14 +186,15 @@ class MessageTable:
         table's number."""
         return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
 
-    def with_origin(self, message: Message) -> Message:
-        """Adds its origin to a message, if it is a dead letter."""
+    def with_past(self, message: Message) -> Message:
+        """Adds to a message its last reason, and its origin if it is a dead letter."""
+        message.reason = self.reasons.get(message.mid)
         return with_origin(message, self.origins)
 
     def expire(self, count: int | None = None) -> int:
-        """Ends windows and delays that are over: makes the messages visible, or moves them to the dead-letter queue, at
-        most 100. count: the most messages, None for as many as a request has time for. Returns how many. Appends no
-        record, as the log has the times. OSError: see `DeadLetters`."""
+        """Ends windows and delays that are over: makes the messages visible, hides them for the back-off, or moves them
+        to the dead-letter queue, at most 100. count: the most messages, None for as many as a request has time for.
+        Returns how many. Needs no record, as the log has the times. OSError: see `DeadLetters`."""
         now = self._clock()
         if not self.index.expiries.may_be_due(now // self.unit) or (count is None and now < self._spared_until):
             return 0
@@ -197,6 +202,8 @@ class MessageTable:
         if count is None and len(mids) == _AT_ONCE:
             self._spared_until = now + _BETWEEN
         staying = mids if self.options.max_receives is None else self._bury(mids)
+        if self.options.backoff is not None:
+            staying = self.back_off(staying, now)
         if staying:
             self._show_all(staying, now)
         return len(mids)
@@ -215,7 +222,7 @@ class MessageTable:
                     later.append(mid)
                 else:
                     delayed = self.index.is_delayed(mid)
-                    if self.bury(mid, "", self.receives.get(mid, 0)):
+                    if self.bury(mid, "", self.receives.get(mid, 0), None):
                         moved += 1
                         self.counts.expired += not delayed
                     else:
@@ -233,12 +240,16 @@ class MessageTable:
         delayed = set(self.index.delayed.among(ordered))
         self.index.show_all(ordered)
         self.held.difference_update(ordered)
-        self.counts.expired += len(mids) - len(delayed)
         self.arrived()
+        self.note_expired([mid for mid in mids if mid not in delayed] if delayed else mids, now)
+
+    def note_expired(self, mids: Sequence[int], now: int) -> None:
+        """Counts messages whose windows have ended. now: microseconds since the Epoch."""
+        self.counts.expired += len(mids)
         if self.lifecycle is not None:
             upto = self.too_old_upto(now)
             for mid in mids:
-                if mid not in delayed and mid > upto:  # those that are too old are retired instead
+                if mid > upto:  # those that are too old are retired instead
                     self.note("expired", mid, peer="")
 
     # -- adding and removing --------------------------------------------------------------------------------------
@@ -298,7 +309,8 @@ class MessageTable:
         facts = self.index.remove(mid, retrieved=receives > 0)
         place = self.places.pop(mid) or 0
         self._store.drop(self, mid, place, facts >> SIZE_SHIFT)
-        return place, receives, facts, held, self.origins.pop(mid, None) if self.origins else None
+        origin = self.origins.pop(mid, None) if self.origins else None
+        return place, receives, facts, held, origin, self.reasons.pop(mid, None) if self.reasons else None
 
     def drop_all(self, mids: Sequence[int]) -> list[Dropped]:
         """Removes messages. mids: increasing. Returns their states for `put_back`, in the same order."""
@@ -309,13 +321,14 @@ class MessageTable:
         for mid, place, fact in zip(mids, places, facts, strict=True):
             self._store.drop(self, mid, place, fact >> SIZE_SHIFT)
             origin = self.origins.pop(mid, None) if self.origins else None
-            dropped.append((place, self.receives.pop(mid, 0), fact, mid in self.held, origin))
+            reason = self.reasons.pop(mid, None) if self.reasons else None
+            dropped.append((place, self.receives.pop(mid, 0), fact, mid in self.held, origin, reason))
         self.held.difference_update(mids)
         return dropped
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a dropped message again. expiry: its `expiry_of` before; dropped: from `drop`."""
-        place, receives, facts, held, origin = dropped
+        place, receives, facts, held, origin, reason = dropped
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
         self._store.keep(self, mid, place, Index.size_in(facts))
@@ -326,6 +339,8 @@ class MessageTable:
             self.held.add(mid)
         if origin is not None:
             self.origins[mid] = origin
+        if reason is not None:
+            self.reasons[mid] = reason
         if not expiry:
             self.arrived()
         elif expiry != WITHHELD:
@@ -351,6 +366,13 @@ class MessageTable:
         else:
             self.receives.pop(mid, None)
             self.index.new.add(mid)
+
+    def set_reason(self, mid: int, reason: str | None) -> None:
+        """Sets why a message was given back, None for no reason."""
+        if reason is None:
+            self.reasons.pop(mid, None)
+        else:
+            self.reasons[mid] = reason
 
     def state_of(self, mid: int) -> State:
         expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
@@ -396,6 +418,11 @@ class MessageTable:
             self.show(mid, visible, delayed=delayed)
         if not receives and mid in self.receives:
             self.set_receives(mid, 0)  # the last receive was taken back
+
+    def restore_reason(self, mid: int, reason: str) -> None:
+        """Restores why a message was given back, if the queue has it."""
+        if mid in self.index.messages:
+            self.reasons[mid] = reason
 
     def restore_deletion(self, mid: int) -> None:
         """Removes a message, if the queue has it."""

@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple, Self, TypeAlias
 
 _TRANSFER = struct.Struct("<BIQIQIQBQIQQBH")
-_REASONS = ("", "receives")
+_REASONS = ("", "receives", "rejected")
 """The reasons for moving a message to a dead-letter queue, by their numbers in the record. 0: it is no dead letter."""
 
 Origin: TypeAlias = tuple[str, int, int, int, str, int]

@@ -10,17 +10,26 @@ from .transfer_record import Transfer
 class Move:
     """Prepares the move of one message, and makes it. The caller reserves `size` bytes of the log before `make`."""
 
-    __slots__ = ("_mid", "_origin", "_payload", "_source", "_store", "_target", "size")
+    __slots__ = ("_mid", "_origin", "_payload", "_reason", "_source", "_store", "_target", "size")
 
-    def __init__(
-        self, store: Store, source: MessageTable, mid: int, target: MessageTable, origin: Origin | None
+    def __init__(  # noqa: PLR0917
+        self,
+        store: Store,
+        source: MessageTable,
+        mid: int,
+        target: MessageTable,
+        origin: Origin | None,
+        reason: str | None = None,
     ) -> None:
-        """Reads the payload. mid: the message's in `source`; origin: set if it becomes a dead letter.
-        DamagedRecordError, OSError."""
+        """Reads the payload. mid: the message's in `source`; origin: set if it becomes a dead letter; reason: of the
+        release or reject, None to keep the message's last one. DamagedRecordError, OSError."""
         self._store, self._source, self._target = store, source, target
         self._mid, self._origin = mid, origin
+        self._reason = source.reasons.get(mid) if reason is None else reason
         self._payload = store.payload(source.number, mid, source.places.get(mid) or 0)
         self.size = records.HEAD.size + len(self._record(0).body()) + len(self._payload)
+        if self._reason is not None:
+            self.size += records.SMALL + len(self._reason.encode())
 
     def _record(self, new: int) -> Transfer:
         return Transfer(self._target.number, new, self._source.number, self._mid, 0, 0, False, self._origin, b"")
@@ -39,6 +48,9 @@ class Move:
         target.counts.pushed += 1
         if self._origin is not None:
             target.origins[new] = self._origin
+        if self._reason is not None:  # in the frame of the TRANSFER: it came along, or the message did not move
+            store.log.append(records.reason(target.number, new, 0, 0, False, self._reason))
+            target.set_reason(new, self._reason)
         store.usage.add(place, record_size(len(self._payload)))
         store.cache.put((place,), (self._payload,), len(self._payload))
         target.arrived()

@@ -1,6 +1,8 @@
 """Ends and moves the visibility windows of messages in a queue of the log."""
 
-from ..dead_letter_policy import refuse_reason, refuse_reject
+from collections.abc import Sequence
+
+from ..backoff import backoff_of
 from ..engine import Clock, Receipt, not_in_flight
 from ..names import MAX_MID
 from . import records
@@ -21,35 +23,34 @@ class Windows:
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
-        """Makes a message visible, now or after a delay in microseconds. Returns when, None for now. Instead, a message
-        that was received too often goes to the dead-letter queue, and one that is too old is removed. count: False to
-        take back the receive of a message in flight. NoSuchMessageError; StaleReceiptError: nobody holds it."""
+        """Makes a message visible, now or after a delay in microseconds, None for the queue's back-off. Returns when,
+        None for now. Instead, a message that was received too often goes to the dead-letter queue, and one that is too
+        old is removed. count: False to take back the receive of a message in flight; reason: kept with the message.
+        NoSuchMessageError; StaleReceiptError: nobody holds it."""
         table, mid = self._table, receipt.mid
-        refuse_reason("journal", reason)
         table.expire()
         expiry = table.held_until(receipt)
         delayed = table.index.is_delayed(mid)
         if not expiry or (delayed and receipt.receives is not None):
             raise not_in_flight(table.qid, mid)
-        until = min((self._clock() + delay) // table.unit, MAX_MID) if delay else 0
         receives = table.receives.get(mid, 0)
         counted = receives if count or delayed else receives - 1
-        if table.is_exhausted(mid, counted) and table.bury(mid, None, counted):
+        if delay is None:
+            delay = backoff_of(table.options, mid, receives) if count and not delayed else 0
+        until = min((self._clock() + delay) // table.unit, MAX_MID) if delay else 0
+        if table.is_exhausted(mid, counted) and table.bury(mid, None, counted, reason):
             return None
         if mid <= table.too_old_upto():
             table.remove_old([mid], None)
             return None
+        self._store.log.reserve(records.SMALL if reason is None else records.SMALL + len(reason.encode()))
         if counted != receives:
-            self._store.log.reserve(records.SMALL)
             self._store.undo.append((table.set_receives, mid, receives))
             table.set_receives(mid, counted)
-        self._change(mid, expiry, until, delayed=bool(until))
+        self._change(mid, expiry, until, delayed=bool(until), reason=reason)
         table.counts.released += 1
         table.note("released", mid)
         return table.time(until) if until else None
-
-    def reject(self, receipt: Receipt, reason: str | None) -> None:
-        raise refuse_reject("journal")
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Sets the end of the window of a message in flight, and returns it. visibility: microseconds from now, None
@@ -60,15 +61,46 @@ class Windows:
         if not expiry or table.index.is_delayed(mid):
             raise not_in_flight(table.qid, mid)
         until = table.window_end(visibility)
+        self._store.log.reserve(records.SMALL)
         self._change(mid, expiry, until, delayed=False, held=mid in table.held)
         table.note("extended", mid)
         return table.time(until)
 
-    def _change(self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False) -> None:
+    def back_off(self, mids: Sequence[int], now: int) -> list[int]:
+        """Hides those of these messages whose windows are over, and whose back-off is not. Returns the others. now:
+        microseconds since the Epoch.
+
+        A back-off begins with the end of the window, whenever a server notices that, and follows from the message's id
+        and receives: so the record need not be durable. A start computes the same, unless the options have changed."""
         table, log = self._table, self._store.log
-        log.reserve(records.SMALL)
-        visible = 0 if held else new
-        log.append(records.state(table.number, mid, table.receives.get(mid, 0), visible, delayed))
+        visible: list[int] = []
+        ended: list[int] = []
+        for mid in mids:
+            receives = table.receives.get(mid, 0)
+            end = table.index.expiry(mid) or 0
+            until = min(end + backoff_of(table.options, mid, receives) // table.unit, MAX_MID)
+            if table.index.is_delayed(mid) or until <= now // table.unit:
+                visible.append(mid)
+                continue
+            log.note(records.state(table.number, mid, receives, until, delayed=True))
+            self._store.refer(table, table.places.get(mid) or 0)
+            table.show(mid, until, delayed=True)
+            ended.append(mid)
+        table.note_expired(ended, now)
+        return visible
+
+    def _change(
+        self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False, reason: str | None = None
+    ) -> None:
+        """Changes a message's state. The caller has reserved the room."""
+        table, log = self._table, self._store.log
+        state = table.number, mid, table.receives.get(mid, 0), 0 if held else new, delayed
+        if reason is None:
+            log.append(records.state(*state))
+        else:
+            log.append(records.reason(*state, reason))
+            self._store.undo.append((table.set_reason, mid, table.reasons.get(mid)))
+            table.set_reason(mid, reason)
         self._store.refer(table, table.places.get(mid) or 0)
         was_delayed = old != 0 and table.index.is_delayed(mid)
         was_new = mid in table.index.new

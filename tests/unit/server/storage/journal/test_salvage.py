@@ -33,6 +33,7 @@ RECORDS: dict[Kind, Record] = {
     Kind.UNLINKED: records.Unlinked(1, 2),
     Kind.TRANSFER: Transfer(1, 2, 3, 4, 5, 6, False, None, b"payload"),
     Kind.RETIRED: Retired(1, (2, 3)),
+    Kind.REASON: records.Reason(1, 2, 3, 4, True, "because"),
     Kind.ABSENT: Absent((Run(2, 3, 4), Run(6, 6, 9))),
 }
 
