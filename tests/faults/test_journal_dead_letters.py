@@ -28,7 +28,7 @@ def messages(session: Session, qid: str) -> list[Message]:
 def fail(session: Session, count: int) -> None:
     """Lets so many messages of `jobs` be received once too often, each for a reason."""
     for message in session.engine.receive(["jobs"], count, None, LOTS):
-        session.engine.queue("jobs").release(Receipt(message.mid), 0, reason=f"{message.payload!r} failed")
+        session.engine.queue("jobs").release(Receipt(message.mid), 0, reason=f"{(message.payload or b'')[:8]!r} failed")
     session.engine.commit()
 
 
