@@ -10,7 +10,7 @@ from qs_server.tools.journal.convert import Conversion
 from support.engines import FaultyDisk, ManualClock
 
 LATER = 10**9
-Seen = list[tuple[int, str, int, int | None, bytes | None]]
+Seen = list[tuple[int, str, int, int | None, bytes | None, str | None]]
 
 
 class Root:
@@ -34,7 +34,7 @@ class Root:
             engine.queue(qid).push([Draft(b"one"), Draft(b"two"), Draft(b"three"), Draft(b"later", LATER + 1)])
         engine.commit()
         first, _ = engine.receive(["q"], 2, None, 1 << 20)
-        engine.queue("q").release(Receipt(first.mid), 0)
+        engine.queue("q").release(Receipt(first.mid), 0, reason="why\nand where")
         engine.close()
 
     def open(self) -> JournalEngine:
@@ -61,7 +61,8 @@ class Root:
             found: Seen = []
             for mid in engine.queue(qid).list_mids(State.ALL, 100, -1):
                 message = engine.queue(qid).get(mid, peek=True, visibility=None)
-                found.append((mid, message.status, message.receives, message.visible_at, message.payload))
+                shown = message.status, message.receives, message.visible_at, message.payload, message.reason
+                found.append((mid, *shown))
             return found
         finally:
             engine.close()

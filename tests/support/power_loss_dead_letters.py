@@ -230,6 +230,8 @@ class Check(PowerLosses):
         self._operations = recorded.operations
         self._one_by_one = {"expire", "redrive"} if name.startswith("files") else {"expire"}
         """Operations whose messages move one after the other."""
+        self._reasons_apart = name.startswith("files")
+        """A reason is written before its message is given back, so that the message may have it and be as before."""
 
     def now(self, begun: int) -> int:
         return self._operations[max(begun - 1, 0)][0]
@@ -249,6 +251,10 @@ class Check(PowerLosses):
         found = self._seen[key]
         if isinstance(found, str):
             return [found]
+        if self._reasons_apart:
+            if not all(_has_reason_of_one(placed, payload, allowed) for payload, placed in found.items()):
+                return [difference(found, each) for each in allowed]
+            found, allowed = _without_reasons(found), list(map(_without_reasons, allowed))
         going = {text.split()[0] for _, text, _ in self._operations[answered:begun]}
         if any(_agree(found, each) for each in allowed) or (going & self._one_by_one and _is_each_in(found, allowed)):
             return []
@@ -260,6 +266,16 @@ def _may_be(found: Placed | None, expected: Placed | None) -> bool:
     if found is None or expected is None:
         return found is expected
     return found[:4] == expected[:4] and found.receives <= expected.receives
+
+
+def _has_reason_of_one(found: Placed, payload: bytes, allowed: Sequence[Shown]) -> bool:
+    """Tells whether a message that should be there has the reason of one of the allowed states."""
+    reasons = {each[payload].reason for each in allowed if payload in each}
+    return not reasons or found.reason in reasons
+
+
+def _without_reasons(shown: Shown) -> Shown:
+    return {payload: placed._replace(reason=None) for payload, placed in shown.items()}
 
 
 def _agree(found: Shown, expected: Shown) -> bool:
