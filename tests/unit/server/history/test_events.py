@@ -258,6 +258,39 @@ def test_copied(scene: Scene) -> None:
     assert scene.recorder.take() == [Noted("pushed", "other", mid, 3, 0, "me")]
 
 
+def test_rejected(scene: Scene) -> None:
+    """A message that is rejected is dead, by its consumer, and pushed to the dead-letter queue."""
+    if {Feature.REASON, Feature.DEAD} & scene.engine.cannot:
+        pytest.skip("this engine rejects nothing")
+    scene.queue("mails", dead_letter="failed", max_receives=9)
+    [mid] = scene.push(b"abc", qid="mails")
+    scene.engine.receive(["mails"], 1, WINDOW, LOTS)
+    scene.recorder.take()
+    scene.engine.queue("mails").reject(Receipt(mid, 1), "why")
+    scene.engine.commit()
+    [letter] = scene.engine.queue("failed").list_mids(State.ALL, 10, -1)
+    assert scene.recorder.take() == [
+        Noted("dead", "mails", mid, 3, 1, "me"),
+        Noted("pushed", "failed", letter, 3, 0, "me"),
+    ]
+
+
+def test_a_window_that_ends_in_a_back_off(scene: Scene) -> None:
+    """The window has expired when the back-off begins; its end is no event, as that of a delay is none."""
+    if Feature.BACKOFF in scene.engine.cannot:
+        pytest.skip("this engine has no back-off")
+    scene.queue("slow", backoff=WINDOW)
+    [mid] = scene.push(b"abc", qid="slow")
+    scene.engine.receive(["slow"], 1, WINDOW, LOTS)
+    scene.recorder.take()
+    for _ in range(3):
+        scene.clock.now += WINDOW
+        scene.engine.expire(1000)
+        scene.engine.commit()
+    assert scene.engine.queue("slow").list_mids(State.READY, 10, -1) == [mid]
+    assert scene.recorder.take() == [Noted("expired", "slow", mid, 3, 1, "")]
+
+
 def test_a_queue_is_removed_with_what_is_in_it(scene: Scene) -> None:
     """Each message that a queue held is deleted with it."""
     first, second = scene.push(b"1", b"22")
