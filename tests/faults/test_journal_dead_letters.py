@@ -97,6 +97,12 @@ def test_repair(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_all.crash()
 
 
+def test_a_backup(root: Path) -> None:
+    """A backup has the dead letters with what they were, and nothing that was too old."""
+    assert journal_command.main(["backup", "--root", str(root), "--to", f"{root}-copy"]) == 0
+    check_all(Path(f"{root}-copy"))
+
+
 def test_damage_in_any_frame(root: Path) -> None:
     """The repair of a journal with damage in its middle leaves each message in one queue at most."""
     path, at = middle_of(root)
