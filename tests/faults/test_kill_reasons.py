@@ -4,10 +4,11 @@ import re
 import threading
 from pathlib import Path
 
+import pytest
 from support.documents import code, mids, new_queue, push_list, receive, request
 from support.serving import FAST, Gone, MortalWire, ServerProcess, serving
 
-LETTERS = "<options dead-letter='failed' max-receives='1000'/>"
+LETTERS = "<options dead-letter='failed' max-receives='1000' storage='{}'/>"
 
 
 def settle(op: str, mid: int, reason: str) -> str:
@@ -30,7 +31,8 @@ def reasons(wire: MortalWire, qid: str) -> dict[int, str]:
     }
 
 
-def test_a_kill_while_messages_are_given_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["journal", "files"])
+def test_a_kill_while_messages_are_given_back(tmp_path: Path, storage: str) -> None:
     """Three rounds: a client releases messages with a reason, again and again, and rejects some, until the server is
     killed. The next server shows for each message the last reason that was answered, or the one under way."""
     root = tmp_path / "root"
@@ -42,7 +44,7 @@ def test_a_kill_while_messages_are_given_back(tmp_path: Path) -> None:
         under_way: dict[int, str] = {}
         try:
             if not number:
-                assert code(wire.ask(new_queue("jobs", LETTERS))) == 0
+                assert code(wire.ask(new_queue("jobs", LETTERS.format(storage)))) == 0
             pushed = mids(wire.ask(push_list("jobs", *["x"] * 50)))
             for at in range(100_000):
                 mid = pushed[at % len(pushed)]
