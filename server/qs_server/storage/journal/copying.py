@@ -141,7 +141,7 @@ class Copying:
         log.segments.links.note(before[0])
         for mid, place in zip(mids, places, strict=True):
             table.places.set(mid, place)
-        counted = size + len(mids) * record_size(0)
+        counted = size + len(mids) * record_size(0) + _size_of(reasons)
         store.usage.add(places[0], counted)
         store.usage.drop(before[0], counted)
         store.undo.append((self._move_back, [table], mids, before, places[0], counted))
@@ -166,9 +166,10 @@ class Copying:
         for table in tables:
             table.places.set(mid, moved)
             store.refer(table, place)
-        store.usage.add(moved, record_size(size))
-        store.usage.drop(place, record_size(size))
-        store.undo.append((self._move_back, tables, [mid], [place], moved, record_size(size)))
+        counted = record_size(size) + _size_of(reasons)
+        store.usage.add(moved, counted)
+        store.usage.drop(place, counted)
+        store.undo.append((self._move_back, tables, [mid], [place], moved, counted))
         self.total += size
 
     def _move_back(self, tables: list[Holder], mids: list[int], before: list[int], moved: int, size: int) -> None:

@@ -86,6 +86,8 @@ PUSH_SIZE = HEAD.size + _PUSH.size
 """Bytes of a PUSH beside its payload."""
 MOVED_SIZE = HEAD.size + _MOVED.size
 """Bytes of a MOVED beside its payload."""
+STATE_SIZE = HEAD.size + _STATE.size
+"""Bytes of a STATE, and of a REASON beside its text."""
 KEY_SIZE = HEAD.size + _KEY.size
 """Bytes of a KEY."""
 SMALL = HEAD.size + max(_STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)

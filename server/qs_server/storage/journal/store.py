@@ -26,6 +26,11 @@ def record_size(size: int) -> int:
     return size + records.PUSH_SIZE
 
 
+def reason_size(reason: str) -> int:
+    """Returns the bytes of a REASON record, which is copied with its message."""
+    return records.STATE_SIZE + len(reason.encode())
+
+
 State = tuple[int, int, bool]
 """The state of a message: receives, time until which it is hidden (0: visible), True if that is a delay."""
 READY: State = (0, 0, False)

@@ -25,7 +25,7 @@ from ..names import FAR, MAX_MID, WITHHELD
 from ..retention import end_of, too_old_upto
 from ..shared import Shared
 from .claim_records import Staged
-from .store import READY, State, Store, record_size
+from .store import READY, State, Store, reason_size, record_size
 
 Dropped = tuple[int, int, int, bool, Origin | None, str | None]
 """The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its origin,
@@ -310,7 +310,7 @@ class MessageTable:
         place = self.places.pop(mid) or 0
         self._store.drop(self, mid, place, facts >> SIZE_SHIFT)
         origin = self.origins.pop(mid, None) if self.origins else None
-        return place, receives, facts, held, origin, self.reasons.pop(mid, None) if self.reasons else None
+        return place, receives, facts, held, origin, self._drop_reason(mid, place) if self.reasons else None
 
     def drop_all(self, mids: Sequence[int]) -> list[Dropped]:
         """Removes messages. mids: increasing. Returns their states for `put_back`, in the same order."""
@@ -321,7 +321,7 @@ class MessageTable:
         for mid, place, fact in zip(mids, places, facts, strict=True):
             self._store.drop(self, mid, place, fact >> SIZE_SHIFT)
             origin = self.origins.pop(mid, None) if self.origins else None
-            reason = self.reasons.pop(mid, None) if self.reasons else None
+            reason = self._drop_reason(mid, place) if self.reasons else None
             dropped.append((place, self.receives.pop(mid, 0), fact, mid in self.held, origin, reason))
         self.held.difference_update(mids)
         return dropped
@@ -339,8 +339,7 @@ class MessageTable:
             self.held.add(mid)
         if origin is not None:
             self.origins[mid] = origin
-        if reason is not None:
-            self.reasons[mid] = reason
+        self.set_reason(mid, reason)
         if not expiry:
             self.arrived()
         elif expiry != WITHHELD:
@@ -368,11 +367,19 @@ class MessageTable:
             self.index.new.add(mid)
 
     def set_reason(self, mid: int, reason: str | None) -> None:
-        """Sets why a message was given back, None for no reason."""
-        if reason is None:
-            self.reasons.pop(mid, None)
-        else:
+        """Sets why a message was given back, None for no reason. Counts its record as live where the payload is: it is
+        copied with that."""
+        place = self.places.get(mid) or 0
+        self._drop_reason(mid, place)
+        if reason is not None:
             self.reasons[mid] = reason
+            self._store.usage.add(place, reason_size(reason))
+
+    def _drop_reason(self, mid: int, place: int) -> str | None:
+        reason = self.reasons.pop(mid, None)
+        if reason is not None:
+            self._store.usage.drop(place, reason_size(reason))
+        return reason
 
     def state_of(self, mid: int) -> State:
         expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
@@ -422,7 +429,7 @@ class MessageTable:
     def restore_reason(self, mid: int, reason: str) -> None:
         """Restores why a message was given back, if the queue has it."""
         if mid in self.index.messages:
-            self.reasons[mid] = reason
+            self.set_reason(mid, reason)
 
     def restore_deletion(self, mid: int) -> None:
         """Removes a message, if the queue has it."""
@@ -444,4 +451,5 @@ class MessageTable:
         for mids, places in self.places.pages(-1):
             for mid, place, size in zip(mids, places, self.index.sizes(mids), strict=True):
                 self._store.drop(self, mid, place, size or 0)
+                self._drop_reason(mid, place)
         self.reset()

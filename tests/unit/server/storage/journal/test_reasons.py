@@ -165,3 +165,40 @@ def test_many_reasons_in_one_answer(tmp_path: Path) -> None:
         queue.release(Receipt(mid), 0, reason="r" * 1000)
     assert len(session.engine.receive(["q"], 10, WINDOW, 5000)) == 4
     session.crash()
+
+
+def test_reasons_count_as_needed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction comes to an end, though the reasons of many short messages are most of the log; a start counts the
+    same bytes, with a checkpoint and without, and nothing is counted when all is gone."""
+    small_segments(monkeypatch)
+    session = made(tmp_path / "root", dead_letter="dead", max_receives=9)
+    mids = session.push("q", *(b"%d" % number for number in range(100)))
+    queue = session.engine.queue("q")
+    for times in range(3):
+        for mid in mids:
+            queue.get(mid, peek=False, visibility=WINDOW)
+            queue.release(Receipt(mid), 0, reason=f"{times} {mid}".ljust(900))
+        session.engine.commit()
+    queue.reject(Receipt(mids[0]), "r" * 1000)
+    session.engine.commit()
+    session.upkeep()
+    copied = session.engine.figures()["journal_compacted_bytes_total"]
+    for _ in range(20):
+        session.engine.commit()
+        session.upkeep()
+    figures = session.engine.figures()
+    live = figures["journal_live_bytes"]
+    assert live > 100 * 900
+    assert (figures["journal_compacted_bytes_total"], figures["journal_bytes"] < 3 * live) == (copied, True)
+    for killed in (True, False):
+        if killed:
+            session.crash()
+        else:
+            session.engine.close()
+        session = Session(tmp_path / "root")
+        assert session.engine.figures()["journal_live_bytes"] == live
+    for qid in ("q", "dead"):
+        session.engine.queue(qid).purge(10**18, 1000)
+    session.engine.commit()
+    assert session.engine.figures()["journal_live_bytes"] == 0
+    session.crash()
