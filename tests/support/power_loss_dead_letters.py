@@ -5,13 +5,14 @@ operation under way or after it, with the last reason, and no more receives than
 stays removed.
 """
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from qs_server.storage.engine import Draft, Engine, Feature, Options, Receipt, State
+from qs_server.storage.engine import Draft, Engine, Feature, Options, Receipt, StaleReceiptError, State
 from support.engines import LOTS, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else
@@ -132,17 +133,20 @@ class _Run:
             self.engine.configure("dead", options)
         return f"receive {len(found)} from {qid}"
 
-    def _some(self, state: State = State.ALL) -> tuple[str, Receipt] | None:
+    def _some(self) -> tuple[str, Receipt] | None:
         found = [
-            (qid, Receipt(mid)) for qid in self._there() for mid in self.engine.queue(qid).list_mids(state, 10**6, -1)
+            (qid, Receipt(mid))
+            for qid in self._there()
+            for mid in self.engine.queue(qid).list_mids(State.ALL, 10**6, -1)
         ]
         return self.rng.choice(found) if found else None
 
     def _release(self) -> str:
-        some = self._some(State.IN_FLIGHT)
+        some = self._some()
         if some is not None:
             count, delay = self.rng.random() < 0.8, self.rng.choice((0, None))
-            self.engine.queue(some[0]).release(some[1], delay, count=count, reason=self._reason())
+            with contextlib.suppress(StaleReceiptError):  # nobody holds it
+                self.engine.queue(some[0]).release(some[1], delay, count=count, reason=self._reason())
         return f"release {some}"
 
     def _reason(self) -> str | None:
