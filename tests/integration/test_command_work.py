@@ -13,7 +13,7 @@ import pytest
 from support.changes import until
 from support.serving import READY_WITHIN, ServerProcess
 
-from qs_client import QueueClient
+from qs_client import QueueClient, command
 
 FUNCTIONS = """\
 import os, pathlib, signal, subprocess, time
@@ -25,10 +25,12 @@ def note(text):
 def pack(order):
     note(f"packed {order['fruit']}")
 
-def die_once(message):
-    if message.receives == 1:
+def end(message):
+    if message.text == "killed" and message.receives == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    note(f"try {message.receives}")
+    note(f"try {message.receives} of {message.text}")
+    if message.text == "left":
+        raise SystemExit(5)
 
 def gated(message):
     # Waits until somebody opens the FIFO "gate" for writing.
@@ -40,9 +42,6 @@ def endless(message):
     child = subprocess.Popen(["sleep", "1000"])
     note(f"child {child.pid}")
     child.wait()
-
-def leave(message):
-    raise SystemExit(5)
 """
 
 # Where tests run in the background, a child begins with Ctrl-C ignored.
@@ -88,10 +87,6 @@ class Work:
     def wait(self) -> int:
         assert self.process is not None
         return self.process.wait(READY_WITHIN)
-
-    def run(self, *words: str) -> int:
-        self.start(*words)
-        return self.wait()
 
     @property
     def log(self) -> str:
@@ -165,30 +160,20 @@ def test_jobs(work: Work, client: QueueClient) -> None:
     assert len(lines) == 5
 
 
-def test_jobs_that_will_never_be_done(work: Work, client: QueueClient) -> None:
-    """A message that is no JSON is rejected, and the log says so; without a dead-letter queue it comes again, and the
-    log says that too."""
+def test_jobs_that_fail(work: Work, client: QueueClient) -> None:
+    """Jobs of several queues. A message that is no JSON is rejected, and the log says so; without a dead-letter queue
+    it comes again, and the log says that too. With -vv the traceback of a job that failed is shown, from its function
+    on."""
     client.new_queue("words")
-    client.push("words", "apples")
-    work.start("words", "functions:pack", "--json", "-vv")
-    work.until(lambda: work.log.count(" rejected: ") > 1)
-    work.signal(signal.SIGTERM)
-    assert work.wait() == 0
-    assert re.search(
-        r"^qs: words \d+: try 1, \d\.\d{3} s, rejected: the message is no JSON: Expecting ", work.log, re.M
-    )
-    assert re.search(r"^qs: message \d+ of 'words' could not be rejected, so it comes again: \d+ ", work.log, re.M)
-    assert "Traceback" not in work.log
-
-
-def test_traceback(work: Work, client: QueueClient) -> None:
-    """With -vv the traceback of a job that failed is shown, from its function on."""
     client.new_queue("traces", max_receives=1, dead_letter="dead")
     client.push("traces", "{}")
-    work.start("traces", "functions:pack", "--json", "-vv")
-    work.until(lambda: "\nKeyError: 'fruit'\n" in work.log)
+    client.push("words", "apples")  # and this one comes again and again
+    work.start("traces", "words", "functions:pack", "--json", "-vv", "--processes", "2")
+    work.until(lambda: work.log.count(" rejected: ") > 1 and "\nKeyError: 'fruit'\n" in work.log)
     work.signal(signal.SIGTERM)
     assert work.wait() == 0
+    assert re.search(r"^qs: words \d+: try 1, \d\.\d{3} s, rejected: the message is no JSON: ", work.log, re.M)
+    assert re.search(r"^qs: message \d+ of 'words' could not be rejected, so it comes again: \d+ ", work.log, re.M)
     assert re.findall(r'^  File ".*/(.*)"', work.log, re.M) == ["functions.py"]
 
 
@@ -216,33 +201,38 @@ def test_reasons(work: Work, client: QueueClient) -> None:
         (["fruit-4", "functions:pack", "-s", "127.0.0.1:1"], 1, "no queue server at 127.0.0.1:1 …"),
     ],
 )
-def test_start_that_fails(work: Work, client: QueueClient, words: list[str], code: int, told: str) -> None:
+def test_start_that_fails(
+    work: Work,
+    client: QueueClient,
+    words: list[str],
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """What cannot work at the start says so once, for all processes, and ends."""
     client.new_queue("fruit-4", exist_ok=True)
-    assert work.run(*words, "--processes", "2") == code
-    pattern = re.escape(f"qs: {told}\n").replace("…", ".*")
-    assert re.fullmatch(pattern, work.log), work.log
+    monkeypatch.chdir(work.folder)
+    monkeypatch.setenv("QS_SERVER", f"{client.host}:{client.port}")
+    assert command.main(["work", *words, "--processes", "2"]) == code
+    said = capfd.readouterr().err
+    assert re.fullmatch(re.escape(f"qs: {told}\n").replace("…", ".*"), said), said
 
 
 def test_process_that_is_killed(work: Work, client: QueueClient) -> None:
     """A process that is killed is replaced; its message comes again at once, as its next try. A job that ends the
-    interpreter fails."""
-    client.new_queue("deaths", max_receives=9, dead_letter="dead")
-    client.push("deaths", "x")
-    work.start("deaths", "functions:die_once")
-    work.until(lambda: work.notes)
+    interpreter fails, and its process goes on."""
+    client.new_queue("deaths", max_receives=2, dead_letter="dead")
+    client.push_many("deaths", ["killed", "left"])
+    work.start("deaths", "functions:end")
+    work.until(lambda: "try 2 of left" in work.notes and "failed: SystemExit: 5 (functions.py line " in work.log)
+    while (client.stats("deaths")[0].dead or 0) < 1:
+        pass  # each round is a request; the test's time-out ends it
     work.signal(signal.SIGINT)
     assert work.wait() == 0
-    assert work.notes == ["try 2"]
+    assert work.notes == ["try 2 of killed", "try 1 of left", "try 2 of left"]
     assert re.search(r"^qs: process \d+ was ended by SIGKILL; another one starts in 0\.[0-2] s$", work.log, re.M)
-    assert "1 done, 0 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
-    client.new_queue("leaving", max_receives=1, dead_letter="dead")
-    client.push("leaving", "x")
-    work.start("leaving", "functions:leave")
-    work.until(lambda: "failed: SystemExit: 5 (functions.py line " in work.log)
-    work.signal(signal.SIGINT)
-    assert work.wait() == 0
-    assert "0 processes replaced" in work.log
+    assert "1 done, 2 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
 
 
 def test_graceful_stop(work: Work, client: QueueClient) -> None:
