@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..disk import Disk
 from ..metadata import ABSENT, Codec, MetadataStore, SidecarFiles, lists_attributes, read_attribute
 
+_OURS = "user.qs."
 _RECEIVES = "user.qs.receives"
 _DELAYED = "user.qs.delayed"
 _REASON = "user.qs.reason"
@@ -49,6 +50,10 @@ class _Extended:
     def _values(self, path: str, *names: str) -> list[bytes]:
         there = self._names(path) if self._lists else names
         return [read_attribute(self._disk, path, name) if name in there else b"" for name in names]
+
+    def may_be_there(self, path: str) -> bool:
+        """Tells whether a file may have attributes of ours."""
+        return not self._lists or any(name.startswith(_OURS) for name in self._names(path))
 
     def _names(self, path: str) -> list[str]:
         try:
@@ -121,6 +126,13 @@ class AttributeStore(MetadataStore[Attributes]):
         if self._extended is None or mid in self.unwritten:
             return self.read(path, mid).receives
         return self._extended.receives(path, mid)
+
+    def may_be_there(self, path: str, mid: int) -> bool:
+        """Tells whether a message may have attributes, a reason or an origin, for the time that it takes to ask for one
+        of them. False for most that other programs have written. OSError."""
+        if self._extended is None or mid in self.unwritten or mid in self.reasons.unwritten:
+            return True
+        return self._extended.may_be_there(path)
 
     def bind(self, path: str, mid: int) -> bool:
         """Binds the receives to this id before the file gets another one. Returns whether the file changed. OSError."""

@@ -125,8 +125,10 @@ class MessageDirectory:
 
     def _load_ready(self, mid: int, path: str, size: int) -> None:
         if not self.index.loaded(mid):
-            retrieved = self.attributes.receives(path, mid) > 0
-            self._load_history(mid, path)
+            retrieved = False
+            if self.attributes.may_be_there(path, mid):
+                retrieved = self.attributes.receives(path, mid) > 0
+                self._load_history(mid, path)
             self.index.load(mid, size, retrieved=retrieved, delayed=False)
 
     def _load_history(self, mid: int, path: str) -> None:
