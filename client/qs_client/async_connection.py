@@ -230,6 +230,8 @@ class AsyncConnection:
     async def receive(self, seconds: float | None) -> Message:
         """Returns the next message that answers no call. TimeoutError when none came. One task at a time."""
         await checkpoint_if_cancelled()
+        if self.session.checks_program:
+            await self.introduce(seconds)
         while (message := self.session.next_message()) is None:
             await self._until(self.session.unmatched, _deadline(seconds))
         return message

@@ -97,6 +97,11 @@ class Session:
         """Tells whether the server may send messages that no request waits for."""
         return self._has_posted or self.on_unmatched is not None or bool(self._subscriptions)
 
+    @property
+    def checks_program(self) -> bool:
+        """Tells whether the other side has to be the program expected: nothing has been posted."""
+        return self._program is not None
+
     def check_program(self) -> None:
         """Raises OtherProgram if the other side has said that it is another one than expected, ServerError if it has
         ended the connection instead."""
@@ -207,7 +212,8 @@ class Session:
         """Handles data that breaks the contract. Returns and raises what `route` does."""
         if self._beginning.startswith(_TLS):
             raise SpeaksTls
-        if self._beginning.lower().startswith(_HTTP):
+        begun = self._beginning.lower()
+        if begun.startswith(_HTTP) or any(each.startswith(begun) for each in _HTTP):  # it may have come in pieces
             raise SpeaksHttp
         if not fault.error.closes and fault.req is not None:
             self._unreadable(fault, fault.req)
@@ -265,7 +271,8 @@ class Session:
         self._has_posted = True
         while not self.unmatched.ready and self.route():
             pass
-        self.check_program()
+        if self._other:
+            raise OtherProgram(self._other)
         return self.unmatched.take()
 
     def _answer(self, pending: Pending, message: Message) -> None:
@@ -323,7 +330,8 @@ class Session:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
                 subscription.over = True
                 subscription.put(message)
-        if not concerned and not self._subscriptions:
+        others = [pending for pending in concerned if pending is not self.greeting]
+        if not others and not self._subscriptions and (self._has_posted or not concerned):
             self._keep(message)
         for pending in concerned:
             del self._pending[pending.request.req]

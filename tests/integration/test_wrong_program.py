@@ -147,6 +147,13 @@ def test_bucker_programs_at_the_bus(bus: BusProcess, producer: QueueClient) -> N
     with QueueClient(bus.host, bus.port) as client, pytest.raises(WrongProgram):
         client.recv()
 
+    async def receive() -> None:
+        async with AsyncQueueClient(bus.host, bus.port) as client:
+            await client.recv()
+
+    with pytest.raises(WrongProgram):
+        anyio.run(receive, backend="trio")
+
 
 @pytest.mark.parametrize("answer", ["no name", "an error"])
 def test_an_earlier_version(answer: str) -> None:

@@ -16,13 +16,14 @@ from qs_client import (
     PushMessage,
     ReceiveMessage,
     ReleaseMessage,
+    ServerStats,
     ShuttingDown,
     Subscribe,
     Unsubscribe,
 )
 from qs_client.errors import InternalError, closes, exception_for
-from qs_client.session import Session
-from qs_client.stream_errors import Cut, Unexpected
+from qs_client.session import GREETING, Session
+from qs_client.stream_errors import Cut, OtherProgram, SpeaksHttp, Unexpected
 from qs_client.waiting import Pending, Subscription
 from qs_schemas import TABLE, Fault, Peer
 
@@ -425,3 +426,61 @@ def test_what_cannot_be_read_and_belongs_to_nothing_ends_the_connection() -> Non
     session.ask(GetQueue("q"))
     with pytest.raises(Unexpected, match="'visibility'"):
         come(session, unreadable(None))
+
+
+def greeted(*answers: Message) -> tuple[Session, Pending]:
+    """A session that has asked for its program and then pushed, both in one flight, and what came of it."""
+    session = Session(program="qs-server")
+    pending = session.ask(PushMessage("q", b"x"))
+    data = session.data_to_send()
+    assert data.index(b"\r\n\r\n") < data.index(b"push-message")  # an HTTP server answers what stands before
+    for answer in answers:
+        answer.type, answer.req = "error" if isinstance(answer, Error) else "response", GREETING
+        session.receive_data(Peer().send(answer))
+    return session, pending
+
+
+def test_another_program() -> None:
+    """Its first answer to a request says so, but not to a request for figures, and never to a program that posts."""
+    session, pending = greeted(Ping("qs-bus"))
+    come(session)
+    session.receive_data(answer_bytes(pending.request, Error(501, "not-implemented", "no")))
+    with pytest.raises(OtherProgram, match="qs-bus"):
+        session.answer_to(pending)
+    with pytest.raises(OtherProgram, match="qs-bus"):
+        session.check_program()
+    session, _ = greeted(Ping("qs-bus"))
+    stats = session.ask(ServerStats())
+    session.receive_data(answer_bytes(stats.request))
+    assert session.answer_to(stats) is not None
+    session.post(Ping())
+    session.check_program()
+
+
+@pytest.mark.parametrize("answer", [Ping(), Ping("qs-server"), Error(501, "not-implemented", "no ping")])
+def test_the_program_that_is_expected(answer: Message) -> None:
+    """One that does not name itself is accepted."""
+    session, pending = greeted(answer)
+    come(session)
+    session.check_program()
+    session.receive_data(answer_bytes(pending.request, mid=1))
+    assert session.answer_to(pending) == PushMessage(mid=1, type="response", req="qs-1", resp="0" * 64)
+
+
+def test_a_server_that_leaves() -> None:
+    """Its last error, in answer to the greeting, is that of the requests that wait."""
+    session, pending = greeted(Error(503, "shutting-down", "bye"))
+    assert isinstance(session.answer_to(pending), Error)
+    with pytest.raises(ShuttingDown):
+        session.check_program()
+
+
+@pytest.mark.parametrize(
+    "data", [b"H", b"HTTP/1.1 400 Bad Request\r\n", b"<!DOCTYPE HTML>\n<html>", b"<html><p></html>"]
+)
+def test_an_http_server(data: bytes) -> None:
+    """It is known by its first bytes, and those may come alone."""
+    session, pending = greeted()
+    session.receive_data(data)
+    with pytest.raises(SpeaksHttp):
+        session.answer_to(pending)
