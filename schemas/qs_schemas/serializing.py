@@ -194,22 +194,25 @@ def check_lengths(message: Message) -> None:
         for value in _texts_of(message, field):
             if 0 < len(value) <= most and (value.isprintable() or not is_name):
                 continue
-            text = strip(value) if is_name else value
-            shown = "" if field == "token" else f" {text[:40]!r}{'…' if len(text) > 40 else ''}"
-            if len(text) > most or not (text or field == "req"):
-                raise ValueError(f"{field}{shown} has {len(text)} characters, and 1 to {most} are allowed")
-            if is_name and not _CONTROLS.isdisjoint(text):
+            kept = strip(value) if is_name else value
+            shown = "" if field == "token" else f" {kept[:40]!r}{'…' if len(kept) > 40 else ''}"
+            if len(kept) > most or not (kept or field == "req"):
+                raise ValueError(f"{field}{shown} has {len(kept)} characters, and 1 to {most} are allowed")
+            if is_name and not _CONTROLS.isdisjoint(kept):
                 raise ValueError(f"{field}{shown} has a control character, and none are allowed")
 
 
-_CONTROLS = frozenset(map(chr, (*range(32), *range(0x7F, 0xA0))))
+_CONTROLS = frozenset(map(chr, (*b"\t\n\r", *range(0x7F, 0xA0))))
+"""The control characters that XML can carry. Of the others `serialize` says that it cannot."""
 
 
 def _texts_of(message: Message, field: str) -> list[str]:
     """Returns the values of a field of text: of the message, its options, and the entries of its lists."""
     if field == "queues":
         queues: list[str] = getattr(message, field, [])
-        return [] if isinstance(message, QueueStats) else queues
+        if isinstance(message, QueueStats):
+            return []
+        return [queue if queue.__class__ is str else text(field, queue) for queue in queues]
     holders = [message, getattr(message, "options", None)]
     if field == "key":
         holders += getattr(message, "messages", ())

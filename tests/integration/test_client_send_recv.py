@@ -95,9 +95,9 @@ def test_bad_names_are_refused_before_anything_is_sent() -> None:
     """Text that XML cannot carry is a ValueError in send() and in methods; the connection still works."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
     with scripted(answering(Ping(), seen=seen)) as server, client_of(server) as client:
-        with pytest.raises(ValueError, match="control character"):
+        with pytest.raises(ValueError, match="U\\+0000"):
             client.send(NewQueue("a\0b"))
-        with pytest.raises(ValueError, match="control character"):
+        with pytest.raises(ValueError, match="U\\+0000"):
             client.new_queue("a\0b")
         client.ping()
         assert server.connections == 1
