@@ -163,6 +163,10 @@ class AsyncConnection:
         async with self._introducing:  # one task at a time can wait for the same answer
             if not greeting.ready:
                 await self.answered(greeting, _deadline(timeout), timeout)
+        self._check_program()
+
+    def _check_program(self) -> None:
+        """Raises WrongProgram, or ServerError, if that is what the greeting was answered with."""
         try:
             self.session.check_program()
         except Unexpected as error:
@@ -230,8 +234,12 @@ class AsyncConnection:
     async def receive(self, seconds: float | None) -> Message:
         """Returns the next message that answers no call. TimeoutError when none came. One task at a time."""
         await checkpoint_if_cancelled()
-        if self.session.checks_program:
-            await self.introduce(seconds)
+        greeting = self.session.greeting
+        if greeting is not None and self.session.checks_program:  # another program would send nothing
+            self.flush()
+            async with self._introducing:
+                await self._until(greeting, _deadline(seconds))
+            self._check_program()
         while (message := self.session.next_message()) is None:
             await self._until(self.session.unmatched, _deadline(seconds))
         return message

@@ -45,6 +45,7 @@ def bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
 @pytest.fixture
 def producer(shared_server: ServerProcess) -> Iterator[QueueClient]:
     with QueueClient(shared_server.host, shared_server.port) as client:
+        client.new_queue("jobs", exist_ok=True)
         client.purge("jobs")
         yield client
 
