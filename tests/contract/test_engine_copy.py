@@ -61,11 +61,12 @@ def test_copy_keeps_things_apart(bench: Bench) -> None:
     for _ in range(3):
         receive(bench, "r", visibility=10)
         bench.clock.now += 10
+    receive(bench, "s", visibility=10)
     bench.engine.queue("s").release(Receipt(mid), 500)
     for _ in range(2):
         looked = {qid: bench.engine.queue(qid).get(mid, peek=True, visibility=None) for qid in "qrs"}
         assert {qid: (m.status, m.receives) for qid, m in looked.items()} == {
-            "q": ("ready", 0), "r": ("ready", 3), "s": ("delayed", 0)
+            "q": ("ready", 0), "r": ("ready", 3), "s": ("delayed", 1)
         }  # fmt: skip
         bench.reopen()
     bench.engine.queue("q").delete(Receipt(mid))

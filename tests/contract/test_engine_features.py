@@ -69,6 +69,8 @@ def test_refused(bench: Bench, feature: Feature, call: Call) -> None:
     engine.create("r", Options())
     mid = pushed(engine)
     if feature not in engine.cannot:
+        if feature in (Feature.REDRIVE, Feature.REASON):
+            receive(engine)  # only what is held can be released
         call(engine, mid)
         return
     if feature is Feature.CLAIM:

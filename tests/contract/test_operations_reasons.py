@@ -115,21 +115,17 @@ async def test_refused_rejections(running: Serving, autojump_clock: Clock) -> No
 
 @pytest.mark.parametrize("storage", WITHOUT)
 async def test_storages_without(client: Client, autojump_clock: Clock, storage: str) -> None:
-    """501, with the names of the storages that can; nothing changes."""
+    """Reasons and rejects are 501, with the names of the storages that can; nothing changes."""
     await client.ask(new_queue("other", f"<options storage='{storage}'/>"))
     [mid] = mids(await client.ask(push("other", "x")))
     await client.ask(receive("other"))
-    backoff = f"<options storage='{storage}' backoff='1'/>"
     for asked in (
         settle("release-message", "other", mid, "why"),
         settle("reject-message", "other", mid),
-        new_queue("more", backoff),
-        request("set-queue", "<qid>other</qid><options backoff='1'/>"),
     ):
         answer = await client.ask(asked)
         assert (code(answer), "'journal'" in text(answer)) == (501, True), answer
     assert 'status="in-flight"' in await client.ask(peek("other", mid))
-    assert "more" not in await client.ask(request("list-queues"))
 
 
 async def test_back_off(running: Serving, autojump_clock: Clock) -> None:

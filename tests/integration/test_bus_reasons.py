@@ -23,7 +23,7 @@ def release(qid: str, mid: int, reason: str) -> str:
 
 def reason(line: str) -> str | None:
     """Returns the reason that comes with a message, in single form or in a list."""
-    found = re.search(r'<reason>(.*?)</reason>|<message [^>]*\breason="([^"]*)"', line)
+    found = re.search(r'<reason>(.*?)</reason>|<message [^>]* reason="([^"]*)"', line)
     return None if found is None else html.unescape(found[1] or found[2])
 
 

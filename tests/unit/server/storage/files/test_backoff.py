@@ -9,7 +9,7 @@ import pytest
 from support.engines import EPOCH, LOTS, Bench, FaultyDisk, always, files_engine
 
 from qs_server.storage.backoff import backoff_of
-from qs_server.storage.engine import SECOND, Durability, Options, Receipt, State
+from qs_server.storage.engine import SECOND, Durability, Options, Receipt, StaleReceiptError, State
 from qs_server.storage.vsqs import Queue as Library
 from qs_server.tools.qs_dir import main as qs_dir
 
@@ -89,12 +89,14 @@ def test_a_release(bench: Bench) -> None:
     until = queue.release(Receipt(EPOCH, 1), None)
     assert until == bench.clock.now + wait(1)
     assert names(bench) == [f"{EPOCH}.{until}"]
-    assert queue.release(Receipt(EPOCH, 1), None) is None  # it was not in flight any more: no receive was in vain
+    with pytest.raises(StaleReceiptError):
+        queue.release(Receipt(EPOCH, 1), None)  # it is not in flight any more
+    assert queue.release(Receipt(EPOCH), None) is None  # no receive was in vain: the delay ends
     assert receive(bench) == [2]
     assert queue.release(Receipt(EPOCH, 2), None, count=False) is None
     assert receive(bench) == [2]
     assert queue.release(Receipt(EPOCH, 2), SECOND) == bench.clock.now + SECOND
-    assert queue.release(Receipt(EPOCH, 2), 0) is None
+    assert queue.release(Receipt(EPOCH), 0) is None
 
 
 @pytest.mark.parametrize("late", [0, SECOND, 20 * SECOND])

@@ -20,6 +20,7 @@ from qs_server.storage.engine import (
     Queue,
     QueueFullError,
     Receipt,
+    StaleReceiptError,
     State,
 )
 
@@ -189,8 +190,9 @@ def test_another_server(tmp_path: Path, disk: FaultyDisk) -> None:
     other.engine.queue("q").release(Receipt(message.mid), 0, reason="newer")
     bench.engine.refresh()
     assert seen(bench.engine) == ("q", "ready", "newer")
-    give(bench, WAYS["release"])
-    assert seen(bench.engine) == ("q", "ready", "newer")  # nobody held it: there was nothing to release
+    with pytest.raises(StaleReceiptError):
+        give(bench, WAYS["release"])  # nobody holds it
+    assert seen(bench.engine) == ("q", "ready", "newer")
 
 
 def test_a_program_that_knows_no_reasons(tmp_path: Path, disk: FaultyDisk) -> None:
