@@ -221,7 +221,8 @@ def test_release_now(connect: Connect, producer: Wire, q: str) -> None:
 
 OF_THE_SERVER: list[Message] = [
     NewQueue("q"), DeleteQueue("q"), ListMessages("q"), PushMessage("q", "x"), GetMessage("q", 1), ReceiveMessage("q"),
-    RejectMessage("q", 1), ExtendMessage("q", 1, visibility=1), CopyMessage("q", 1, queues=["r"]), PurgeQueue("q"), QueueStats("q"),
+    RejectMessage("q", 1), ExtendMessage("q", 1, visibility=1), CopyMessage("q", 1, queues=["r"]), PurgeQueue("q"),
+    QueueStats("q"),
     Unsubscribe("s"), ClaimMessages("q", "c", 1), GetClaim("q", "c", 1),
     AckClaim("q", "c", 1), ReleaseClaim("q", "c", 1), ListClaims("q"),
     StageMessages("q", "p", 1, 1, 1, messages=[Draft("x")]),
