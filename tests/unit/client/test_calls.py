@@ -416,10 +416,10 @@ def test_an_answer_that_lacks_its_value() -> None:
         play(calls.push("q", b""), PushMessage("q"))
 
 
-@pytest.mark.parametrize(("queues", "sizes"), [(3, [1000, 1000, 500]), (30, [100] * 25), (4000, [1] * 2500)])
+@pytest.mark.parametrize(("queues", "sizes"), [(3, [1000, 1000, 500]), (30, [100] * 25), (4000, [1, 1, 1])])
 def test_copies_are_asked_for_in_lists_that_a_server_takes(queues: int, sizes: list[int]) -> None:
     """copy() of many ids into many queues asks for at most as many copies at once as a server makes."""
-    mids, into = list(range(2500)), [f"q{number}" for number in range(queues)]
+    mids, into = list(range(sum(sizes))), [f"q{number}" for number in range(queues)]
     answers = [CopyMessage("q", mids=[1]) for _ in sizes]
     requests, copied = play(calls.copy("q", mids, into), *answers)
     assert [len(request.mids) for request in requests if isinstance(request, CopyMessage)] == sizes
