@@ -11,8 +11,8 @@ from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_schemas.limits import REASON
 
-STORAGES = ["journal"]
-"""Those that keep reasons, reject messages and have a back-off."""
+STORAGES = ["journal", "files"]
+"""The storages that keep reasons and reject messages. They have a back-off too."""
 WITHOUT = ["dirq-simple", "dirq"]
 
 
@@ -119,13 +119,23 @@ async def test_storages_without(client: Client, autojump_clock: Clock, storage: 
     await client.ask(new_queue("other", f"<options storage='{storage}'/>"))
     [mid] = mids(await client.ask(push("other", "x")))
     await client.ask(receive("other"))
-    for asked in (
-        settle("release-message", "other", mid, "why"),
-        settle("reject-message", "other", mid),
-    ):
+    for asked in (settle("release-message", "other", mid, "why"), settle("reject-message", "other", mid)):
         answer = await client.ask(asked)
         assert (code(answer), "'journal'" in text(answer)) == (501, True), answer
     assert 'status="in-flight"' in await client.ask(peek("other", mid))
+
+
+async def test_a_storage_without_back_off(client: Client, autojump_clock: Clock) -> None:
+    """501, with the names of the storages that can; nothing changes."""
+    await client.ask(new_queue("other", "<options storage='null'/>"))
+    for asked in (
+        new_queue("more", "<options storage='null' backoff='1'/>"),
+        request("set-queue", "<qid>other</qid><options backoff='1'/>"),
+    ):
+        answer = await client.ask(asked)
+        assert (code(answer), "'journal'" in text(answer)) == (501, True), answer
+    assert "more" not in await client.ask(request("list-queues"))
+    assert "backoff" not in await client.ask(request("get-queue", "<qid>other</qid>"))
 
 
 async def test_back_off(running: Serving, autojump_clock: Clock) -> None:
