@@ -44,6 +44,8 @@ from ..storage.totals import DEAD, REJECTED, totals_of
 from .opening import open_clock, open_remotes, open_storage
 from .options import ServerOptions
 
+_REASONS = {DEAD: "receives", REJECTED: "rejected"}
+"""Figures of the engine that are one figure to clients, with these values of its label `reason`."""
 _LEAST_DESCRIPTORS = 128
 """Open files of a server whose queues are in the journal: 64 segments that are read, those that are written, locks,
 the event loop, and what requests open for a moment."""
@@ -87,12 +89,12 @@ class Server(Acceptor[Connection]):
         """Returns the server's figures. Call it in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
-        rejected = found.pop(REJECTED)
-        received = found.pop(DEAD) - rejected
+        found[DEAD] -= found[REJECTED]
         return [
-            *(Figure(name, value) for name, value in found.items()),
-            Figure(DEAD, received, {"reason": "receives"}),
-            Figure(DEAD, rejected, {"reason": "rejected"}),
+            *(
+                Figure(DEAD, value, {"reason": _REASONS[name]}) if name in _REASONS else Figure(name, value)
+                for name, value in found.items()
+            ),
             *self._syncs.figures("journal_sync_seconds"),
             Figure("subscriptions", self._subscriptions.total),
             Figure("waiting_receives", self._waiters.total),
