@@ -188,7 +188,7 @@ def test_constructors(make: type[QueueClient]) -> None:
 def test_spark() -> None:
     """A key without its certificate, and an address without TLS beside a CA, are errors before anything is sent."""
     with pytest.raises(UsageError, match="give --cert too"):
-        QueueServer("localhost", 1, Security(key="k")).client()
+        QueueServer("localhost", 1, Security(client_key="k")).client()
     with pytest.raises(UsageError, match="qss://"):
         QueueServer("qs://localhost", 1, Security(ca=CA)).client()
     with pytest.raises(UsageError, match="empty"):

@@ -229,3 +229,16 @@ def test_time_goes_on_over_a_restart(tmp_path: Path, sig: signal.Signals) -> Non
             assert len(client.receive("q", max=3, visibility=1)) == 3
             assert client.receive("q", wait=20)
         assert server.log().count("60.0 minutes behind the server's time") == 2
+
+
+def test_a_graceful_stop_is_no_failed_receive(tmp_path: Path) -> None:
+    """What subscribers hold when the server stops is visible at the next start, although its queue backs off."""
+    root = tmp_path / "root"
+    with serving(root, *FAST) as server, Wire(server) as wire:
+        assert code(wire.ask(new_queue("q", "<options backoff='3600'/>"))) == 0
+        wire.ask(push("q", "x"))
+        assert code(wire.ask(request("subscribe", "<qid>q</qid>", req="s"))) == 0
+        assert payloads(wire.line()) == ["x"]
+        assert server.stop() == 0
+    with serving(root, *FAST) as server, Wire(server) as wire:
+        assert payloads(wire.ask(receive("q"))) == ["x"]

@@ -64,7 +64,7 @@ def test_the_bus(tmp_path: Path, port: socket.socket, shared_server: Listening) 
             with socket.create_connection(("127.0.0.1", number(port)), READY_WITHIN) as client:
                 systemd.start(command)
                 systemd.until("READY")
-                assert 'code="501"' in exchange(client, PING)[0]
+                assert 'name="qs-bus"' in exchange(client, PING)[0]
             assert systemd.stop() == 0
 
 

@@ -62,6 +62,8 @@ class Subscriptions:
         """The subscribers that got mail since `take_mail`."""
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
         """Subscriptions that have ended, each with the messages to give back, in reverse order."""
+        self._delay: int | None = None
+        """The delay with which messages of ended subscriptions are released, None for the back-off of their queues."""
         self._failed: set[str] = set()
         self._try_again: int | None = None
         self.deserted: Callable[[str], None] = lambda qid: None
@@ -123,6 +125,11 @@ class Subscriptions:
             subscription.closed = True
             self._leaving.append((subscription, list(subscription.receives)[::-1]))
 
+    def stop(self) -> None:
+        """Notes that the server stops: what its subscribers hold is visible at once from now on. They did not fail, so
+        nothing is to back off."""
+        self._delay = 0
+
     def give_back(self) -> None:
         """Releases a slice of the messages of ended subscriptions: see `leaving`."""
         left, until = _GIVEN_BACK, self._clock() + _GIVING_BACK
@@ -143,7 +150,7 @@ class Subscriptions:
         if self._record is not None:
             self._record.begin(subscription.subscriber.peer)
         try:
-            self._storage.release(key[0], Receipt(key[1], receives), None)
+            self._storage.release(key[0], Receipt(key[1], receives), self._delay)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             pass  # the subscriber does not hold it any more
         except OSError as error:

@@ -116,6 +116,11 @@ class Server(Acceptor[Connection]):
             await self._committer.give_back()
             background.cancel_scope.cancel()
 
+    def stop(self) -> None:
+        """See Acceptor."""
+        self._subscriptions.stop()
+        super().stop()
+
     async def probe(self) -> None:
         """Commits an empty batch, and returns when it is done. Hangs if the loop or commits hang."""
         done = trio.Event()
