@@ -207,13 +207,15 @@ class AsyncConnection:
         """Like `answer`, with a deadline on the loop's clock. May be awaited again after a cancellation. seconds: the
         original time-out, for the error text."""
         self.flush()
-        understood = self._documents
+        greeting, understood = self.session.greeting, self._documents
+        if greeting is not None and not greeting.ready:
+            understood += 1  # its answer says nothing about this request
         try:
             await self._until(pending, deadline)
         except TimeoutError as error:
             if isinstance(error, ServerUnavailable):
                 raise
-            if self._documents == understood:
+            if self._documents <= understood:
                 self.retire()
             raise self._place.no_answer(seconds) from None
         answer = pending.answer

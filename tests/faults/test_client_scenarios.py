@@ -10,7 +10,7 @@ from support.client_scenarios import BOUND, SCENARIOS, TIMEOUT, Scenario, health
 from support.every_client import CLIENTS, kinds
 from support.scripted_server import GIVE_UP, scripted
 
-from qs_client import ProtocolMismatch, TooLarge
+from qs_client import ProtocolMismatch, TooLarge, WrongProgram
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_what_is_raised(name: str, scenario: Scenario, tls: bool, nobody: int) -
 def test_a_bus_client_goes_on_by_itself(name: str, scenario: Scenario) -> None:
     """With reconnect, a bus client comes back after everything that another attempt may cure, and raises the rest."""
     assert scenario.script is not None
-    expected = scenario.raises if scenario.raises in (ProtocolMismatch, TooLarge) else "x"
+    expected = scenario.raises if scenario.raises in (ProtocolMismatch, WrongProgram, TooLarge) else "x"
     with scripted(scenario.script, healthy) as server:
         options = {"max_document": BOUND, "on_trouble": lambda text: None}
         assert kinds(CLIENTS[name]((TIMEOUT,), port=server.port, **options)) == [expected]

@@ -135,8 +135,17 @@ def _refusing(code: int, kind: str) -> Script:
 
 def _another(conversation: Conversation) -> None:
     conversation.greeting = Ping("qs-another")
-    conversation.answer(conversation.read(), Error(501, "not-implemented", "the bus does not know that"))
-    conversation.wait_for_close()
+    request = conversation.read()
+    if request is not None:  # else the client has gone when it knew the name
+        conversation.answer(request, Error(501, "not-implemented", "the bus does not know that"))
+        conversation.wait_for_close()
+
+
+def _speaking_http(conversation: Conversation) -> None:
+    conversation.sock.recv(65536)
+    with contextlib.suppress(ConnectionError):
+        conversation.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        conversation.wait_for_close()
 
 
 SCENARIOS = (
@@ -151,7 +160,7 @@ SCENARIOS = (
     Scenario("the other side half-closes the connection before the answer", _half_closing, ServerUnavailable),
     Scenario("the network cuts a request off and half-closes", _refusing(400, "bad-request"), ServerUnavailable),
     Scenario("something else answers there", _saying(b"220 mail.example ESMTP\r\n"), ProtocolMismatch),
-    Scenario("an HTTP server answers there", _saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), WrongProgram),
+    Scenario("an HTTP server answers there", _speaking_http, WrongProgram),
     Scenario("the bus answers a client of the server, or the server one of the bus", _another, WrongProgram),
     Scenario("an answer is over max_document", _too_long, ProtocolMismatch),
     Scenario("an answer is XML and not valid; the connection goes on", _invalid, InternalError),
