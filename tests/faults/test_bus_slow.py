@@ -64,7 +64,7 @@ class Reader:
     def answers_next(self) -> bool:
         """Tells whether the next line is the answer to what it asks now: nothing was on its way."""
         self._socket.sendall(PING.encode())
-        return code(self._lines.readline().decode()) == 501
+        return "<ping/>" in self._lines.readline().decode()
 
     def acknowledge(self, *found: int) -> None:
         with contextlib.suppress(OSError):  # it may have been sent away
