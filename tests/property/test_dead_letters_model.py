@@ -253,8 +253,10 @@ class DeadLettersMachine(RuleBasedStateMachine):
         if self.policies[qid] is None or self.policies[qid] == 3:
             self.push(qid, 0)
             self.push(qid, 0)
-            self.receive(qid, 4, 0, pick % 3 == 0)
-            self.release(qid, 0, None, True, "later")
+            self.receive(qid, 8, 0, pick % 3 == 0)
+            held = [at for at, known in enumerate(self.model[qid]) if known.until and not known.delayed]
+            for at in held[-2:]:
+                self.release(qid, at, None, True, "later")
             self.clock.now += pick % 2 * WINDOW
 
     @rule(qid=st.sampled_from(QUEUES[:2]))
