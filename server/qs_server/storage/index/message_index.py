@@ -178,6 +178,15 @@ class Index:
         self.hidden.discard_all(mids)
         self.ready.add_all(mids)
 
+    def delay_all(self, untils: dict[int, int]) -> None:
+        """Changes the times until which many messages are hidden that have been received: a delay from now on. untils:
+        the times by ids, which are increasing."""
+        for mid, until in untils.items():
+            self.hidden.set(mid, until)
+            self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
+            self.expiries.push(until, mid)
+        self.delayed.add_all(list(untils))
+
     def remove_all(self, mids: Sequence[int]) -> list[int]:
         """Removes many messages. mids: increasing. Returns the facts of each for `restore`."""
         self.ready.discard_all(mids)

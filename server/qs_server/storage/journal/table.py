@@ -357,6 +357,13 @@ class MessageTable:
             self.index.show(mid)
             self.arrived()
 
+    def delay_all(self, untils: dict[int, int]) -> None:
+        """Delays messages whose windows are over, in half of the time of `show`. untils: see `Index.delay_all`; at
+        least one."""
+        self.held.difference_update(untils)
+        self.index.delay_all(untils)
+        self.hidden(min(untils.values()))
+
     def set_receives(self, mid: int, receives: int) -> None:
         """Sets how often a message was received; 0 makes it new."""
         if receives:

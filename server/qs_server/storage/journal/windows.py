@@ -72,22 +72,24 @@ class Windows:
 
         A back-off begins with the end of the window, whenever a server notices that, and follows from the message's id
         and receives: so the record need not be durable. A start computes the same, unless the options have changed."""
-        table, log = self._table, self._store.log
-        visible: list[int] = []
-        ended: list[int] = []
-        for mid in mids:
-            receives = table.receives.get(mid, 0)
-            end = table.index.expiry(mid) or 0
-            until = min(end + backoff_of(table.options, mid, receives) // table.unit, MAX_MID)
-            if table.index.is_delayed(mid) or until <= now // table.unit:
-                visible.append(mid)
-                continue
-            log.note(records.state(table.number, mid, receives, until, delayed=True))
-            self._store.refer(table, table.places.get(mid) or 0)
-            table.show(mid, until, delayed=True)
-            ended.append(mid)
-        table.note_expired(ended, now)
-        return visible
+        table, index = self._table, self._table.index
+        ordered = sorted(mids)
+        delayed = set(index.delayed.among(ordered))
+        untils: dict[int, int] = {}
+        for mid, end in zip(ordered, index.hidden.values_of(ordered), strict=True):
+            wait = 0 if mid in delayed else backoff_of(table.options, mid, table.receives.get(mid, 0))
+            until = min((end or 0) + wait // table.unit, MAX_MID)
+            if wait and until > now // table.unit:
+                untils[mid] = until
+        if not untils:
+            return list(mids)
+        self._store.log.note_all(
+            [records.state(table.number, mid, table.receives.get(mid, 0), untils[mid], delayed=True) for mid in untils]
+        )
+        self._store.refer_all(table, table.places.values_of(list(untils)))
+        table.delay_all(untils)
+        table.note_expired([mid for mid in mids if mid in untils], now)
+        return [mid for mid in mids if mid not in untils]
 
     def _change(
         self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False, reason: str | None = None

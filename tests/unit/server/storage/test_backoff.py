@@ -1,9 +1,16 @@
 """How long a message that was received in vain stays hidden."""
 
+import contextlib
+import sys
+from pathlib import Path
+from types import FrameType
+
 import pytest
+from support.engines import ManualClock
 
 from qs_server.storage.backoff import backoff_of, contradiction_in
-from qs_server.storage.engine import SECOND, Options
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.engine import SECOND, Draft, Durability, Options
 
 MID = 1_760_000_000_000_000
 
@@ -55,3 +62,29 @@ def test_options_that_contradict(options: Options, word: str | None) -> None:
     """The longest back-off needs a shortest, which is not longer."""
     found = contradiction_in(options)
     assert found is None if word is None else word in (found or "")
+
+
+def test_many_windows_that_end(tmp_path: Path) -> None:
+    """A thousand windows that end together take some 7 ms in the journal: few calls for each message. All requests wait
+    for them, and hundreds of thousands may be due."""
+    clock, calls = ManualClock(), 0
+    engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.NONE)
+    with contextlib.closing(engine):
+        engine.create("q", Options("journal", backoff=60 * SECOND))
+        queue = engine.queue("q")
+        queue.push([Draft(b"x")] * 1000)
+        engine.receive(["q"], 1000, SECOND, 1 << 20)
+        engine.commit()
+        clock.now += 2 * SECOND
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            assert queue.expire(1000) == 1000
+        finally:
+            sys.setprofile(None)
+        assert queue.stats().delayed == 1000
+        assert calls < 15_000
