@@ -118,13 +118,18 @@ def finish(message: Received, patience: float | None) -> Call[bool]:
     return False
 
 
+def text_of(raised: BaseException) -> str:
+    """Returns the text of an exception, also of one whose class fails at that."""
+    try:
+        return str(raised)
+    except Exception:  # somebody else's class
+        return "(its text cannot be had)"
+
+
 def reason_of(raised: BaseException) -> str | None:
     """Returns what is kept with a message whose job raised this: type and text, of a Reject the text alone. At most
     `REASON` bytes, without characters that XML cannot carry; None if there is no text."""
-    try:
-        said = str(raised)
-    except Exception:  # somebody else's class may fail at that
-        said = "(its text cannot be had)"
+    said = text_of(raised)
     if not isinstance(raised, Reject):
         said = f"{type(raised).__name__}: {said}" if said else type(raised).__name__
     return replace_uncarriable(said).encode()[:REASON].decode(errors="ignore") or None

@@ -13,6 +13,7 @@ from typing import Any
 from qs_schemas import GetMessage
 
 from .errors import Reject
+from .handling import text_of
 
 WRONG = 2
 """The exit code when there is no such function, or none that can be called: starting again would not help."""
@@ -108,7 +109,8 @@ def _xml(message: GetMessage) -> object:
 
 def described(error: BaseException) -> str:
     """Returns type, text and place of an exception, on one line."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = text_of(error)
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if isinstance(error, SyntaxError):  # it names its place itself
         return " ".join(text.split())
     frames = [frame for frame in traceback.extract_tb(own_frames(error)) if not frame.filename.startswith("<frozen")]

@@ -17,6 +17,7 @@ import time
 import traceback
 from argparse import Namespace
 from collections.abc import Callable
+from typing import NoReturn
 
 from qs_schemas import GetMessage
 
@@ -25,11 +26,13 @@ from .command_arguments import command_line
 from .command_output import complain
 from .command_run import hint
 from .errors import Reject, ServerError
+from .handling import text_of
 from .security import Security
 from .server_arguments import make_security
 from .work_function import FAILED, UnusableError, calling, described, load, own_frames
 from .work_processes import Said
 
+_STOP = (signal.SIGTERM, signal.SIGINT)
 _LAST_WORD = 2.0
 """Seconds in which a job whose grace is over is given back: if the server does not answer, the end of the connection
 does it."""
@@ -48,8 +51,9 @@ def main(descriptor: int, words: list[str]) -> int:
             with contextlib.suppress(OSError):
                 starter.shutdown(socket.SHUT_RD)
 
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        for number in _STOP:
+            signal.signal(number, stop)
+        _leave_children_alone(stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal is gone: the starter decides
         arguments = command_line(words)
         _prepare_output(arguments.verbose > 0)
@@ -70,6 +74,23 @@ def main(descriptor: int, words: list[str]) -> int:
             say(Said.CANNOT, f"{FAILED} {error}")
             return FAILED
     return 0
+
+
+def _leave_children_alone(handler: Callable[..., None]) -> None:
+    """Lets children that jobs fork, as multiprocessing does, end at the signals that this process handles: the handler
+    would run there too. A signal that is sent to a child while it is made waits until then."""
+
+    def as_usual() -> None:
+        for number in _STOP:
+            if signal.getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _STOP),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP),
+        after_in_child=as_usual,
+    )
 
 
 def _prepare_output(verbose: bool) -> None:
@@ -104,6 +125,7 @@ class _Worker:
         )
         self._running: GetMessage | None = None
         self._idle = threading.Event()
+        self._pid = os.getpid()
 
     def _new_client(self, timeout: float) -> QueueClient:
         host, port, _ = self._arguments.address
@@ -134,14 +156,17 @@ class _Worker:
                 except BaseException as raised:
                     error = raised  # also a Reject, which `handling` does not let out
                     raise
-        except (Exception, SystemExit) as raised:  # that of one job is not the end of the process
+                finally:
+                    if os.getpid() != self._pid:
+                        _end_child(error)
+        except BaseException as raised:  # that of one job is not the end of the process
             error = raised
         self._running = None
         self._tell(message, error, handling.taken_away, time.monotonic() - began)
 
     def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
         if isinstance(error, Reject):
-            said, result = Said.FAILED, f"rejected: {error}"
+            said, result = Said.FAILED, f"rejected: {text_of(error)}"
         elif error is not None:
             said, result = Said.FAILED, f"failed: {described(error)}"
         elif taken_away:
@@ -176,6 +201,16 @@ class _Worker:
             complain(f"{message.qid} {message.mid}: given back, as it was not done {self._arguments.grace:g} s later")
             self._say(Said.GIVEN_BACK)
         os.killpg(0, signal.SIGKILL)
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """Ends a process that a job has forked and that has come back from the function: the message is its parent's."""
+    with contextlib.suppress(Exception):
+        if error is not None and not isinstance(error, SystemExit):
+            traceback.print_exception(error.with_traceback(own_frames(error)))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0 if error is None else 1)
 
 
 if __name__ == "__main__":

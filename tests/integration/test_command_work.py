@@ -42,6 +42,23 @@ def endless(message):
     child = subprocess.Popen(["sleep", "1000"])
     note(f"child {child.pid}")
     child.wait()
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def raising(message):
+    raise KeyboardInterrupt if message.text == "interrupt" else Unprintable
+
+def forking(message):
+    child = os.fork()
+    if child == 0 and message.text == "waits":
+        time.sleep(1000)
+    if child == 0:
+        return
+    if message.text == "waits":
+        os.kill(child, signal.SIGTERM)
+    note(f"{message.text} {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
 """
 
 # Where tests run in the background, a child begins with Ctrl-C ignored.
@@ -233,6 +250,32 @@ def test_process_that_is_killed(work: Work, client: QueueClient) -> None:
     assert work.notes == ["try 2 of killed", "try 1 of left", "try 2 of left"]
     assert re.search(r"^qs: process \d+ was ended by SIGKILL; another one starts in 0\.[0-2] s$", work.log, re.M)
     assert "1 done, 2 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
+
+
+def test_forks_of_jobs(work: Work, client: QueueClient) -> None:
+    """A child that a job forks ends at SIGTERM, as those of multiprocessing have to, and the worker goes on; one that
+    comes back from the function is no second worker."""
+    client.new_queue("forks")
+    client.push_many("forks", ["returns", "waits", "waits", "returns"])
+    work.start("forks", "functions:forking")
+    work.until(lambda: len(work.notes) == 4)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert work.notes == ["returns 0", "waits -15", "waits -15", "returns 0"]
+    assert "4 done, 0 failed, 0 taken away, 0 given back, 0 processes replaced" in work.log
+
+
+def test_whatever_a_job_raises(work: Work, client: QueueClient) -> None:
+    """Neither an exception without a text nor a KeyboardInterrupt ends the process."""
+    client.new_queue("raises", dead_letter="raises-failed", max_receives=1)
+    client.push_many("raises", ["interrupt", "unprintable"])
+    work.start("raises", "functions:raising")
+    work.until(lambda: work.log.count("failed: ") == 2)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert "failed: KeyboardInterrupt (functions.py" in work.log
+    assert "failed: Unprintable: (its text cannot be had) (functions.py" in work.log
+    assert "0 processes replaced" in work.log
 
 
 def test_graceful_stop(work: Work, client: QueueClient) -> None:
