@@ -24,9 +24,9 @@ from .async_opening import Opening
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
 from .driving import drive_async
-from .errors import Reject, ServerError, ServerUnavailable
+from .errors import ServerError, ServerUnavailable
 from .forks import call_after_fork
-from .handling import Hold, finish, give_back
+from .handling import Hold, finish, give_back, is_reject
 from .methods import copy_signature
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -228,8 +228,9 @@ class AsyncQueueClient(Settings):
             if raised is None:  # the block is done, and should not be done again
                 with contextlib.suppress(ServerError, OSError), anyio.move_on_after(LINGER, shield=True):
                     await self.delete(message)
+            if raised is None or is_reject(raised):  # any other exception goes on in place of the cancellation
                 raise
-        if raised is not None and not isinstance(raised, Reject):
+        if raised is not None and not is_reject(raised):
             try:
                 raise raised
             finally:

@@ -10,7 +10,8 @@ differ, a window of unknown length is extended at least every 15 seconds, half o
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from types import TracebackType
 
 from qs_schemas import DeleteMessage, RejectMessage, ReleaseMessage
@@ -126,18 +127,38 @@ def text_of(raised: BaseException) -> str:
         return "(its text cannot be had)"
 
 
+def errors_in(raised: BaseException) -> Iterator[BaseException]:
+    """Yields an exception, or those that a group holds, as task groups raise them."""
+    if isinstance(raised, BaseExceptionGroup):
+        for each in raised.exceptions:
+            yield from errors_in(each)
+    else:
+        yield raised
+
+
+def is_reject(raised: BaseException) -> bool:
+    """Tells whether a job raised Reject and nothing else, alone or in groups."""
+    return all(isinstance(each, Reject) for each in errors_in(raised))
+
+
 def reason_of(raised: BaseException) -> str | None:
-    """Returns what is kept with a message whose job raised this: type and text, of a Reject the text alone. At most
-    `REASON` bytes, without characters that XML cannot carry; None if there is no text."""
-    said = text_of(raised)
-    if not isinstance(raised, Reject):
-        said = f"{type(raised).__name__}: {said}" if said else type(raised).__name__
+    """Returns what is kept with a message whose job raised this: type and text, of a Reject the text alone, and of a
+    group those of all that it holds. At most `REASON` bytes, without characters that XML cannot carry; None if there is
+    no text."""
+    said = "; ".join(filter(None, map(_said, islice(errors_in(raised), REASON))))[:REASON]
     return replace_uncarriable(said).encode()[:REASON].decode(errors="ignore") or None
 
 
+def _said(raised: BaseException) -> str:
+    said = text_of(raised)
+    if isinstance(raised, Reject):
+        return said
+    return f"{type(raised).__name__}: {said}" if said else type(raised).__name__
+
+
 def give_back(message: Received, raised: BaseException, without_reasons: set[str]) -> Call[bool]:
-    """Rejects a message whose job raised Reject, and releases it after any other exception, with the reason. Returns
-    False when it was somebody else's by then.
+    """Rejects a message whose job raised Reject, also in a group, and releases it after any other exception, with the
+    reason. Returns False when it was somebody else's by then.
 
     without_reasons: the queues whose storage, or server, keeps no reasons: there the message is released without one,
     so each is asked only once. A message that cannot be rejected is released, and that is logged.
@@ -145,7 +166,7 @@ def give_back(message: Received, raised: BaseException, without_reasons: set[str
     qid, number, receives = message_key(message, None)
     reason = reason_of(raised)
     try:
-        if isinstance(raised, Reject):
+        if any(isinstance(each, Reject) for each in errors_in(raised)):
             try:
                 yield from ask(RejectMessage(qid, number, receives, reason))
                 return True
@@ -277,4 +298,4 @@ class Handling:
             return False
         with contextlib.suppress(ServerError, OSError):
             self.taken_away = not self._drive(give_back(self._message, error, self._without_reasons))
-        return isinstance(error, Reject)
+        return is_reject(error)

@@ -25,8 +25,8 @@ from .client import QueueClient
 from .command_arguments import command_line
 from .command_output import complain
 from .command_run import hint
-from .errors import Reject, ServerError
-from .handling import text_of
+from .errors import ServerError
+from .handling import is_reject, reason_of
 from .security import Security
 from .server_arguments import make_security
 from .work_function import FAILED, UnusableError, calling, described, load, own_frames
@@ -165,8 +165,9 @@ class _Worker:
         self._tell(message, error, handling.taken_away, time.monotonic() - began)
 
     def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
-        if isinstance(error, Reject):
-            said, result = Said.FAILED, f"rejected: {text_of(error)}"
+        rejected = error is not None and is_reject(error)
+        if error is not None and rejected:
+            said, result = Said.FAILED, f"rejected: {' '.join((reason_of(error) or '').split())}"
         elif error is not None:
             said, result = Said.FAILED, f"failed: {described(error)}"
         elif taken_away:
@@ -175,7 +176,7 @@ class _Worker:
             said, result = Said.DONE, "done"
         if error is not None or self._arguments.verbose:
             complain(f"{message.qid} {message.mid}: try {message.receives}, {took:.3f} s, {result}")
-        if error is not None and self._arguments.verbose > 1 and not isinstance(error, Reject):
+        if error is not None and self._arguments.verbose > 1 and not rejected:
             with contextlib.suppress(OSError):
                 traceback.print_exception(error.with_traceback(own_frames(error)))
         self._say(said)

@@ -1,6 +1,7 @@
 """Workers that last: subscriptions over lost connections, jobs longer than their window, pushes that repeat themselves.
 Scripted servers on real sockets."""
 
+import asyncio
 import logging
 import queue
 import threading
@@ -402,6 +403,50 @@ def test_async_job_that_raises(backend: str) -> None:
     assert (release.mid, release.reason) == (1, "ValueError: no number")
     assert isinstance(reject, RejectMessage)
     assert (reject.mid, reject.reason) == (2, "no such fruit")
+
+
+@both
+def test_async_job_that_raises_in_its_task_group(backend: str) -> None:
+    """Reject makes a dead letter also when a task of the block raises it, and the loop goes on."""
+    seen: Seen = queue.SimpleQueue()
+
+    async def refuse() -> None:
+        raise Reject("no such fruit")
+
+    async def main() -> None:
+        async with aclient(server) as client:
+            message = await anext(client.subscribe("q"))
+            async with client.handling(message), anyio.create_task_group() as tasks:
+                tasks.start_soon(refuse)
+
+    with scripted(acknowledging(seen, 1)) as server:
+        run(backend, main)
+    [reject] = noted(seen, 1)
+    assert isinstance(reject, RejectMessage)
+    assert reject.reason == "no such fruit"
+
+
+def test_cancellation_while_a_message_is_rejected() -> None:
+    """A cancellation that comes while the message becomes a dead letter is not lost: the task ends."""
+    ended: list[str] = []
+
+    async def main() -> None:
+        async with aclient(server) as client, client.subscribe("q") as messages:
+            message = await anext(messages)
+
+            async def job() -> None:
+                async with client.handling(message):
+                    asyncio.get_running_loop().call_soon(task.cancel)
+                    raise Reject("no such fruit")
+                ended.append("went on")
+
+            task = asyncio.create_task(job())
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with scripted(acknowledging(queue.SimpleQueue(), 1)) as server:
+        run("asyncio", main)
+    assert not ended
 
 
 def test_opened_subscription() -> None:

@@ -21,7 +21,7 @@ from qs_client import (
 )
 from qs_client.asking import Exchange
 from qs_client.driving import drive
-from qs_client.handling import give_back, reason_of
+from qs_client.handling import give_back, is_reject, reason_of
 from qs_schemas.limits import REASON
 
 LETTER = Delivery(5, b"x", "q", 2)
@@ -42,6 +42,11 @@ class UnprintableError(Exception):
         (ValueError("two\nlines"), "ValueError: two\nlines"),
         (ValueError("a\0b\x1b\udcffc\ufffe"), "ValueError: a\ufffdb\ufffd\ufffdc\ufffd"),
         (UnprintableError(), "UnprintableError: (its text cannot be had)"),
+        (
+            ExceptionGroup("two", [KeyError("a"), ExceptionGroup("", [Reject("b"), KeyError()])]),
+            "KeyError: 'a'; b; KeyError",
+        ),
+        (ExceptionGroup("many", [KeyError() for _ in range(REASON)]), ("KeyError; " * REASON)[:REASON]),
         (Reject("ä" * REASON), "ä" * (REASON // 2)),
         (Reject("a" + "ä" * REASON), "a" + "ä" * (REASON // 2 - 1)),
     ],
@@ -88,6 +93,20 @@ def test_reject() -> None:
     answers = Answering(None)
     assert drive(give_back(LETTER, Reject("no such fruit"), set()), answers)
     assert answers.requests == [RejectMessage("q", 5, 2, "no such fruit")]
+
+
+@pytest.mark.parametrize(
+    ("others", "alone"), [([], True), ([Reject("nor that")], True), ([ExceptionGroup("", [KeyError()])], False)]
+)
+def test_reject_in_a_group(others: list[Exception], alone: bool) -> None:
+    """A Reject that a task group raises, in a group, is one; what else the group holds goes on to the caller."""
+    group = ExceptionGroup("tasks", [Reject("no such fruit"), *others])
+    answers = Answering(None)
+    assert drive(give_back(LETTER, group, set()), answers)
+    [reject] = answers.requests
+    assert isinstance(reject, RejectMessage)
+    assert (reject.reason or "").startswith("no such fruit")
+    assert is_reject(group) == alone
 
 
 @pytest.mark.parametrize(
