@@ -414,8 +414,8 @@ def test_async_job_that_raises_in_its_task_group(backend: str) -> None:
         raise Reject("no such fruit")
 
     async def main() -> None:
-        async with aclient(server) as client:
-            message = await anext(client.subscribe("q"))
+        async with aclient(server) as client, client.subscribe("q") as messages:
+            message = await anext(messages)
             async with client.handling(message), anyio.create_task_group() as tasks:
                 tasks.start_soon(refuse)
 
