@@ -172,11 +172,13 @@ class BusSession:
         self._session = session
         early: list[Message] = []
         session.on_unmatched = early.append
-        if self._token is not None:
-            yield from self._accepted(session, session.ask(Authenticate(self._token.reveal())))
+        # At once: the bus would take a client that says nothing for 0.25 s for one that wants everything.
+        token = None if self._token is None else session.ask(Authenticate(self._token.reveal()))
         if session.greeting is not None:
             # Before the subscription: a queue server would take that too, and the client share messages with workers.
             yield from self._introduced(session, session.greeting)
+        if token is not None:
+            yield from self._accepted(session, token)
         subscription = session.subscribe(replace(self._request))
         self._unasked.clear()
         session.on_unmatched = lambda message: self._stray(subscription, message)

@@ -169,6 +169,13 @@ def test_an_earlier_version(answer: str) -> None:
         assert client.push("q", "x") == 1
 
 
+def test_a_client_of_the_bus_with_a_token_at_the_server(shared_server: ServerProcess) -> None:
+    """It says so too, whatever the server thinks of the token."""
+    bus = BusClient(shared_server.host, shared_server.port, timeout=WITHIN, reconnect=False, token="a" * 30)
+    with bus, pytest.raises(WrongProgram, match="is a queue server"):
+        next(iter(bus.subscribe("jobs")))
+
+
 class Slow(http.server.BaseHTTPRequestHandler):
     """A page of Python's own server."""
 
