@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from qs_client import QueueClient
+from qs_client import QueueClient, Reject
 
 
 def facts(page: str) -> dict[str, str]:
@@ -19,6 +19,13 @@ def facts(page: str) -> dict[str, str]:
 def payload_of(page: str) -> str:
     """The payload as the page of a message shows it."""
     (shown,) = re.findall(r'<pre class="payload-view"[^>]*>(.*?)</pre>', page, re.DOTALL)
+    return html.unescape(shown)
+
+
+def reason_of(browser: httpx.Client, qid: str, mid: int) -> str:
+    """The last reason as the page of a message shows it."""
+    page = browser.get("/message", params={"q": qid, "id": mid}).text
+    (shown,) = re.findall(r'<pre[^>]* aria-label="Last reason">(.*?)</pre>', page, re.DOTALL)
     return html.unescape(shown)
 
 
@@ -159,6 +166,32 @@ def test_in_flight_and_dead_letters(browser: httpx.Client, client: QueueClient, 
     wanted = {"Came from": qid, "Its id there": str(old), "Receives there": "1", "Because of": "too many receives"}
     assert {name: shown[name] for name in wanted} == wanted
     assert "Move back" in browser.get("/queue", params={"q": dead}).text
+
+
+def test_the_reason_of_a_failed_job(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """What the `handling` of a worker sent stands beside the message in the list and on its own page, while it waits
+    for the next try and when it is a dead letter, which says too whether it was rejected."""
+    dead = f"{qid}-dead"
+    client.set_queue(qid, dead_letter=dead, max_receives=2, backoff=600)
+    failed = client.push(qid, "some pears")
+    with pytest.raises(ValueError, match="not a number"), client.handling(client.receive(qid)[0]):
+        raise ValueError("<b>some</b> is not a number")
+    page = browser.get("/queue", params={"q": qid, "state": "delayed"}).text
+    assert ids(page) == [failed]
+    assert "<bdi>ValueError: &lt;b&gt;some&lt;/b&gt; is not a number</bdi>" in page
+    assert reason_of(browser, qid, failed) == "ValueError: <b>some</b> is not a number"
+    rejected = client.push(qid, "no fruit")
+    with client.handling(client.receive(qid)[0]):
+        raise Reject("no such fruit")
+    client.set_queue(qid, max_receives=1)
+    client.push(qid, "more pears")
+    with pytest.raises(KeyError), client.handling(client.receive(qid)[0]):
+        raise KeyError("more")
+    letters = browser.get("/queue", params={"q": dead}).text
+    assert "rejected: <bdi>no such fruit</bdi>" in letters
+    assert "too many receives: <bdi>KeyError: &#39;more&#39;</bdi>" in letters
+    by_origin = {client.peek(dead, mid).dead_mid: mid for mid in ids(letters)}
+    assert reason_of(browser, dead, by_origin[rejected]) == "no such fruit"
 
 
 def test_running_and_scheduled_messages(browser: httpx.Client, client: QueueClient, qid: str) -> None:
