@@ -168,7 +168,8 @@ class _Child(NamedTuple):
             print(line, end="", flush=True)
             return ""
         address = line.rpartition(" ")[2].strip()
-        print(f"listening on {address}: {self.name}, {_FOR[self.name].format(address)}", flush=True)
+        # The address ends at a space, for programs that look for it.
+        print(f"listening on {address} ({self.name}: {_FOR[self.name].format(address)})", flush=True)
         return address
 
 

@@ -195,7 +195,7 @@ def test_it_says_what_listens_where(tmp_path: Path) -> None:
         process.terminate()
         process.communicate(timeout=READY_WITHIN)
     listening, _, commands = printed.partition("\n\nIn a second terminal:\n")
-    addresses = re.findall(r"listening on ([\d.]+:\d+): the (queue server|bus|page), (.*)", listening)
+    addresses = re.findall(r"listening on (\S+) \(the (queue server|bus|page): (.*)\)", listening)
     assert [(name, text) for _, name, text in addresses] == [
         ("queue server", "give this address to QueueClient and qs"),
         ("bus", "give this address to BusClient and qs tail"),
