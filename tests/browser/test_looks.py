@@ -145,3 +145,32 @@ def test_without_script(web: WebProcess, client: QueueClient, qid: str) -> None:
         window.open("/?sort=-ready")
         window.press("Queue")
         assert "sort=name" in window.driver.current_url
+
+
+@pytest.mark.parametrize("width", [390, 1000, 1200, 1700])
+def test_long_figures_and_reasons(web: WebProcess, client: QueueClient, qid: str, width: int) -> None:
+    """However many tiles there are in a row, the longest span is inside its tile; and the list shows enough of a reason
+    to tell what happened, in a table that fits a desktop."""
+    client.set_queue(qid, dead_letter=f"{qid}-dead", max_receives=1)
+    client.push_many(qid, ["one", "two", "three"])
+    client.release(client.receive(qid)[0], reason="ValueError: not enough values to unpack (expected 2, got 1)")
+    client.set_queue(qid, max_receives=5)
+    client.release(client.receive(qid)[0], reason="OSError: the picture /srv/pictures/cat.jpg is empty", delay=3600)
+    client.receive(qid)
+    with chromium(web.url, width, 900) as window:
+        for name in (qid, f"{qid}-dead"):
+            window.open(f"/queue?q={quote(name)}")
+            assert window.one(".why div").size["width"] >= 150
+            assert window.run("""
+                const tiles = [...document.querySelectorAll(".tile dd")];
+                for (const each of tiles) each.textContent = "59 min 59 s";
+                return tiles.filter((each) => each.scrollWidth > each.clientWidth).length;
+            """) == 0, name  # fmt: skip
+            if width >= 1200:
+                cut = "const e = document.querySelector('.why div'); return e.scrollHeight > e.clientHeight"
+                assert window.run(cut) is False
+                table = (
+                    "const e = document.querySelector('.messages').parentElement; return [e.scrollWidth, e.clientWidth]"
+                )
+                wanted, has = window.run(table)  # type: ignore[misc]
+                assert wanted == has, name

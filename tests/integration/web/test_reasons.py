@@ -69,7 +69,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory, seen: "queue.SimpleQueue[M
 def test_the_reason_in_the_table(browser: httpx.Client) -> None:
     """The table has the beginning of the last reason as text, and why each dead letter is one."""
     page = browser.get("/queue", params={"q": "jobs"}).text
-    assert '<th scope="col" class="payload">Why</th>' in page
+    assert '<th scope="col" class="why">Why</th>' in page
     assert f"<bdi>ValueError: {html.escape(EVIL)} no such" in page
     assert EVIL not in page
     assert "THE END" not in page
