@@ -17,7 +17,7 @@ from .batches import drafts_in_batches
 from .client import QueueClient
 from .command_look import list_messages
 from .command_output import INCOMPLETE, NOTHING, OK, Output, complain
-from .errors import ServerError, Stale
+from .errors import NotFound, ServerError, Stale
 from .place import endpoint
 
 _AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
@@ -148,13 +148,13 @@ def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Releases messages, and reports those that nobody holds."""
+    """Releases messages, and reports those that nobody holds, or that do not exist."""
     given = {"delay": arguments.delay, "count": not arguments.no_count, "reason": arguments.reason}
     return _settle_each(client.release, arguments, given, out)
 
 
 def reject(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Makes messages dead letters, and reports those that nobody holds."""
+    """Makes messages dead letters, and reports those that a claim holds, or that do not exist."""
     return _settle_each(client.reject, arguments, {"reason": arguments.reason}, out)
 
 
@@ -163,7 +163,9 @@ def _settle_each(call: Callable[..., None], arguments: Namespace, given: dict[st
     for mid in arguments.mids:
         try:
             call(arguments.queue, mid, **given)
-        except Stale as error:
+        except (NotFound, Stale) as error:
+            if str(mid) not in error.text:  # it is the queue that does not exist
+                raise
             complain(error.text)
             code = INCOMPLETE
         else:

@@ -224,6 +224,21 @@ def test_receive_without_delete(qs: Run, client: QueueClient, qid: str) -> None:
     assert list(client.list_messages(qid, state="all")) == []
 
 
+@pytest.mark.parametrize("verb", ["release", "reject"])
+def test_messages_that_do_not_exist(qs: Run, client: QueueClient, qid: str, verb: str) -> None:
+    """release and reject report a message that has gone, go on with the others, and end with 1. Of a queue that does
+    not exist they say so once."""
+    client.set_queue(qid, dead_letter=f"{qid}-dead", max_receives=5)
+    gone, held = client.push_many(qid, ["gone", "held"])
+    client.receive(qid, max=2)
+    client.delete(qid, gone)
+    code, _, err = qs(verb, qid, str(gone), str(held))
+    assert (code, err) == (1, f"qs: queue {qid!r} holds no message {gone}\n")
+    assert not list(client.list_messages(qid, state="in-flight"))
+    code, _, err = qs(verb, "missing", str(gone), str(held))
+    assert (code, err.count("missing")) == (1, 1)
+
+
 def test_release_of_what_nobody_holds(qs: Run, client: QueueClient, qid: str) -> None:
     """release reports a message that is not in flight, releases the others, and ends with 1."""
     ready, held = client.push_many(qid, ["ready", "held"])
