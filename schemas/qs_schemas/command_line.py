@@ -143,11 +143,11 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
     # By the letters that they share, all that could be meant; of these the one with the fewest slips of a finger. It is
-    # no slip to leave out the end.
+    # no slip to leave out the end. Where half of the letters are wrong, it is a guess, and none is better.
     near = get_close_matches(word, names, _CANDIDATES)
     slips = {name: 0 if name.startswith(word) else _slips(word, name) for name in near}
     most = len(word.strip("-")) / 2
-    return min((name for name in near if slips[name] <= most), key=slips.__getitem__, default=None)
+    return min((name for name in near if slips[name] < most), key=slips.__getitem__, default=None)
 
 
 _CANDIDATES = 20

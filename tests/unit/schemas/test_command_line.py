@@ -55,6 +55,7 @@ WRONG_FLAGS = [
     (qs, "--sevrer h ls", "qs", "--sevrer; did you mean --server?"),
     (directory, "pump q --prot 5", "qs-dir pump", "--prot; 'qs-dir pump --help' shows what there is"),
     (journal, "check --rot d", "queue-journal.py check", "--rot; did you mean --root?"),
+    (pipeline, "--prot 1", "qs-pipeline", "--prot; 'qs-pipeline --help' shows what there is"),
     (pipeline, "archive a --too d", "qs-pipeline archive", "--too; did you mean --to?"),
 ]  # fmt: skip
 WRONG_WORDS = [
