@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         ProtocolMismatch,
         Reject,
         RequestTimeout,
+        Retry,
         ServerError,
         ServerUnavailable,
         ShuttingDown,
@@ -83,14 +84,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AckClaim", "AsyncBusClient", "AsyncBusMessages", "AsyncDeliveries", "AsyncQueueClient", "Authenticate",
     "BadRequest", "BusClient", "BusMessages", "Claim", "ClaimMessages", "Conflict", "CopyMessage", "DeleteMessage",
-    "DeleteQueue", "Deliveries", "Delivery", "Disconnected", "Draft", "Error", "ExtendMessage", "Figure",
-    "Forbidden", "Full", "GetClaim", "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages",
-    "ListQueues", "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer",
-    "OtherProcess", "Part", "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged",
-    "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
-    "ReceiveMessage", "RedriveMessages", "Reject", "RejectMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout",
-    "ResumeQueue", "ServerError", "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages",
-    "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe", "WrongProgram",
+    "DeleteQueue", "Deliveries", "Delivery", "Disconnected", "Draft", "Error", "ExtendMessage", "Figure", "Forbidden",
+    "Full", "GetClaim", "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages", "ListQueues",
+    "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "OtherProcess", "Part",
+    "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage",
+    "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "RedriveMessages", "Reject",
+    "RejectMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ResumeQueue", "Retry", "ServerError",
+    "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge",
+    "TooMany", "Unauthorized", "Unsubscribe", "WrongProgram",
 ]  # fmt: skip
 
 _MODULES = {

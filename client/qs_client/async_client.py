@@ -26,7 +26,7 @@ from .calls import Pages, Received, Subscribing
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
 from .forks import call_after_fork
-from .handling import Hold, finish, give_back, is_reject
+from .handling import Hold, finish, give_back, is_outcome, is_settled
 from .methods import copy_signature
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -207,8 +207,8 @@ class AsyncQueueClient(Settings):
     @contextlib.asynccontextmanager
     async def handling(self, message: Received) -> AsyncIterator[Received]:
         """`async with client.handling(delivery):` deletes the message when the block ends without an exception, and
-        releases it when the block raises or is cancelled; Reject makes it a dead letter. Meanwhile a task extends its
-        window. See `QueueClient.handling`."""
+        releases it when the block raises or is cancelled; Reject makes it a dead letter, and Retry says when it comes
+        again. Meanwhile a task extends its window. See `QueueClient.handling`."""
         hold = Hold(message, anyio.current_time)
         raised: BaseException | None = None
         try:
@@ -225,12 +225,12 @@ class AsyncQueueClient(Settings):
             if raised is None:
                 await drive_async(finish(message, self.timeout), self._exchange)
         except anyio.get_cancelled_exc_class():
-            if raised is None:  # the block is done, and should not be done again
+            if raised is None and not is_settled(message):  # the block is done, and should not be done again
                 with contextlib.suppress(ServerError, OSError), anyio.move_on_after(LINGER, shield=True):
                     await self.delete(message)
-            if raised is None or is_reject(raised):  # any other exception goes on in place of the cancellation
+            if raised is None or is_outcome(raised):  # any other exception goes on in place of the cancellation
                 raise
-        if raised is not None and not is_reject(raised):
+        if raised is not None and not is_outcome(raised):
             try:
                 raise raised
             finally:

@@ -396,6 +396,8 @@ def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage | 
         if not (isinstance(lease, Lease) and lease.lost):
             raise
         log("info", f"message {request.mid} of {request.qid!r} had gone back when its connection was lost ({error})")
+    if isinstance(message, Delivery | GetMessage):
+        message.settled = True  # `handling` leaves it alone then
 
 
 def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:

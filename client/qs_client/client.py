@@ -232,9 +232,10 @@ class QueueClient(Settings):
 
         While the block runs, the message's window is extended when half of it has passed, by a thread with a connection
         of its own. When the block raises, the message is released, with the exception as its reason, if the server can
-        be reached, and the exception goes on. Only Reject does not: the message becomes a dead letter at once. When the
-        server has given the message to somebody else meanwhile, or cannot be told within the client's timeout that it
-        is done, that is logged and not raised: the message is delivered again.
+        be reached, and the exception goes on. Only Reject and Retry do not: the message becomes a dead letter at once,
+        or comes again when Retry says. A message that the block itself has settled, with `delete(message)`, `release`
+        or `reject`, is left alone. When the server has given the message to somebody else meanwhile, or cannot be told
+        within the client's timeout that it is done, that is logged and not raised: the message is delivered again.
         """
         return Handling(message, self._extender_now(), self._drive, self.timeout, self._without_reasons)
 

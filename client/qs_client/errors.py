@@ -6,6 +6,8 @@
 
 from qs_schemas import TABLE, Error
 
+from .bounds import seconds
+
 UNREADABLE = "unreadable"
 """The kind of an `Error` that the client makes in place of an answer that it cannot read. Its code is 500."""
 
@@ -145,6 +147,17 @@ def passes_by_itself(error: BaseException) -> bool:
 class Reject(Exception):
     """Raised by a job, inside `handling`: never try this message again. It becomes a dead letter at once, with the text
     as the reason."""
+
+
+class Retry(Exception):
+    """Raised by a job, inside `handling`: try this message again later. It is released, with the text as the reason.
+
+    delay: seconds until then, from 0; None for the back-off of the queue, as after any other exception. The receive
+    counts, so that after `max-receives` of them the message is a dead letter. ValueError, TypeError for a bad delay."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        super().__init__(reason)
+        self.delay = seconds(delay, "delay")
 
 
 class OtherProcess(RuntimeError):

@@ -26,6 +26,7 @@ from .errors import (
     NotFound,
     NotImplementedByServer,
     Reject,
+    Retry,
     ServerError,
     ServerUnavailable,
     Stale,
@@ -91,10 +92,13 @@ class Hold:
 
 
 def finish(message: Received, patience: float | None) -> Call[bool]:
-    """Deletes a message that was handled. Returns True, or False when it comes again: that is logged, not raised.
+    """Deletes a message that was handled, unless the job itself has deleted, released or rejected it. Returns True, or
+    False when it comes again: that is logged, not raised.
 
     patience: about how many seconds to go on trying when the server cannot be reached, None for `REPEAT_FOR`.
     """
+    if is_settled(message):
+        return True
     qid, number, receives = message_key(message, None)
     unanswered: list[ServerUnavailable] = []
     try:
@@ -119,6 +123,11 @@ def finish(message: Received, patience: float | None) -> Call[bool]:
     return False
 
 
+def is_settled(message: Received) -> bool:
+    """Tells whether a client of this process has deleted, released or rejected this very message."""
+    return getattr(message, "settled", False)
+
+
 def text_of(raised: BaseException) -> str:
     """Returns the text of an exception, also of one whose class fails at that."""
     try:
@@ -136,35 +145,41 @@ def errors_in(raised: BaseException) -> Iterator[BaseException]:
         yield raised
 
 
-def is_reject(raised: BaseException) -> bool:
-    """Tells whether a job raised Reject and nothing else, alone or in groups."""
-    return all(isinstance(each, Reject) for each in errors_in(raised))
+def is_outcome(raised: BaseException) -> bool:
+    """Tells whether a job raised Reject or Retry and nothing else, alone or in groups: it has said what becomes of its
+    message, and nothing is wrong with the program."""
+    return all(isinstance(each, Reject | Retry) for each in errors_in(raised))
 
 
 def reason_of(raised: BaseException) -> str | None:
-    """Returns what is kept with a message whose job raised this: type and text, of a Reject the text alone, and of a
-    group those of all that it holds. At most `REASON` bytes, without characters that XML cannot carry; None if there is
-    no text."""
+    """Returns what is kept with a message whose job raised this: type and text, of Reject and Retry the text alone, and
+    of a group those of all that it holds. At most `REASON` bytes, without characters that XML cannot carry; None if
+    there is no text."""
     said = "; ".join(filter(None, map(_said, islice(errors_in(raised), REASON))))[:REASON]
     return replace_uncarriable(said).encode()[:REASON].decode(errors="ignore") or None
 
 
 def _said(raised: BaseException) -> str:
     said = text_of(raised)
-    if isinstance(raised, Reject):
+    if isinstance(raised, Reject | Retry):
         return said
     return f"{type(raised).__name__}: {said}" if said else type(raised).__name__
 
 
 def give_back(message: Received, raised: BaseException, without_reasons: set[str]) -> Call[bool]:
     """Rejects a message whose job raised Reject, also in a group, and releases it after any other exception, with the
-    reason. Returns False when it was somebody else's by then.
+    reason, after the delay of a Retry. Does nothing if the job itself has deleted, released or rejected the message.
+    Returns False when it was somebody else's by then.
 
     without_reasons: the queues whose storage, or server, keeps no reasons: there the message is released without one,
     so each is asked only once. A message that cannot be rejected is released, and that is logged.
     """
+    if is_settled(message):
+        return True
     qid, number, receives = message_key(message, None)
     reason = reason_of(raised)
+    delays = (each.delay for each in errors_in(raised) if isinstance(each, Retry))
+    delay = max((each for each in delays if each is not None), default=None)
     try:
         if any(isinstance(each, Reject) for each in errors_in(raised)):
             try:
@@ -176,11 +191,11 @@ def give_back(message: Received, raised: BaseException, without_reasons: set[str
                 log("warning", f"message {number} of {qid!r} could not be rejected, so it comes again: {refused}")
         if qid not in without_reasons:
             try:
-                yield from ask(ReleaseMessage(qid, number, receives, reason=reason))
+                yield from ask(ReleaseMessage(qid, number, receives, delay, reason=reason))
                 return True
             except (NotImplementedByServer, BadRequest):  # BadRequest: of a server that knows no reasons
                 without_reasons.add(qid)
-        yield from ask(ReleaseMessage(qid, number, receives))
+        yield from ask(ReleaseMessage(qid, number, receives, delay))
     except (Stale, NotFound):
         return False
     return True
@@ -298,4 +313,4 @@ class Handling:
             return False
         with contextlib.suppress(ServerError, OSError):
             self.taken_away = not self._drive(give_back(self._message, error, self._without_reasons))
-        return is_reject(error)
+        return is_outcome(error)

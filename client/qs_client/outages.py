@@ -88,4 +88,4 @@ class Outages:
         self._since = self._clock()
         if self._until is not None:
             self._until = None
-            log("info", f"subscribed to {self._queues} again")
+            log("warning", f"subscribed to {self._queues} again")  # as loud as the line that it ends

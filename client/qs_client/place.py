@@ -135,7 +135,8 @@ class Place:
     def given_up(self) -> ServerUnavailable:
         """Makes the error for a connection that this side has closed after an error of another call."""
         return ServerUnavailable(
-            f"the connection to {self.name} is closed, as another call has lost it or got no answer in time: call again"
+            f"the connection to {self.name} was lost in another call of this program, or that got no answer in time; "
+            "the next call opens a new one"
         )
 
 

@@ -26,7 +26,7 @@ from .command_arguments import command_line
 from .command_output import complain
 from .command_run import hint
 from .errors import ServerError
-from .handling import is_reject, reason_of
+from .handling import is_outcome, reason_of
 from .security import Security
 from .server_arguments import make_security
 from .work_function import FAILED, UnusableError, calling, described, load, own_frames
@@ -165,7 +165,7 @@ class _Worker:
         self._tell(message, error, handling.taken_away, time.monotonic() - began)
 
     def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
-        rejected = error is not None and is_reject(error)
+        rejected = error is not None and is_outcome(error)
         if error is not None and rejected:
             said, result = Said.FAILED, f"rejected: {' '.join((reason_of(error) or '').split())}"
         elif error is not None:

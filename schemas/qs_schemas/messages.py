@@ -34,12 +34,14 @@ class Draft:
 
 class Local:
     """Notes of a program at a message, beside the fields, which are what is on the wire. A note is not compared, and
-    has no value until it is set. lease: how the client that received the message holds it."""
+    has no value until it is set. lease: how the client that received the message holds it; settled: True when it has
+    deleted, released or rejected the message."""
 
-    __slots__ = ("lease",)
+    __slots__ = ("lease", "settled")
 
     if TYPE_CHECKING:  # an annotation would be a field
         lease: object
+        settled: bool
 
 
 @dataclass(slots=True)

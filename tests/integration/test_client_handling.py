@@ -29,6 +29,7 @@ from qs_client import (
     Reject,
     RejectMessage,
     ReleaseMessage,
+    Retry,
     ServerUnavailable,
     Stale,
     Subscribe,
@@ -57,6 +58,11 @@ def acknowledging(seen: Seen, *mids: int, stale: tuple[int, ...] = ()) -> Script
             conversation.answer(request, Error(409, "stale", "received again") if late else None)
 
     return delivering(*mids, then=then)
+
+
+def list_of(seen: Seen) -> list[Message]:
+    """What has come and was not taken yet; the server has read all when it has ended."""
+    return [seen.get() for _ in range(seen.qsize())]
 
 
 def aclient(server: object) -> AsyncQueueClient:
@@ -367,16 +373,26 @@ def test_slow_async_job_is_extended(backend: str) -> None:
 
 def test_job_that_raises() -> None:
     """The message of a job that raises is released with the reason, and the exception goes on; Reject makes the message
-    a dead letter, and the loop goes on."""
+    a dead letter, Retry releases it with a delay, and the loop goes on. What the job has released itself is left alone.
+    """
     seen: Seen = queue.SimpleQueue()
-    with scripted(acknowledging(seen, 1, 2)) as server, client_of(server) as client:
+    with scripted(acknowledging(seen, 1, 2, 3, 4)) as server, client_of(server) as client:
         messages = client.subscribe("q")
         with pytest.raises(ValueError, match="no number"), client.handling(next(messages)):
             raise ValueError("no number")
         with client.handling(next(messages)):
             raise Reject("no such fruit")
+        with client.handling(next(messages)):
+            raise Retry("no quota", delay=60)
+        with client.handling(next(messages)) as message:
+            client.release(message, delay=5)
         messages.close()
-    release, reject = noted(seen, 2)
+    release, reject, retry, own = noted(seen, 4)
+    assert isinstance(retry, ReleaseMessage)
+    assert (retry.mid, retry.reason, retry.delay) == (3, "no quota", 60)
+    assert isinstance(own, ReleaseMessage)
+    assert (own.mid, own.delay) == (4, 5)
+    assert all(not isinstance(each, DeleteMessage) for each in list_of(seen))
     assert isinstance(release, ReleaseMessage)
     assert (release.mid, release.reason, release.uncounted) == (1, "ValueError: no number", False)
     assert isinstance(reject, RejectMessage)
@@ -395,10 +411,19 @@ def test_async_job_that_raises(backend: str) -> None:
                     raise ValueError("no number")
             async with client.handling(await anext(messages)):
                 raise Reject("no such fruit")
+            async with client.handling(await anext(messages)):
+                raise Retry("no quota", delay=60)
+            async with client.handling(await anext(messages)) as message:
+                await client.release(message, delay=5)
 
-    with scripted(acknowledging(seen, 1, 2)) as server:
+    with scripted(acknowledging(seen, 1, 2, 3, 4)) as server:
         run(backend, main)
-    release, reject = noted(seen, 2)
+    release, reject, retry, own = noted(seen, 4)
+    assert isinstance(retry, ReleaseMessage)
+    assert (retry.mid, retry.reason, retry.delay) == (3, "no quota", 60)
+    assert isinstance(own, ReleaseMessage)
+    assert (own.mid, own.delay) == (4, 5)
+    assert all(not isinstance(each, DeleteMessage) for each in list_of(seen))
     assert isinstance(release, ReleaseMessage)
     assert (release.mid, release.reason) == (1, "ValueError: no number")
     assert isinstance(reject, RejectMessage)

@@ -2,6 +2,7 @@
 not take it."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -16,12 +17,14 @@ from qs_client import (
     Reject,
     RejectMessage,
     ReleaseMessage,
+    Retry,
     ServerError,
     Stale,
+    calls,
 )
-from qs_client.asking import Exchange
+from qs_client.asking import Call, Exchange
 from qs_client.driving import drive
-from qs_client.handling import give_back, is_reject, reason_of
+from qs_client.handling import finish, give_back, is_outcome, reason_of
 from qs_schemas.limits import REASON
 
 LETTER = Delivery(5, b"x", "q", 2)
@@ -39,6 +42,7 @@ class UnprintableError(Exception):
         (KeyError(), "KeyError"),
         (Reject("no such fruit"), "no such fruit"),
         (Reject(), None),
+        (Retry("no quota", delay=60), "no quota"),
         (ValueError("two\nlines"), "ValueError: two\nlines"),
         (ValueError("a\0b\x1b\udcffc\ufffe"), "ValueError: a\ufffdb\ufffd\ufffdc\ufffd"),
         (UnprintableError(), "UnprintableError: (its text cannot be had)"),
@@ -95,6 +99,31 @@ def test_reject() -> None:
     assert answers.requests == [RejectMessage("q", 5, 2, "no such fruit")]
 
 
+@pytest.mark.parametrize("delay", [None, 0, 60])
+def test_retry(delay: float | None) -> None:
+    """Retry releases the message with its delay, also of 0, and its text; None leaves it to the queue's back-off. The
+    caller sees nothing of it."""
+    answers = Answering(None)
+    retry = Retry("no quota", delay=delay)
+    assert drive(give_back(LETTER, ExceptionGroup("tasks", [retry]), set()), answers)
+    assert answers.requests == [ReleaseMessage("q", 5, 2, delay, reason="no quota")]
+    assert is_outcome(retry)
+    with pytest.raises(ValueError, match="delay"):
+        Retry(delay=-1)
+
+
+@pytest.mark.parametrize("settle", [calls.delete, calls.release, calls.reject])
+def test_message_that_the_job_has_settled(settle: Callable[[Delivery], Call[None]]) -> None:
+    """What the job itself has deleted, released or rejected is left alone, whether it then raises or not: a delete
+    would lose a message that was to come again."""
+    message = Delivery(5, b"x", "q", 2)
+    answers = Answering(None)
+    drive(settle(message), answers)
+    assert drive(finish(message, None), answers)
+    assert drive(give_back(message, KeyError(), set()), answers)
+    assert len(answers.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("others", "alone"), [([], True), ([Reject("nor that")], True), ([ExceptionGroup("", [KeyError()])], False)]
 )
@@ -106,7 +135,7 @@ def test_reject_in_a_group(others: list[Exception], alone: bool) -> None:
     [reject] = answers.requests
     assert isinstance(reject, RejectMessage)
     assert (reject.reason or "").startswith("no such fruit")
-    assert is_reject(group) == alone
+    assert is_outcome(group) == alone
 
 
 @pytest.mark.parametrize(

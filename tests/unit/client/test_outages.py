@@ -96,5 +96,5 @@ def test_one_line_for_each_end_of_an_outage(caplog: pytest.LogCaptureFixture) ->
     policy.over()
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("WARNING", "gone (subscribing to 'q' again until that succeeds)"),
-        ("INFO", "subscribed to 'q' again"),
+        ("WARNING", "subscribed to 'q' again"),
     ]
