@@ -203,12 +203,14 @@ def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 def figures(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Prints the figures of the server, one a line."""
+    found = NOTHING
     for figure in client.server_stats(connections=arguments.connections):
         if not arguments.names or any(fnmatchcase(figure.name, name) for name in arguments.names):
             labels = ",".join(f'{label}="{value}"' for label, value in figure.labels.items())
             shown = f"{figure.name}{{{labels}}}" if labels else figure.name
             out.line(f"{shown} {figure.value}", asdict(figure))
-    return OK
+            found = OK
+    return found
 
 
 def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:

@@ -67,11 +67,22 @@ def check_work(arguments: argparse.Namespace) -> None:
         raise ValueError("the function gets the JSON or the XML of a message: give --json or --xml, not both")
 
 
+def _example(text: str) -> str:
+    """Returns how the function may have been meant of which somebody wrote this, without a colon."""
+    if text.endswith(".py") or "." not in text:
+        return f"{text.removesuffix('.py').replace('/', '.')}:FUNCTION"
+    module, _, function = text.rpartition(".")
+    return f"{module}:{function}"
+
+
 def function_name(text: str) -> str:
     """Parses MODULE:FUNCTION. Does not import it."""
     module, colon, function = text.partition(":")
-    if not colon or not all(part.isidentifier() for name in (module, function) for part in name.split(".")):
-        example = f"{text.removesuffix('.py').replace('/', '.')}:FUNCTION" if not colon else "thumbnails:make"
+    wrong = module.endswith(".py") or not all(
+        name.isidentifier() for name in (*module.split("."), *function.split("."))
+    )
+    if not colon or wrong:
+        example = "thumbnails:make" if colon else _example(text)
         raise argparse.ArgumentTypeError(f"{text!r} is not MODULE:FUNCTION, as in {example}")
     return text
 

@@ -22,6 +22,8 @@ def server_address(text: str, port: int) -> ServerAddress:
     """
     if "@" in text:
         raise ValueError("an address holds no user and no password: give a token instead")
+    if text.isdigit():  # the resolver would take it for an IPv4 address
+        raise ValueError(f"{text!r} is a port without a host: an address is HOST:PORT, as in 127.0.0.1:{text}")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return ServerAddress(*_checked(text, text, port))
@@ -36,7 +38,7 @@ def server_address(text: str, port: int) -> ServerAddress:
 def located(host: str, port: int | None, usual: int) -> ServerAddress:
     """Returns where a client connects. host: in any form of `server_address`; port: what was given beside it, None for
     nothing; usual: when neither names a port. ValueError as there, and when the two name different ports."""
-    if ":" not in host:
+    if ":" not in host and not host.isdigit():
         return ServerAddress(host, usual if port is None else port)
     found = server_address(host, 0)
     if found.port and port not in (None, found.port):

@@ -644,6 +644,12 @@ def test_removal_that_need_not_ask(shared_server: ServerProcess, client: QueueCl
         os.close(slave)
 
 
+def test_figures(qs: Run) -> None:
+    """Figures are chosen by name; when there is none, the exit code is 3."""
+    assert qs("figures", "build_*")[1].startswith("build_info{")
+    assert qs("figures", "jurnal_*") == (3, "", "")
+
+
 def test_ping(qs: Run, shared_server: ServerProcess) -> None:
     """ping names the server and how long it took."""
     code, out, _ = qs("ping")

@@ -39,7 +39,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
 
 def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
     """Makes the parser. storages: choices of --storage."""
-    parser = make_parser(PROGRAM, "The qs queue server: XML over TCP, queues that are directories of files.", PORT)
+    parser = make_parser(PROGRAM, "The qs queue server: queues in a journal or in directories, XML over TCP.", PORT)
     parser.add_argument(
         "--root",
         default=_DEFAULTS.root,

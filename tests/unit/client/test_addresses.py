@@ -14,7 +14,19 @@ FORMS: dict[str, tuple[str, int | None]] = {
     "qss://[::1]:7": ("::1", 7), "host": ("host", None), "::1": ("::1", None), "[::1]": ("::1", None),
     "fe80::1%eth0": ("fe80::1%eth0", None), "qs://host": ("host", None),
 }  # fmt: skip
-WRONG = ["host:", "host:x", "host:0", "host:65536", "a:b:c", "[::1", "[host]:7", ":7", "user:secret@host", "http://h:1"]
+WRONG = [
+    "9876",
+    "host:",
+    "host:x",
+    "host:0",
+    "host:65536",
+    "a:b:c",
+    "[::1",
+    "[host]:7",
+    ":7",
+    "user:secret@host",
+    "http://h:1",
+]
 
 
 def place(client: Any) -> tuple[str, int]:

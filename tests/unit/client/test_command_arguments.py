@@ -10,6 +10,7 @@ from qs_client.argument_values import positive, seconds
 from qs_client.command import main
 from qs_client.command_arguments import command_line, make_parser
 from qs_client.server_arguments import bus, server
+from qs_client.work_arguments import function_name
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_server(text: str, expected: tuple[str, int, bool | None]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1", "[::1", "::1]", "[::1]:",
+        "", "9876", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1", "[::1", "::1]", "[::1]:",
         "[::1]x", "[::1]5", "[host]:1", "a:b:c", "host:1:2", "[::1]:0", "http://host:1",
         "qss://", "qss://:1", "qss://host/", "qs://host:1/q", "qss://host?x", "qss:host", "qss:///host", "://host",
         "host:" + "9" * 5000,
@@ -45,6 +46,22 @@ def test_no_server(text: str) -> None:
     """Anything else is a usage error that shows what is wanted."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"127\.0\.0\.1:9876"):
         server(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("thumbnails.make", "thumbnails:make"),
+        ("thumbnails.py", "thumbnails:FUNCTION"),
+        ("thumbnails", "thumbnails:FUNCTION"),
+        ("thumbnails.py:make", "thumbnails:make"),
+        ("a b:make", "thumbnails:make"),
+    ],
+)
+def test_no_function(text: str, meant: str) -> None:
+    """What is no MODULE:FUNCTION is a usage error that shows how it may have been meant."""
+    with pytest.raises(argparse.ArgumentTypeError, match=rf"as in {meant}$"):
+        function_name(text)
 
 
 def test_numbers() -> None:
