@@ -29,7 +29,7 @@ class Settings:
         token: str | Token | None,
     ) -> None:
         """host, port, usual: see `located`."""
-        if isinstance(host, str) and ":" in host:
+        if isinstance(host, str) and (":" in host or host.isdigit()):
             from qs_schemas.addresses import located  # noqa: PLC0415 - rarely needed at start
 
             host, port, scheme = located(host, port, usual)

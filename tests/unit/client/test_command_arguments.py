@@ -36,8 +36,8 @@ def test_server(text: str, expected: tuple[str, int, bool | None]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "9876", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1", "[::1", "::1]", "[::1]:",
-        "[::1]x", "[::1]5", "[host]:1", "a:b:c", "host:1:2", "[::1]:0", "http://host:1",
+        "", "9876", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1", "[::1", "::1]",
+        "[::1]:", "[::1]x", "[::1]5", "[host]:1", "a:b:c", "host:1:2", "[::1]:0", "http://host:1",
         "qss://", "qss://:1", "qss://host/", "qs://host:1/q", "qss://host?x", "qss:host", "qss:///host", "://host",
         "host:" + "9" * 5000,
     ],
