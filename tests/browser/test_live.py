@@ -159,6 +159,8 @@ def test_a_message_that_is_given_back(window: Chromium, client: QueueClient, qid
     client.set_queue(qid, dead_letter=f"{qid}-dead", max_receives=2)
     mid = client.push(qid, "some pears")
     taken = client.receive(qid)[0]
+    window.open("/")
+    window.errors()  # those of the page of the test before
     window.open(f"/message?q={quote(qid)}&id={mid}")
     window.fill("#why", "typed")
     before = window.text(".facts")
