@@ -20,11 +20,11 @@ from .errors import Forbidden, NotFound, NotImplementedByServer
 _AT_ONCE = 50
 """Messages that are fetched together, with their payloads: they are in memory at the same time."""
 _COLUMNS = (
-    ("MID", "<16"), ("STATUS", "<9"), ("RECEIVES", ">8"), ("BYTES", ">8"), ("PUSHED", "<20"), ("VISIBLE", "<37"),
+    ("MID", "<17"), ("STATUS", "<9"), ("RECEIVES", ">8"), ("BYTES", ">8"), ("PUSHED", "<20"), ("VISIBLE", "<37"),
     ("REASON", ""),
 )  # fmt: skip
-"""The head of the table, and the format of each column: the widths are fixed, as lines are printed as they come. A time
-has 20 characters, and the distance to it at most 17."""
+"""The head of the table, and the format of each column: the widths are fixed, as lines are printed as they come. An id
+of dirq has 17 digits, a time 20 characters, and the distance to it at most 17."""
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SECOND = 1_000_000
 

@@ -418,6 +418,15 @@ def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
+def test_columns_of_dirq(qs: Run, client: QueueClient) -> None:
+    """The ids of dirq are longer than those of other storages: the columns are under their heads all the same."""
+    client.new_queue("columns", storage="dirq")
+    client.push("columns", "x")
+    head, row = qs("ls", "columns", "-l")[1].splitlines()
+    assert row.index("ready") == head.index("STATUS")
+    assert row.index("now") == head.index("VISIBLE")
+
+
 def test_messages_that_run_and_that_are_scheduled(qs: Run, client: QueueClient, qid: str) -> None:
     """ls -l shows status, size and times of messages in any state, and peek their payloads."""
     running, later, waiting = client.push(qid, "running"), client.push(qid, "later!", delay=7200), client.push(qid, "w")
@@ -425,9 +434,9 @@ def test_messages_that_run_and_that_are_scheduled(qs: Run, client: QueueClient, 
     head, *rows = qs("ls", qid, "-l")[1].splitlines()
     assert head.split() == ["MID", "STATUS", "RECEIVES", "BYTES", "PUSHED", "VISIBLE", "REASON"]
     expected = [
-        rf"{running}  in-flight         1         7  {TIME}  {TIME} \(in (1 min )?\d+ s\)",
-        rf"{later}  delayed           0         6  {TIME}  {TIME} \(in (2 h 0|1 h 59) min\)",
-        rf"{waiting}  ready             0         1  {TIME}  now",
+        rf"{running}   in-flight         1         7  {TIME}  {TIME} \(in (1 min )?\d+ s\)",
+        rf"{later}   delayed           0         6  {TIME}  {TIME} \(in (2 h 0|1 h 59) min\)",
+        rf"{waiting}   ready             0         1  {TIME}  now",
     ]
     assert [bool(re.fullmatch(*both)) for both in zip(expected, rows, strict=True)] == [True] * 3, rows
     for state, of_state in (("in-flight", rows[:1]), ("delayed", rows[1:2]), ("ready", rows[2:]), ("new", rows[1:])):
