@@ -60,6 +60,23 @@ class Consumer:
         self.engine.queue("q").delete(Receipt(self.left.pop(index)))
         self.engine.commit()
 
+    def give_back(self, change: str) -> bool:
+        """Receives the oldest message, and releases it with a reason or extends its window, if there is room."""
+        self.clock.tick()
+        queue = self.engine.queue("q")
+        try:
+            [found] = self.engine.receive(["q"], 1, SECOND, 1 << 20)
+            if change == "release":
+                queue.release(Receipt(found.mid), None, reason="r" * 1000)
+            else:
+                queue.extend(Receipt(found.mid), SECOND)
+            self.engine.commit()
+        except OSError:
+            self.engine.roll_back()
+            return False
+        self.clock.now += 2 * SECOND
+        return True
+
     def upkeep(self) -> None:
         work = self.engine.begin_upkeep()
         self.engine.commit()
@@ -138,6 +155,25 @@ def test_deletes_are_not_refused_on_a_larger_disk(consumer: Consumer, order: str
     chance = random.Random(1)
     while consumer.left:
         consumer.delete(ORDERS[order](consumer.left, chance))
+    assert consumer.finds_room(8000)
+
+
+@pytest.mark.parametrize("change", ["release", "extend"])
+@pytest.mark.parametrize("consumer", ["24m"], indirect=True)
+def test_consumers_that_fail_leave_room_for_deletes(consumer: Consumer, change: str) -> None:
+    """Messages are released, and windows extended, until half of the reserve is used: more are refused, and the queue
+    can be emptied all the same. Messages are visible again when their windows end."""
+    while consumer.push(8000):
+        pass
+    done = 0
+    while consumer.give_back(change):
+        done += 1
+        assert done < 20_000
+    assert done > 200
+    consumer.clock.now += 2 * SECOND
+    assert len(consumer.engine.receive(["q"], 1, SECOND, 1 << 20)) == 1
+    while consumer.left:
+        consumer.delete(0)
     assert consumer.finds_room(8000)
 
 

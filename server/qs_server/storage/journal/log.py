@@ -110,12 +110,16 @@ class Log:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int, *, push: bool = False, copy: bool = False, drop: bool = False) -> None:
+    def reserve(
+        self, size: int, *, push: bool = False, back: bool = False, copy: bool = False, drop: bool = False
+    ) -> None:
         """Makes sure that records of `size` bytes (heads included) fit into the next frame.
 
-        push: leaves room at the segment's end for deletes and compaction; copy (compaction): leaves half of that, and
-        less without a reserve; drop (giving up a segment): leaves none. OSError: there is no room, and nothing has
+        push: leaves room at the segment's end for deletes and compaction; back (giving back, extending): leaves half of
+        the reserve for them, as consumers that fail repeat that for ever; copy (compaction): leaves half of that room,
+        and less without a reserve; drop (giving up a segment): leaves none. OSError: there is no room, and nothing has
         changed, except if an earlier part of the batch could not be committed."""
+        push = push or (back and self._spares_reserve(size))
         if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self.failed is not None:
@@ -135,6 +139,10 @@ class Log:
         """True if the disk is full and the reserve used up: then only compaction and deletes may use the last
         segment."""
         return self.tight and self.wants_reserve is not None
+
+    def _spares_reserve(self, size: int) -> bool:
+        """Tells whether records of `size` bytes would leave less than half of a reserve that is in use."""
+        return self.is_short and self._writer is not None and self.room - size < self._writer.header.size // 2
 
     def _restore_reserve(self, *, push: bool) -> None:
         """Tries to make a new reserve. For deletes also compacts, each time they have used half of the room left, while

@@ -43,7 +43,8 @@ class Windows:
         if mid <= table.too_old_upto():
             table.remove_old([mid], None)
             return None
-        self._store.log.reserve(records.SMALL if reason is None else records.SMALL + len(reason.encode()))
+        size = records.SMALL if reason is None else records.SMALL + len(reason.encode())
+        self._store.log.reserve(size, back=True)
         if counted != receives:
             self._store.undo.append((table.set_receives, mid, receives))
             table.set_receives(mid, counted)
@@ -61,7 +62,7 @@ class Windows:
         if not expiry or table.index.is_delayed(mid):
             raise not_in_flight(table.qid, mid)
         until = table.window_end(visibility)
-        self._store.log.reserve(records.SMALL)
+        self._store.log.reserve(records.SMALL, back=True)
         self._change(mid, expiry, until, delayed=False, held=mid in table.held)
         table.note("extended", mid)
         return table.time(until)
