@@ -135,7 +135,7 @@ def _release_message(client: Client, request: ReleaseMessage) -> Message:
     if request.reason is not None and len(request.reason.encode()) > REASON:
         raise RefusedError(table.BAD_REQUEST, f"the reason has more than {REASON} bytes of UTF-8")
     subscription, record = _take_unacknowledged(client, request.qid or "", request.mid or 0)
-    if request.reason is not None:
+    if request.reason:
         record.reason = request.reason
     if record.feed.nack(record, subscription, request.delay, counts=not request.uncounted):
         subscription.pump()

@@ -33,7 +33,7 @@ def test_a_reason_comes_with_the_next_delivery(
     connect: Connect, producer: Wire, qid: str, options: str, name: dict[str, str]
 ) -> None:
     """Whether the bus delivers the message again or the server does, the reason is with it, and the server keeps it
-    when the subscriber has gone."""
+    when the subscriber has gone. An empty reason is none, and leaves the one before."""
     if options:
         assert code(producer.ask(request("set-queue", f"<qid>{qid}</qid>{options.format(qid)}"))) == 0
     wire = connect(subscribe(qid, ack="client", **name))
@@ -41,6 +41,8 @@ def test_a_reason_comes_with_the_next_delivery(
     first = wire.line()
     assert (mids(first), reason(first)) == ([mid], None)
     assert code(wire.ask(release(qid, mid, WHY))) == 0
+    assert reason(wire.line()) == WHY
+    assert code(wire.ask(release(qid, mid, ""))) == 0
     assert reason(wire.line()) == WHY
     wire.close()
     own = f"bus:{qid}:n" if name else qid
