@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from .midset import CHUNK, MidSet
+from .midset import CHUNK, FEW, MidSet
 
 
 class MidMap(MidSet):
@@ -115,11 +115,14 @@ class MidMap(MidSet):
         """Returns the values of many keys, None for one that is not in the map. keys: increasing."""
         found: list[int | None] = []
         for chunk, part, start in self.runs_of(keys):
-            values = self._values[chunk]
+            own, values = self._keys[chunk], self._values[chunk]
             if start is not None:
                 found += values[start : start + len(part)]
+            elif len(part) * FEW <= len(own):
+                places = [bisect_left(own, key) for key in part]
+                found += [values[at] if own[at] == key else None for key, at in zip(part, places, strict=True)]
             else:
-                found += map(dict(zip(self._keys[chunk], values, strict=True)).get, part)
+                found += map(dict(zip(own, values, strict=True)).get, part)
         return found + [None] * (len(keys) - len(found))  # for keys after the last one in the map
 
     def set_all(self, keys: Sequence[int], value: int) -> None:
@@ -136,6 +139,10 @@ class MidMap(MidSet):
             if start is not None:
                 end = start + len(part)
                 left, their = old[:start] + old[end:], values[:start] + values[end:]
+            elif len(part) * FEW <= len(old):
+                for key in part:
+                    self.pop(key)
+                continue
             elif (gone := set(part)).isdisjoint(old):
                 continue
             else:
