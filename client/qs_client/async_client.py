@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import anyio
 
 from qs_schemas import CLIENT_LIMITS, Message
+from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
 from .asking import Call, Exchange
@@ -257,6 +258,8 @@ class AsyncQueueClient(Settings):
                 call = pages.send(page)
 
     async def _exchange(self, exchange: Exchange) -> Message:
+        if self._connection is None:  # see `QueueClient._exchange`
+            check_lengths(exchange.request)
         if exchange.pause:
             await anyio.sleep(exchange.pause)
         if exchange.patience:

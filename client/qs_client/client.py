@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage, Subscribe
+from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
 from .asking import Call, Exchange
@@ -265,6 +266,8 @@ class QueueClient(Settings):
         if exchange.pause:
             time.sleep(exchange.pause)
         with self._reading:
+            if self._connection is None:  # before waiting for one in vain; otherwise sending does it
+                check_lengths(exchange.request)
             connection = self._opened(fresh=True)
             return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from support.scripted_server import answering, client_of, scripted
 
@@ -128,6 +129,18 @@ def test_lengths(field: str, call: Callable[[Any], object]) -> None:
         with pytest.raises(ValueError, match=rf"^{field}\b.*(characters, and 1 to|control character)"):
             call(client)
         assert client.receive("q") == []
+
+
+def test_lengths_without_a_server() -> None:
+    """It is one too when there is no server, and not an outage to be waited for."""
+    with pytest.raises(ValueError, match=r"^key\b.* has 300 characters"):
+        NOBODY.push("q", "x", key=LONG)
+
+    async def push() -> None:
+        await AsyncQueueClient("host.invalid").push("q", "x", key=LONG)
+
+    with pytest.raises(ValueError, match=r"^key\b.* has 300 characters"):
+        anyio.run(push)
 
 
 def test_the_longest() -> None:
