@@ -45,7 +45,7 @@ from qs_schemas.limits import COPIES, EARLY_LIST
 from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .bounds import checked_options, seconds, whole
-from .errors import Conflict, NotFound, ServerError, ServerUnavailable, Stale
+from .errors import BadRequest, Conflict, NotFound, ServerError, ServerUnavailable, Stale
 from .outages import Outages, log
 from .waiting import Lease
 
@@ -118,7 +118,11 @@ def new_queue(
     except Conflict:
         if not exist_ok:
             raise
-        yield from ask(NewQueue(qid, named, exist_ok=True))  # compares them; alone it would not tell what it did
+        try:
+            yield from ask(NewQueue(qid, named, exist_ok=True))  # compares them; alone it would not tell what it did
+        except BadRequest as error:
+            if "exist-ok" not in error.text:  # otherwise it is a server of an earlier version, which cannot compare
+                raise
         return False
     return True
 

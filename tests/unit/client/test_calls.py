@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from qs_client import (
+    BadRequest,
     Conflict,
     CopyMessage,
     DeleteMessage,
@@ -267,6 +268,16 @@ def test_exist_ok_and_missing_ok() -> None:
     assert play(calls.delete_queue("q", missing_ok=True), missing)[1] is False
     assert isinstance(fail(calls.new_queue("q"), conflict), Conflict)
     assert isinstance(fail(calls.delete_queue("q"), missing), NotFound)
+
+
+def test_exist_ok_of_an_earlier_server() -> None:
+    """A server that does not know `exist-ok` says that the queue exists, and cannot compare options. Any other fault of
+    the request is raised."""
+    conflict = Error(409, "conflict", "exists")
+    unknown = Error(400, "bad-request", "line 1: Element 'op', attribute 'exist-ok': The attribute is not allowed.")
+    assert play(calls.new_queue("q", exist_ok=True), conflict, unknown)[1] is False
+    with pytest.raises(BadRequest):
+        play(calls.new_queue("q", exist_ok=True, backoff_max=5), conflict, Error(400, "bad-request", "'backoff-max' …"))
 
 
 def test_patience_is_the_wait() -> None:
