@@ -26,6 +26,11 @@ _KILLED_AFTER = 5.0
 """Seconds for a process to end by itself after its grace: it gives its job back in that time."""
 
 
+_SAME_SIGNAL = 0.5
+"""Seconds in which the signal that has stopped it counts once: programs that pass a signal on, such as `timeout` and
+`sudo`, and terminals may send it again."""
+
+
 class Said(Enum):
     """What a process says, each on a line: that it takes messages, how a job ended, or why it cannot work (with the
     exit code and a text)."""
@@ -124,6 +129,7 @@ class Processes:
         self._reloading: list[int] = []  # places whose process runs old code
         self._fresh: _Process | None = None  # for the first of them
         self._code: int | None = None  # the exit code; None: they are to work
+        self._stopped_by = (signal.Signals(signal.SIGTERM), float("-inf"))  # which signal, and when
         self.began = False
         self._killed_at = float("inf")
         self._terminal = _terminal()
@@ -238,15 +244,22 @@ class Processes:
 
     def _signalled(self, number: signal.Signals) -> None:
         if number in _STOP and self._code is None:
+            self._stopped_by = number, time.monotonic()
             self._stop(0)
         elif number in _STOP:
-            self._code = 128 + number
-            self._kill()
+            first, came_at = self._stopped_by
+            if number != first or time.monotonic() >= came_at + _SAME_SIGNAL:
+                self._code = 128 + number
+                self._kill()
         elif number == signal.SIGHUP and self._code is None:
             if self._terminal and not _terminal():
                 self._stop(0)
             else:
-                self._reloading = [*self._reloading[:1], *range(len(self._places))]
+                if self._fresh is not None:  # it may have loaded what has changed since, or hang
+                    self._fresh.finish()
+                    self._leaving.add(self._fresh)
+                    self._fresh = None
+                self._reloading = list(range(len(self._places)))
 
     def _stop(self, code: int) -> None:
         self._code = code

@@ -350,6 +350,27 @@ def test_reload(work: Work, client: QueueClient) -> None:
     assert "3 done, 0 failed, 0 taken away, 0 given back, 1 processes replaced" in work.log
 
 
+def test_reload_while_another_one_hangs(work: Work, client: QueueClient) -> None:
+    """A SIGHUP while the last one's new code does not come to an end of its import loads the code again; what hangs
+    takes no message."""
+    client.new_queue("rereloads")
+    work.start("rereloads", "functions:gated")
+    while not client.stats("rereloads")[0].subscribers:
+        pass  # each round is a request; the test's time-out ends it
+    functions = work.folder / "functions.py"
+    functions.write_text(FUNCTIONS + "\nnote('hangs')\ntime.sleep(1000)\n")
+    work.signal(signal.SIGHUP)
+    work.until(lambda: work.notes)
+    functions.write_text(FUNCTIONS + "\ndef gated(message): note(f'new code: {message.text}')\n")
+    work.signal(signal.SIGHUP)
+    work.until(lambda: "reloaded: all processes run the new code" in work.log)
+    client.push("rereloads", "x")
+    work.until(lambda: len(work.notes) == 2)
+    work.signal(signal.SIGTERM, signal.SIGINT)  # the second one ends what hangs
+    assert work.wait() in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert work.notes == ["hangs", "new code: x"]
+
+
 def test_terminal_that_is_closed(work: Work, client: QueueClient) -> None:
     """When its terminal is closed, which sends SIGHUP too, it stops gracefully; nobody is left to read what it says."""
     client.new_queue("terminals")

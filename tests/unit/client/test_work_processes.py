@@ -89,6 +89,12 @@ def test_trouble_at_the_start(monkeypatch: pytest.MonkeyPatch, words: list[Said]
     assert run(monkeypatch, [*words]) == (code, [], ["it ended"])
 
 
+@pytest.mark.parametrize(("again", "code"), [(STOP, 0), (signal.SIGINT, 130)])
+def test_signals_that_come_twice(monkeypatch: pytest.MonkeyPatch, again: signal.Signals, code: int) -> None:
+    """The signal that stopped it counts once, though `timeout` and the like send it twice; another one ends all."""
+    assert run(monkeypatch, [Said.READY, STOP, again])[0] == code
+
+
 def test_own_handlers_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers of signals are those of before; a reload that was ignored (nohup) stays so."""
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
