@@ -33,6 +33,12 @@ from .work_function import FAILED, UnusableError, calling, described, load, own_
 from .work_processes import Said
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
+_AT_ONCE = 0.05
+"""Seconds, at most, in which a message that was released comes again if its queue has no back-off."""
+_OFTEN = 3
+"""Failures of such a message in a row before which a process pauses."""
+_LONGEST_PAUSE = 5.0
+"""Seconds, at most, of such a pause: the window of the message that comes next runs meanwhile."""
 _LAST_WORD = 2.0
 """Seconds in which a job whose grace is over is given back: if the server does not answer, the end of the connection
 does it."""
@@ -125,6 +131,10 @@ class _Worker:
         )
         self._running: GetMessage | None = None
         self._idle = threading.Event()
+        self._stopping = threading.Event()
+        self._last: tuple[str | None, int | None] = None, None  # the last message
+        self._failures = 0  # of the last message, one at once after the other
+        self._free_since = 0.0
         self._pid = os.getpid()
 
     def _new_client(self, timeout: float) -> QueueClient:
@@ -163,6 +173,16 @@ class _Worker:
             error = raised
         self._running = None
         self._tell(message, error, handling.taken_away, time.monotonic() - began)
+        self._slow_down(message, began, failed=error is not None)
+
+    def _slow_down(self, message: GetMessage, began: float, *, failed: bool) -> None:
+        """Pauses after a message that fails again and again without a back-off of its queue, or the log would fill."""
+        again = self._last == (message.qid, message.mid) and began - self._free_since <= _AT_ONCE
+        self._failures = (self._failures + 1 if again else 1) if failed else 0
+        self._last = message.qid, message.mid
+        if self._failures > _OFTEN:
+            self._stopping.wait(min(0.1 * 2 ** min(self._failures - _OFTEN - 1, 10), _LONGEST_PAUSE))
+        self._free_since = time.monotonic()
 
     def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
         rejected = error is not None and is_outcome(error)
@@ -185,9 +205,11 @@ class _Worker:
         """Ends the subscription when the starter says so, and this process when the grace is over."""
         try:
             while starter.recv(100):
+                self._stopping.set()
                 self._messages.close()
         except OSError:
             pass  # as its end
+        self._stopping.set()
         ends = time.monotonic() + self._arguments.grace
         self._messages.close()
         if not self._idle.wait(max(ends - time.monotonic(), 0)):

@@ -47,6 +47,10 @@ class Unprintable(Exception):
     def __str__(self):
         raise RuntimeError
 
+def failing(message):
+    note(f"{time.monotonic()}")
+    raise ValueError
+
 def raising(message):
     raise KeyboardInterrupt if message.text == "interrupt" else Unprintable
 
@@ -276,6 +280,18 @@ def test_whatever_a_job_raises(work: Work, client: QueueClient) -> None:
     assert "failed: KeyboardInterrupt (functions.py" in work.log
     assert "failed: Unprintable: (its text cannot be had) (functions.py" in work.log
     assert "0 processes replaced" in work.log
+
+
+def test_job_that_fails_for_ever(work: Work, client: QueueClient) -> None:
+    """A job that fails again and again, in a queue without a back-off, does not spin."""
+    client.new_queue("forever")
+    client.push("forever", "x")
+    work.start("forever", "functions:failing")
+    work.until(lambda: len(work.notes) == 7)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    tries = [float(note) for note in work.notes]
+    assert tries[6] - tries[3] >= 0.1 + 0.2 + 0.4
 
 
 def test_graceful_stop(work: Work, client: QueueClient) -> None:
