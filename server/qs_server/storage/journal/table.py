@@ -34,6 +34,8 @@ _MOVES = 100
 """The most messages that one `expire` moves to the dead-letter queue: some 5 ms."""
 _AT_ONCE = 1000
 """The most messages that a request makes visible before its own work: some 2 ms."""
+_SCATTERED = 150
+"""The same in a queue that backs off, whose messages are due at random times: some 3 ms."""
 _BETWEEN = 10_000
 """Microseconds in which only one request makes so many visible, as a batch may have many requests."""
 
@@ -198,8 +200,9 @@ class MessageTable:
         now = self._clock()
         if not self.index.expiries.may_be_due(now // self.unit) or (count is None and now < self._spared_until):
             return 0
-        mids = self.index.expiries.pop_due(now // self.unit, _AT_ONCE if count is None else count)
-        if count is None and len(mids) == _AT_ONCE:
+        most = _AT_ONCE if self.options.backoff is None else _SCATTERED
+        mids = self.index.expiries.pop_due(now // self.unit, most if count is None else count)
+        if count is None and len(mids) == most:
             self._spared_until = now + _BETWEEN
         staying = mids if self.options.max_receives is None else self._bury(mids)
         if self.options.backoff is not None:
