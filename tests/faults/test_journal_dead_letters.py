@@ -139,7 +139,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     engine.create("jobs", Options("journal", dead_letter="dead", max_receives=1))
     engine.create("dead", Options("journal"))
     engine.create("old", Options("journal", retention=AGE))
-    session.push("jobs", b"poison".ljust(130_000))
+    session.push("jobs", b"poison".ljust(100_000))
     session.push("old", b"old")
     session.clock.now += AGE
     session.disk.arm(1, errno.ENOSPC, "rename", lasting=True)  # of a new segment
