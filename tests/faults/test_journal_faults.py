@@ -96,11 +96,12 @@ class World:
 
     def release(self, mid: int) -> None:
         def change() -> Callable[[], None]:
-            try:
-                self.engine.queue("q").release(Receipt(mid), 0)
-            except StaleReceiptError:  # nobody holds it: nothing has changed
+            payload, receives, in_flight = self.known[mid]
+            if not in_flight:
+                with pytest.raises(StaleReceiptError):
+                    self.engine.queue("q").release(Receipt(mid), 0, reason="why")
                 return lambda: None
-            payload, receives, _ = self.known[mid]
+            self.engine.queue("q").release(Receipt(mid), 0, reason="why")
             return lambda: self.known.update({mid: (payload, receives, False)})
 
         self.ask(change)
