@@ -12,7 +12,16 @@ from .command_help import overview, show_help
 from .command_target import Target
 from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
-from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, read_address, refuse_key, server
+from .server_arguments import (
+    DEFAULT_BUS,
+    DEFAULT_SERVER,
+    add_security,
+    bus,
+    read_address,
+    refuse_key,
+    refuse_port,
+    server,
+)
 from .work_arguments import add_work, check_work
 
 if TYPE_CHECKING:
@@ -125,6 +134,7 @@ def _add_common(
         if target is Target.BUS
         else "seconds to wait for an answer, beyond --wait (default: 30)",
     )
+    refuse_port(group, "--bus HOST:PORT" if target is Target.BUS else "--server HOST:PORT")
     add_security(parser.add_argument_group("TLS and tokens", argument_default=argparse.SUPPRESS))
 
 

@@ -91,6 +91,18 @@ def refuse_key(group: argparse._ActionsContainer) -> None:
     group.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
 
 
+def refuse_port(group: argparse._ActionsContainer, flag: str) -> None:
+    """Adds `--port` and `--host`, the flags of the servers, as errors that name the flag which has both here.
+
+    flag: what to write, as in --server HOST:PORT."""
+
+    def refuse(_: str) -> str:
+        raise argparse.ArgumentTypeError(f"the address is {flag}")
+
+    for wrong in ("--port", "--host"):
+        group.add_argument(wrong, type=refuse, help=argparse.SUPPRESS)
+
+
 def _key_of(prefix: str) -> str:
     """Returns the name of the flag for the key of a certificate, without the prefix. `--key` alone is a message's."""
     return "client-key" if prefix == "--" else "key"

@@ -23,7 +23,7 @@ def server_address(text: str, port: int) -> ServerAddress:
     if "@" in text:
         raise ValueError("an address holds no user and no password: give a token instead")
     if text.isdigit():  # the resolver would take it for an IPv4 address
-        raise ValueError(f"{text!r} is a port without a host: an address is HOST:PORT, as in 127.0.0.1:{text}")
+        raise ValueError(f"{text!r} is a port without a host, and an address is HOST:PORT")
     scheme, separator, rest = text.partition("://")
     if not separator:
         return ServerAddress(*_checked(text, text, port))
