@@ -2,11 +2,12 @@
 help is in colours on a terminal; `--version` and `--print-completion`."""
 
 import argparse
+import os
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from .extras import importing
 from .terminal import RED, has_colours, paint, paint_help
@@ -14,6 +15,8 @@ from .version import installed_version
 
 SHELLS = ("bash", "zsh", "fish")
 """The shells that --print-completion knows."""
+_READER_GONE = 141
+"""The exit code of a command that SIGPIPE has ended, as the shell counts signals."""
 _CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from .*\)", re.DOTALL)
 _UNKNOWN = "unrecognized arguments: "
 _MISSING = "the following arguments are required: "
@@ -69,8 +72,26 @@ class CommandParser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         """Prints the help, in colours on a terminal."""
         file = file or sys.stdout
-        if file is not None:
-            file.write(paint_help(self.format_help()) if has_colours(file) else self.format_help())
+        text = paint_help(self.format_help()) if has_colours(file) else self.format_help()
+        if file is sys.stdout:
+            self.say(text)
+        else:
+            file.write(text)
+
+    def say(self, text: str) -> None:
+        """Writes to standard output. Ends the process with 141 when its reader has gone, and with 1 and a line when it
+        cannot be written."""
+        if sys.stdout is None:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            # Python would try to write it again at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, BrokenPipeError):
+                self.exit(_READER_GONE)
+            self.exit(1, f"{self.prog}: standard output: {error.strerror}\n")
 
     # -- what was perhaps meant ---------------------------------------------------------------------------------------
 
@@ -195,7 +216,7 @@ class _ShowVersion(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=text, **named)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sys.stdout.write(f"{self.const} {installed_version()}\n")
+        cast(CommandParser, parser).say(f"{self.const} {installed_version()}\n")
         parser.exit()
 
 
@@ -213,7 +234,7 @@ class _ShowCompletion(argparse.Action):
         for action in _actions_of(parser):
             if action.metavar in ("FILE", "DIR"):
                 action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
-        sys.stdout.write(f"{shtab.complete(parser, shell)}\n")
+        cast(CommandParser, parser).say(f"{shtab.complete(parser, shell)}\n")
         parser.exit()
 
 

@@ -1,7 +1,10 @@
 """Tests what all commands have in common: one line about a mistake, colours on a terminal, completion by shells."""
 
 import io
+import os
+import re
 import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 
@@ -188,3 +191,22 @@ def test_completion_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
         ask = f'COMP_WORDS=({words}); COMP_CWORD={count}; _shtab_qs; echo "${{COMPREPLY[@]}}"'
         done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
         assert done.stdout.startswith(expected), done.stderr
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "push --help"])
+def test_what_cannot_be_written(words: str) -> None:
+    """Help and version on a full disk are one line, exit code 1; a reader that has gone is 141. No traceback."""
+    program = f"from qs_client.command import main; main({words.split()!r})"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(r"qs( push)?: standard output: No space left on device\n", done.stderr)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
