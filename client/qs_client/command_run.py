@@ -1,9 +1,9 @@
 """Runs a subcommand of `qs`: connects to its server, and maps results and errors to the exit codes of `command`."""
 
-import contextlib
-import os
 import sys
 from argparse import Namespace
+
+from qs_schemas.terminal import silence_stdout
 
 from .client import QueueClient
 from .command_output import Output, complain
@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> int:
     try:
         return _run(arguments)
     except BrokenPipeError:
-        _silence()
+        silence_stdout()
         return READER_GONE
     except ServerError as error:
         return _fail(f"{error}{hint(error, arguments)}")
@@ -96,9 +96,3 @@ def _hint_about_queues(error: ServerError, arguments: Namespace) -> str:
             return f" (several queues are separate arguments: qs {arguments.command} {apart})"
         return f" (to create a queue: qs new {arguments.hint_new(arguments)})"
     return ""
-
-
-def _silence() -> None:
-    """Redirects stdout to /dev/null after its reader has gone, so that the interpreter's last flush does not fail."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,6 @@
 help is in colours on a terminal; `--version` and `--print-completion`."""
 
 import argparse
-import os
 import re
 import sys
 import textwrap
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, cast
 
 from .extras import importing
-from .terminal import RED, has_colours, paint, paint_help
+from .terminal import RED, has_colours, paint, paint_help, silence_stdout
 from .version import installed_version
 
 SHELLS = ("bash", "zsh", "fish")
@@ -87,8 +86,7 @@ class CommandParser(argparse.ArgumentParser):
             sys.stdout.write(text)
             sys.stdout.flush()
         except OSError as error:
-            # Python would try to write it again at the end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence_stdout()
             if isinstance(error, BrokenPipeError):
                 self.exit(_READER_GONE)
             self.exit(1, f"{self.prog}: standard output: {error.strerror}\n")

@@ -1,7 +1,10 @@
-"""Colours for people at a terminal. A pipe, a file, `NO_COLOR` (no-color.org) and `TERM=dumb` get plain text."""
+"""Colours for people at a terminal, and standard output that cannot be written. A pipe, a file, `NO_COLOR`
+(no-color.org) and `TERM=dumb` get plain text."""
 
+import contextlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,3 +34,10 @@ def paint_help(text: str) -> str:
     """Returns the text of --help with its headings in bold, and with flags and commands in colour."""
     text = _FLAG.sub(lambda found: paint(found[0], CYAN), text)
     return _HEADING.sub(lambda found: paint(found[0], BOLD), text)
+
+
+def silence_stdout() -> None:
+    """Redirects stdout to /dev/null after its reader has gone or the disk is full: the interpreter would fail once more
+    at its last flush."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

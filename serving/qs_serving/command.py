@@ -1,12 +1,13 @@
 """Runs queue-server.py, queue-bus.py and queue-web.py: the line that says where they listen, --check, exit codes."""
 
-import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
+
+from qs_schemas.terminal import silence_stdout
 
 from .errors import StartError, StopError
 from .guards import Guards
@@ -21,8 +22,7 @@ def _announcing(program: str) -> Announce:
         except OSError as error:
             if not isinstance(error, BrokenPipeError):
                 print(f"{program}: cannot say where it listens: {error.strerror}", file=sys.stderr)
-            # Python would try to write it again at the end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence_stdout()
 
     return announce
 

@@ -5,9 +5,10 @@ Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 141 the reader of the output 
 
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Callable, Iterator
+
+from qs_schemas.terminal import silence_stdout
 
 from ..storage.disk import has_no_room
 from ..storage.engine import StorageError
@@ -48,7 +49,7 @@ def run(program: str, command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        silence()
+        silence_stdout()
         return _READER_GONE
     except UsageError as error:
         complain(str(error))
@@ -64,7 +65,7 @@ def to_stdout() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        silence()
+        silence_stdout()
         raise OSError(error.errno, error.strerror, "standard output") from None
 
 
@@ -74,9 +75,3 @@ def say(text: str, *, flush: bool = True) -> None:
         sys.stdout.write(text)
         if flush:
             sys.stdout.flush()
-
-
-def silence() -> None:
-    """Lets the interpreter's last flush succeed after the reader has gone or the disk is full."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
