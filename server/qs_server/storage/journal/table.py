@@ -35,7 +35,7 @@ _MOVES = 100
 _AT_ONCE = 1000
 """The most messages that a request makes visible before its own work: some 2 ms."""
 _SCATTERED = 150
-"""The same in a queue that backs off, whose messages are due at random times: some 3 ms."""
+"""Windows that end at a time in a queue that backs off, whose messages are due at random times: some 3 ms."""
 _BETWEEN = 10_000
 """Microseconds in which only one request makes so many visible, as a batch may have many requests."""
 
@@ -55,15 +55,15 @@ class MessageTable:
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
-        self.bury: Callable[[int, str | None, int, str | None], bool] = lambda mid, peer, receives, reason: False
+        # A `LogQueue` sets these. They have no defaults: without its queue, a table is only read.
+        self.bury: Callable[[int, str | None, int, str | None], bool]
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
-        self.back_off: Callable[[Sequence[int], int], list[int]] = lambda mids, now: list(mids)
+        self.back_off: Callable[[Sequence[int], int], list[int]]
         """Hides messages whose windows are over for the queue's back-off: see `Windows`."""
-        self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
+        self.remove_old: Callable[[Sequence[int], str | None], None]
         """Removes messages that are too old: see `Retirement`."""
         self.id_of_staged: Callable[[Staged], int | None]
-        """Returns the id of the message that a staged record has become: see `LogBatches`. It has no default: without
-        it, a reader could not tell such a message from another."""
+        """Returns the id of the message that a staged record has become: see `LogBatches`."""
         self._spared_until = 0  # until then, requests make no messages visible; the timer does
         self.reset()
 
