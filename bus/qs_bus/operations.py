@@ -23,7 +23,6 @@ from qs_schemas import (
     Unsubscribe,
 )
 from qs_schemas import errors as table
-from qs_schemas.limits import REASON
 from qs_schemas.wire import BUS
 from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
@@ -132,8 +131,6 @@ def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscripti
 
 
 def _release_message(client: Client, request: ReleaseMessage) -> Message:
-    if request.reason is not None and len(request.reason.encode()) > REASON:
-        raise RefusedError(table.BAD_REQUEST, f"the reason has more than {REASON} bytes of UTF-8")
     subscription, record = _take_unacknowledged(client, request.qid or "", request.mid or 0)
     if request.reason:
         record.reason = request.reason

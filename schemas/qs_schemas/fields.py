@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from .errors import BAD_REQUEST, NOT_FOUND, ErrorCode
+from .limits import REASON
 from .messages import (
     OPERATIONS,
     Claim,
@@ -87,6 +88,14 @@ _CLAIM, _PART = _kinds(CLAIM), _kinds(PART)
 
 def _text(element: Element) -> str:
     return strip(element.text or "")
+
+
+def _reason(element: Element) -> str:
+    """Reads a reason, whose bound is in bytes, which the schema cannot count."""
+    reason = element.text or ""
+    if (size := len(reason.encode())) > REASON:
+        raise RefusedError(f"'reason' has {size} bytes of UTF-8, and at most {REASON} bytes are kept: shorten it")
+    return reason
 
 
 def _whole(element: Element) -> int:
@@ -180,7 +189,7 @@ _FIELDS: dict[str, tuple[str, _Read]] = {
     "count": ("count", _whole),
     "token": ("token", lambda element: element.text or ""),
     "principal": ("principal", lambda element: element.text or ""),
-    "reason": ("reason", lambda element: element.text or ""),
+    "reason": ("reason", _reason),
     "consumer": ("consumer", _text),
     "producer": ("producer", _text),
     "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_schemas.limits import COPIES, REASON
+from qs_schemas.limits import COPIES
 from qs_schemas.wire import SERVER
 from qs_serving.access.caller import Caller
 
@@ -239,7 +239,7 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
     receipt = Receipt(mid_of(request), request.receives)
-    reason, delay = _reason_of(request), microseconds(request.delay)
+    reason, delay = request.reason or None, microseconds(request.delay)
     queue = service.storage.queue(qid_of(request))
     visible_at = queue.release(receipt, delay, count=not request.uncounted, reason=reason)
     service.subscriptions.settled(qid_of(request), receipt.mid)
@@ -248,18 +248,9 @@ def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
 
 def reject_message(service: Service, request: wire.RejectMessage) -> Message:
     receipt = Receipt(mid_of(request), request.receives)
-    reason = _reason_of(request)
-    service.storage.queue(qid_of(request)).reject(receipt, reason)
+    service.storage.queue(qid_of(request)).reject(receipt, request.reason or None)
     service.subscriptions.settled(qid_of(request), receipt.mid)
     return wire.RejectMessage(request.qid, request.mid)
-
-
-def _reason_of(request: wire.ReleaseMessage | wire.RejectMessage) -> str | None:
-    """Returns the reason, None without one or for an empty one. BadRequestError if it is too long."""
-    reason = request.reason or None
-    if reason is not None and (size := len(reason.encode())) > REASON:
-        raise BadRequestError(f"'reason' has {size} bytes of UTF-8, and at most {REASON} are kept: shorten it")
-    return reason
 
 
 def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
