@@ -146,7 +146,7 @@ _FOR = {
     "the bus": "give this address to BusClient and qs tail",
     "the page": "open http://{}/",
 }
-"""What the address of each is for."""
+"""The use of each address, for people."""
 
 
 class _Child(NamedTuple):

@@ -32,7 +32,7 @@ _PROGRAMS = {
     SERVER: "is a queue server, which QueueClient and `qs` speak to",
     BUS: "is a bus, which BusClient and `qs tail` listen to",
 }
-"""What answers, by its name, and who speaks to it."""
+"""Descriptions of the programs that may answer, by name, each with the clients that speak to it."""
 
 _MAYBE_TLS = " (if it speaks TLS, connect with tls=True or --tls, or to qss://HOST:PORT)"
 

@@ -25,14 +25,13 @@ _LONGEST_PAUSE = 30.0
 _KILLED_AFTER = 5.0
 """Seconds for a process to end by itself after its grace: it gives its job back in that time."""
 
-
 _SAME_SIGNAL = 0.5
 """Seconds in which the signal that has stopped it counts once: programs that pass a signal on, such as `timeout` and
 `sudo`, and terminals may send it again."""
 
 
 class Said(Enum):
-    """What a process says, each on a line: that it takes messages, how a job ended, or why it cannot work (with the
+    """The lines that a process writes: that it takes messages, how a job ended, or why it cannot work (with the
     exit code and a text)."""
 
     READY = "ready"

@@ -9,7 +9,7 @@ from typing import ClassVar
 from qs_schemas.extras import install
 
 INSTALL = install("spark")
-"""What to type when a package of the pipeline is not installed."""
+"""The command that installs the packages of the pipeline."""
 
 
 class PipelineError(Exception):

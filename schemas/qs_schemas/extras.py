@@ -1,4 +1,4 @@
-"""What a program says when a package is missing that an extra of qsbus brings: the one line to type."""
+"""Names the extra of qsbus that brings a missing package: a program ends with the one line to type."""
 
 import sys
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ from qs_server.storage.engine import (
 )
 
 LONG = "é" * 512
-"""As long as a reason may be: 1 KiB of UTF-8."""
+"""The longest reason: 1 KiB of UTF-8."""
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ async def test_list_form_of_get_message(client: Client, autojump_clock: Clock) -
 
 
 async def test_list_form_of_get_message_that_is_too_long(client: Client, autojump_clock: Clock) -> None:
-    """What does not fit in a document is left out, and `more` says so; the first message comes in any case."""
+    """Messages that do not fit in a document are left out, and `more` says so; the first message comes in any case."""
     payload = "x" * 3_000_000
     pushed = [mids(await client.ask(push("q", payload)))[0] for _ in range(3)]
     asked = "".join(f"<mid>{mid}</mid>" for mid in pushed)
