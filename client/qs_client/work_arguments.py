@@ -8,9 +8,9 @@ from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand
 
 if TYPE_CHECKING:
-    from .command_work import work
+    from .work_processes import work
 else:
-    work = LazyVerbs("command_work").work
+    work = LazyVerbs("work_processes").work
 
 GRACE = 30.0
 """Seconds for the running jobs at a stop: supervisors wait 90 (systemd) or 30 seconds (Kubernetes) for a process."""

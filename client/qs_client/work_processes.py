@@ -1,4 +1,4 @@
-"""The processes of `qs work`: starts them, replaces those that end, and stops them all.
+"""`qs work` and its processes: starts them, replaces those that end, and stops them all.
 
 Ensures: there are always as many as wanted, or one is about to be started; one that ends at once, again and again, is
 started ever more slowly; at the end of `run` none is left. The function is never imported here, and no connection to
@@ -13,11 +13,17 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from .backoff import delays
+from .command_output import Output, complain
+
+if TYPE_CHECKING:
+    from .client import QueueClient
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _LONGEST_PAUSE = 30.0
@@ -40,6 +46,26 @@ class Said(Enum):
     TAKEN_AWAY = "taken-away"
     GIVEN_BACK = "given-back"
     CANNOT = "cannot"
+
+
+def work(client: "QueueClient", arguments: Namespace, _: Output) -> int:
+    """Works until a signal says to stop, and then shows a summary. Returns 0 then, 128 and its number after a second
+    signal, and what `work_function` says if the function cannot be called at the start.
+
+    client: is connected, so the address and the token are right; the processes have connections of their own.
+    """
+    client.disconnect()
+    began = time.monotonic()
+    processes = Processes(arguments.words, arguments.processes, arguments.grace, complain)
+    code = processes.run()
+    counts = processes.counts
+    if processes.began:
+        complain(
+            f"{counts[Said.DONE]} done, {counts[Said.FAILED]} failed, {counts[Said.TAKEN_AWAY]} taken away, "
+            f"{counts[Said.GIVEN_BACK]} given back, {processes.replaced} processes replaced, "
+            f"in {time.monotonic() - began:.1f} s"
+        )
+    return code
 
 
 class _Process:
