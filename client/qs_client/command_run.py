@@ -3,7 +3,7 @@
 import sys
 from argparse import Namespace
 
-from qs_schemas.terminal import silence_stdout
+from qs_schemas.terminal import READER_GONE, silence_stdout
 
 from .client import QueueClient
 from .command_output import Output, complain
@@ -13,7 +13,6 @@ from .security import Security
 from .server_arguments import make_security
 
 FAILED = 1
-READER_GONE = 141
 
 
 def run(arguments: Namespace) -> int:

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, cast
 
 from .extras import importing
-from .terminal import RED, has_colours, paint, paint_help, silence_stdout
+from .terminal import READER_GONE, RED, has_colours, paint, paint_help, silence_stdout
 from .version import installed_version
 
 SHELLS = ("bash", "zsh", "fish")
 """The shells that --print-completion knows."""
-_READER_GONE = 141
-"""The exit code of a command that SIGPIPE has ended, as the shell counts signals."""
 _CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from .*\)", re.DOTALL)
 _UNKNOWN = "unrecognized arguments: "
 _MISSING = "the following arguments are required: "
@@ -88,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
         except OSError as error:
             silence_stdout()
             if isinstance(error, BrokenPipeError):
-                self.exit(_READER_GONE)
+                self.exit(READER_GONE)
             self.exit(1, f"{self.prog}: standard output: {error.strerror}\n")
 
     # -- what was perhaps meant ---------------------------------------------------------------------------------------

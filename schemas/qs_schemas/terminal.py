@@ -13,6 +13,8 @@ RED = "1;31"
 CYAN = "36"
 """Parameters of the control sequence SGR of ECMA-48."""
 
+READER_GONE = 141
+"""The exit code of a command whose reader has gone: that of one that SIGPIPE has ended, as the shell counts signals."""
 _HEADING = re.compile(r"\Ausage:|^\S[^\n]*:$", re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*|^    [a-z][\w-]*(?=[ \n])", re.MULTILINE)
 """A flag, or a subcommand at the beginning of its line."""

@@ -8,7 +8,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 
-from qs_schemas.terminal import silence_stdout
+from qs_schemas.terminal import READER_GONE, silence_stdout
 
 from ..storage.disk import has_no_room
 from ..storage.engine import StorageError
@@ -16,7 +16,6 @@ from ..storage.engine import StorageError
 _FAILED = 1
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
-_READER_GONE = 141
 
 
 class UsageError(Exception):
@@ -50,7 +49,7 @@ def run(program: str, command: Callable[[], int]) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         silence_stdout()
-        return _READER_GONE
+        return READER_GONE
     except UsageError as error:
         complain(str(error))
         return _WRONG_USAGE
