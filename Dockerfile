@@ -11,6 +11,7 @@ RUN python -m venv /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
 COPY serving serving
+COPY storage storage
 COPY server server
 COPY client client
 COPY bus bus

@@ -21,7 +21,7 @@ from bare_files import BareFiles
 from machine import machine_line
 from table import Row, print_table, ratio_row
 
-from qs_server.storage.dirq import QueueSimple
+from qs_storage.dirq import QueueSimple
 
 SIZE = 1024
 DEEP, SHALLOW = 100_000, 1_000
@@ -165,9 +165,7 @@ def judged(line: Row) -> Row:
 
 def main() -> None:
     """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(
-        description="Measures qs_server.storage.dirq beside the package dirq. Prints a table."
-    )
+    parser = argparse.ArgumentParser(description="Measures qs_storage.dirq beside the package dirq. Prints a table.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and no deep queue: takes some seconds")
     parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     arguments = parser.parse_args()

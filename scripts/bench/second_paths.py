@@ -16,8 +16,8 @@ from qs_schemas.messages import DeleteMessage, Delivery
 from qs_schemas.parsing import parse
 from qs_schemas.serializing import serialize
 from qs_schemas.templates import write
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Draft, Durability, Options
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Draft, Durability, Options
 
 PAYLOAD = b"x" * 1024
 TIMES = 2000

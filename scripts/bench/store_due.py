@@ -19,8 +19,8 @@ from store_upkeep import longest_of
 
 from qs_client import Draft, PushMessage
 from qs_schemas import serialize
-from qs_server.storage import engine as storage
-from qs_server.storage.directories import JournalEngine
+from qs_storage import engine as storage
+from qs_storage.directories import JournalEngine
 
 _DUE, _BESIDE = "due", "beside"
 _LIST = 1000

@@ -13,7 +13,7 @@ from support.memory_serving import Client, Clock, clock_of, serving
 from support.operation_calls import FillableDisk
 from support.sqs_serving import SqsServer, give_credentials
 
-from qs_server.storage.engine import Engine
+from qs_storage.engine import Engine
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 from support.claim_calls import claim, payloads, receive
 from support.engines import Bench
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     BadQueueNameError,
     BatchOrderError,
     Draft,
@@ -16,7 +16,7 @@ from qs_server.storage.engine import (
     QueueFullError,
     State,
 )
-from qs_server.storage.names import owned_name
+from qs_storage.names import owned_name
 
 Reopened = Callable[[Bench], Engine]
 ATTEMPT = 10**18 - 1

@@ -6,7 +6,7 @@ import pytest
 from support.claim_calls import acknowledge, claim, part, payloads, receive, release
 from support.engines import LOTS, Bench
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     BadQueueNameError,
     ClaimOrderError,
     Engine,
@@ -15,7 +15,7 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     State,
 )
-from qs_server.storage.names import owned_name, split_name
+from qs_storage.names import owned_name, split_name
 
 Reopened = Callable[[Bench], Engine]
 

@@ -7,8 +7,8 @@ import pytest
 from support.claim_calls import acknowledge, claim, part, payloads, receive, release
 from support.engines import LOTS, Bench, ManualClock
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import (
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import (
     ClaimOrderError,
     Draft,
     Durability,

@@ -10,7 +10,7 @@ from support.engines import LOTS, Bench, arrived
 from qs_schemas import NewQueue, QueueOptions
 from qs_server.operations import configuring
 from qs_server.operations.service import Service
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     Feature,

@@ -4,7 +4,7 @@ import pytest
 from support.engine_calls import assert_arrived, listed, receive
 from support.engines import LOTS, Bench
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     NoSuchMessageError,

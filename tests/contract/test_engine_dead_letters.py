@@ -8,7 +8,7 @@ from support.contract_bench import needs
 from support.engine_calls import WINDOW, configure, fail, listed
 from support.engines import LOTS, Bench, arrived
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     DeadLetterCycleError,
     Feature,

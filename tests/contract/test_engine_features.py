@@ -8,7 +8,7 @@ import pytest
 from support.contract_bench import RemoteAsEngine, needs, unguarded
 from support.engines import LOTS, Bench, arrived
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     DEFAULT_VISIBILITY,
     SECOND,
     Draft,

@@ -13,7 +13,7 @@ from qs_server.broker.subscriptions import Subscriptions
 from qs_server.operations.messages import get_message
 from qs_server.operations.remote_requests import _run_to_end
 from qs_server.operations.service import Service
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     Engine,

@@ -5,7 +5,7 @@ from support.contract_bench import needs
 from support.engine_calls import assert_due, listed, mids, receive, states
 from support.engines import Bench, arrived
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     Feature,

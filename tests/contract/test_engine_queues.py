@@ -4,7 +4,7 @@ import pytest
 from support.engine_calls import count, mids, receive
 from support.engines import Bench
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     DEFAULT_VISIBILITY,
     SECOND,
     BadQueueNameError,

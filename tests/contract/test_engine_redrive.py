@@ -7,7 +7,7 @@ from support.contract_bench import needs, unguarded
 from support.engine_calls import WINDOW, fail, listed
 from support.engines import LOTS, Bench, arrived
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     Feature,
     QueueFullError,
     Receipt,

@@ -5,7 +5,7 @@ from support.contract_bench import needs
 from support.engine_calls import configure, listed
 from support.engines import LOTS, Bench, arrived
 
-from qs_server.storage.engine import SECOND, Draft, Feature, Message, NoSuchMessageError, Options, Receipt, State
+from qs_storage.engine import SECOND, Draft, Feature, Message, NoSuchMessageError, Options, Receipt, State
 
 AGE = 60 * SECOND
 

@@ -7,7 +7,7 @@ from support.contract_bench import needs
 from support.engine_calls import assert_arrived, assert_due, count, listed, mids, receive, states
 from support.engines import Bench
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Feature,
     NoSuchMessageError,

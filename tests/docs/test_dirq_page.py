@@ -12,7 +12,7 @@ import pytest
 from support.console import Block
 from support.serving import PROJECT
 
-from qs_server.storage import dirq
+from qs_storage import dirq
 
 PAGE = PROJECT / "docs" / "dirq.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def test_the_signatures(fenced_blocks: Blocks) -> None:
 
 def test_the_imports() -> None:
     """Each import that the page tells to write works."""
-    shown = re.findall(r"\| `(from qs_server\.[^`]+)` \|", TEXT)
+    shown = re.findall(r"\| `(from qs_storage\.[^`]+)` \|", TEXT)
     assert len(shown) == 5
     for line in shown:
         exec(line, {})

@@ -8,9 +8,9 @@ import pytest
 from support.memcached_serving import Memcached, engine_on, needs_memcached
 from support.serving import PROJECT
 
-from qs_server.storage.engine import Draft, Options
-from qs_server.storage.remote.memcached import capacity, consumer, layout, payloads, push_keys, servers
-from qs_server.storage.remote.memcached import memcached_engine as engine
+from qs_storage.engine import Draft, Options
+from qs_storage.remote.memcached import capacity, consumer, layout, payloads, push_keys, servers
+from qs_storage.remote.memcached import memcached_engine as engine
 
 PAGE = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())

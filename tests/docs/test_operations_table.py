@@ -14,9 +14,9 @@ from support.serving import PROJECT
 import qs_schemas
 from qs_schemas import Message
 from qs_server.operations.table import EVERYBODY, OPERATIONS, Operation
-from qs_server.storage.engine import Batches, Claims, Queue, Redrive
 from qs_serving.access.caller import MONITOR
 from qs_serving.access.principal import Right
+from qs_storage.engine import Batches, Claims, Queue, Redrive
 
 PAGE = PROJECT / "docs" / "operations-reference.md"
 PROTOCOL = (PROJECT / "docs" / "protocol.md").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.sqs_serving import SqsServer, sqs_serving
 
-from qs_server.storage.engine import Feature
-from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, messages, receipts
-from qs_server.storage.remote.sqs import queue_calls as names
-from qs_server.storage.remote.sqs import sqs_queue as queue
+from qs_storage.engine import Feature
+from qs_storage.remote.sqs import CallPolicy, SqsEngine, messages, receipts
+from qs_storage.remote.sqs import queue_calls as names
+from qs_storage.remote.sqs import sqs_queue as queue
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()
 WORDS = " ".join(PAGE.split())

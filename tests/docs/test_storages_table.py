@@ -6,9 +6,9 @@ import pytest
 from support.serving import PROJECT
 
 from qs_server.main.opening import ENGINES, REMOTE
-from qs_server.storage.engine import KEYS_IN, Engine, Feature, NoKeysError
-from qs_server.storage.remote.memcached import MemcachedEngine
-from qs_server.storage.remote.sqs import SqsEngine
+from qs_storage.engine import KEYS_IN, Engine, Feature, NoKeysError
+from qs_storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.sqs import SqsEngine
 
 PAGE = PROJECT.joinpath("docs", "storage.md").read_text(encoding="utf-8")
 STORAGES: dict[str, type[Engine]] = {**ENGINES, "memcached": MemcachedEngine, "sqs": SqsEngine}

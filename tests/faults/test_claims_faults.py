@@ -10,7 +10,7 @@ import pytest
 from support.claim_calls import acknowledge, claim, payloads, receive, release
 from support.engines import LOTS, FaultyDisk, ManualClock, always, journal_engine
 
-from qs_server.storage.engine import Draft, Durability, Engine, NoSuchClaimError, Options, State
+from qs_storage.engine import Draft, Durability, Engine, NoSuchClaimError, Options, State
 
 Shown = dict[str, object]
 

@@ -10,11 +10,11 @@ from support.power_loss import points
 from support.power_loss_check import VARIANTS
 from support.power_loss_dead_letters import Check, first_trouble, run_of
 
-from qs_server.storage.files.directory import MessageDirectory
-from qs_server.storage.journal import replay
-from qs_server.storage.journal.replay import Replay
-from qs_server.storage.journal.table import MessageTable
-from qs_server.storage.root import RootDirectory
+from qs_storage.files.directory import MessageDirectory
+from qs_storage.journal import replay
+from qs_storage.journal.replay import Replay
+from qs_storage.journal.table import MessageTable
+from qs_storage.root import RootDirectory
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261125"))

@@ -11,11 +11,11 @@ from support.dirq_disks import PurgingDisk, SteppingDisk
 from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, mid_of, sharing
 from support.engines import LOTS, Crash, WithoutAttributes, failed
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirq import Queue
-from qs_server.storage.dirq.element_names import LOCKED_DIRECTORY
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
+from qs_storage.directories import DirectoriesEngine
+from qs_storage.dirq import Queue
+from qs_storage.dirq.element_names import LOCKED_DIRECTORY
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -97,7 +97,7 @@ def test_a_purge_at_each_step(tmp_path: Path, layout: str, operation: str) -> No
 
 def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push gives up when its directory was removed again and again; nothing is left, and the next one is taken."""
-    monkeypatch.setattr("qs_server.storage.dirq.layout.ATTEMPTS", 5)
+    monkeypatch.setattr("qs_storage.dirq.layout.ATTEMPTS", 5)
     disk = SteppingDisk()
     engine = shared.open(disk)
 

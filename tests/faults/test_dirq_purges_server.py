@@ -19,7 +19,7 @@ from support.memory_serving import Clock, clock_of, serving
 from support.serving import serving as server_process
 
 from qs_client import QueueClient
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 
 
 class Losing(Disk):

@@ -17,8 +17,8 @@ from support.dirq_disks import PurgingDisk, SteppingDisk
 from support.dirq_sharing import Foreign
 from support.serving import PROJECT
 
-from qs_server.storage.dirq import Queue, QueueSimple
-from qs_server.storage.disk import Disk
+from qs_storage.dirq import Queue, QueueSimple
+from qs_storage.disk import Disk
 
 WORKER = PROJECT / "tests" / "support" / "dirq_worker.py"
 OF_EACH = 4

@@ -8,7 +8,7 @@ from support.power_loss_check import fast_directory
 from support.power_loss_disk import Entry
 from support.power_loss_doors import check, recorded
 
-from qs_server.storage.engine import Durability
+from qs_storage.engine import Durability
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 
@@ -27,7 +27,7 @@ def test_a_sync_that_is_left_out_is_noticed(tmp_path: Path, missing: str, monkey
     """The check can fail: without one of the syncs that this is about, a message is lost or doubled."""
     durability = Durability.INTERVAL
     if missing.startswith("sync of the log"):
-        monkeypatch.setattr("qs_server.storage.journal.log.Log.background_sync", lambda log: None)
+        monkeypatch.setattr("qs_storage.journal.log.Log.background_sync", lambda log: None)
     run = recorded(durability)
     if missing.startswith("sync of the directory"):
         queue = {entry.args[0] for entry in run.log if entry.kind == "open" and entry.args[1] == "q"}

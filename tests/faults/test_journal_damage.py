@@ -12,9 +12,9 @@ import pytest
 from support.broken_journals import Journal, Recovered, Session, flip, made, small_segments, start
 from support.engines import LOTS
 
-from qs_server.storage.engine import Durability
-from qs_server.storage.journal.places import segment_name
-from qs_server.storage.journal.recovery import JournalDamagedError
+from qs_storage.engine import Durability
+from qs_storage.journal.places import segment_name
+from qs_storage.journal.recovery import JournalDamagedError
 
 
 @pytest.fixture(scope="module")

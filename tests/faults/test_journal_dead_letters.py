@@ -10,12 +10,12 @@ from support.broken_journals import Session, flip, middle_of, recover, small_seg
 from support.engines import LOTS
 
 from qs_server.main import queue_journal as journal_command
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import SECOND, Durability, Message, Options, Origin, Receipt, State
-from qs_server.storage.journal import log
-from qs_server.storage.journal.recovery import JournalDamagedError
-from qs_server.storage.journal.repair import repair
 from qs_server.tools.journal.convert import Conversion
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Durability, Message, Options, Origin, Receipt, State
+from qs_storage.journal import log
+from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.repair import repair
 
 AGE = 3600 * SECOND
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.engines import LOTS, FaultyDisk, ManualClock
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, StaleReceiptError, State
-from qs_server.storage.journal import supply
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Draft, Durability, Options, Receipt, StaleReceiptError, State
+from qs_storage.journal import supply
 
 WINDOW = 10**9
 KINDS = ["_pwrite", "open", "_write", "rename", "fsync", "unlink", None]

@@ -13,9 +13,9 @@ from support.serving import ServerProcess
 from support.small_disk import small_disk
 
 from qs_client import Full, QueueClient
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt
+from qs_storage.directories import JournalEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Draft, Durability, Options, Receipt
 
 
 class SharedDisk(Disk):

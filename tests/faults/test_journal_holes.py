@@ -10,19 +10,19 @@ from support.power_loss_check import nobody_else
 from support.power_loss_engines import upkeep
 from support.power_loss_short_holes import COLD, hot, make_holes, open_engine, payloads, small
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_server.storage.journal.absent_record import Run
-from qs_server.storage.journal.checkpoint import NAME
-from qs_server.storage.journal.damage import examine
-from qs_server.storage.journal.frames import BLOCK
-from qs_server.storage.journal.log import Log
-from qs_server.storage.journal.opening import find_segments
-from qs_server.storage.journal.places import segment_name
-from qs_server.storage.journal.recovery import JournalDamagedError
-from qs_server.storage.journal.repair import repair
 from qs_server.tools.journal.backup import backup
+from qs_storage.directories import JournalEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
+from qs_storage.journal.absent_record import Run
+from qs_storage.journal.checkpoint import NAME
+from qs_storage.journal.damage import examine
+from qs_storage.journal.frames import BLOCK
+from qs_storage.journal.log import Log
+from qs_storage.journal.opening import find_segments
+from qs_storage.journal.places import segment_name
+from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.repair import repair
 
 LAST = hot(29)
 

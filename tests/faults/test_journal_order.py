@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.crashing import Place, segments_of
 
-from qs_server.storage.engine import Durability, Receipt
-from qs_server.storage.journal.recovery import JournalDamagedError
+from qs_storage.engine import Durability, Receipt
+from qs_storage.journal.recovery import JournalDamagedError
 
 SEGMENT = 1 << 16
 

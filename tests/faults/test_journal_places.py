@@ -11,18 +11,18 @@ import pytest
 from support.broken_journals import Session, flip, middle_of, small_places, small_segments, start
 from support.engines import LOTS
 
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Engine, Options, Receipt, State, StorageError
-from qs_server.storage.journal import supply
-from qs_server.storage.journal.damage import Examined, examine, verify
-from qs_server.storage.journal.frames import BLOCK
-from qs_server.storage.journal.places import SHIFT, PlaceError, place_of, segment_of, start_of
-from qs_server.storage.journal.queue import LogQueue
-from qs_server.storage.journal.reader import DamagedRecordError
-from qs_server.storage.journal.recovery import JournalDamagedError
-from qs_server.storage.journal.repair import repair
 from qs_server.tools.journal import check
 from qs_server.tools.journal.export import export
+from qs_storage.disk import Disk
+from qs_storage.engine import Engine, Options, Receipt, State, StorageError
+from qs_storage.journal import supply
+from qs_storage.journal.damage import Examined, examine, verify
+from qs_storage.journal.frames import BLOCK
+from qs_storage.journal.places import SHIFT, PlaceError, place_of, segment_of, start_of
+from qs_storage.journal.queue import LogQueue
+from qs_storage.journal.reader import DamagedRecordError
+from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.repair import repair
 
 
 @pytest.fixture

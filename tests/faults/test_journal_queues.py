@@ -10,7 +10,7 @@ import pytest
 from support.crashing import Place, places, segments_of
 from support.engines import LOTS
 
-from qs_server.storage.engine import NoSuchQueueError, Options
+from qs_storage.engine import NoSuchQueueError, Options
 
 
 @pytest.fixture

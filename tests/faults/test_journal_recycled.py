@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.broken_journals import Journal, build_recycled, flip, journal_at, small_segments, start
 
-from qs_server.storage.disk import Disk
-from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD
-from qs_server.storage.journal.recovery import JournalDamagedError
-from qs_server.storage.journal.repair import repair
+from qs_storage.disk import Disk
+from qs_storage.journal.frames import BLOCK, FRAME_HEAD
+from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.repair import repair
 
 
 class Recycled:

@@ -10,18 +10,18 @@ import pytest
 from support.broken_journals import Journal, Picture, Segment, Session, flip, made, small_segments, start
 from support.engines import Crash, FaultyDisk
 
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability, Options
-from qs_server.storage.journal import supply
-from qs_server.storage.journal.claim_records import Claim, Staged
-from qs_server.storage.journal.damage import messages_in
-from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame
-from qs_server.storage.journal.lock import InUseError
-from qs_server.storage.journal.places import segment_of as number_of
-from qs_server.storage.journal.places import start_of
-from qs_server.storage.journal.records import Moved, Push, Shared
-from qs_server.storage.journal.recovery import JournalDamagedError
-from qs_server.storage.journal.repair import Repaired, repair
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability, Options
+from qs_storage.journal import supply
+from qs_storage.journal.claim_records import Claim, Staged
+from qs_storage.journal.damage import messages_in
+from qs_storage.journal.frames import BLOCK, FRAME_HEAD, Frame
+from qs_storage.journal.lock import InUseError
+from qs_storage.journal.places import segment_of as number_of
+from qs_storage.journal.places import start_of
+from qs_storage.journal.records import Moved, Push, Shared
+from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.repair import Repaired, repair
 
 _numbers = count()
 

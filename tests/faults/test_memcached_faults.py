@@ -13,7 +13,7 @@ from support.engines import LOTS, ManualClock
 from support.memcached_calls import listed, push, receive
 from support.memcached_serving import Memcached, engine_on, needs_memcached
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     NoSuchMessageError,
     Options,
@@ -21,8 +21,8 @@ from qs_server.storage.engine import (
     Receipt,
     RemoteError,
 )
-from qs_server.storage.remote.memcached import MemcachedEngine
-from qs_server.storage.remote.memcached import servers as servers_module
+from qs_storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.memcached import servers as servers_module
 
 pytestmark = needs_memcached
 
@@ -175,7 +175,7 @@ def test_stopped(engine: MemcachedEngine, memcached: Memcached, monkeypatch: pyt
     """Requests, also those that wait for each other, give up a memcached that does not answer; what it does when it
     goes on harms nothing."""
     monkeypatch.setattr(servers_module, "CALL_TIMEOUT", 0.2)
-    monkeypatch.setattr("qs_server.storage.remote.memcached.page_reader.CALL_TIMEOUT", 0.2)
+    monkeypatch.setattr("qs_storage.remote.memcached.page_reader.CALL_TIMEOUT", 0.2)
     engine.close()
     push(engine, b"x")
     errors: list[str] = []

@@ -10,7 +10,7 @@ from support.memcached_calls import listed, push, receive
 from support.memcached_cut import Cut
 from support.memcached_serving import Memcached, engine_on, needs_memcached
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     NoSuchQueueError,
@@ -21,7 +21,7 @@ from qs_server.storage.engine import (
     State,
     StorageError,
 )
-from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.memcached import MemcachedEngine
 
 pytestmark = needs_memcached
 PAGE = 10
@@ -36,8 +36,8 @@ def memcached() -> Iterator[Memcached]:
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
-    monkeypatch.setattr("qs_server.storage.remote.memcached.push_keys._CLAIM_TIMEOUT", 0.0)
-    monkeypatch.setattr("qs_server.storage.remote.memcached.producer.PAGE", PAGE)
+    monkeypatch.setattr("qs_storage.remote.memcached.push_keys._CLAIM_TIMEOUT", 0.0)
+    monkeypatch.setattr("qs_storage.remote.memcached.producer.PAGE", PAGE)
     return Cut(monkeypatch)
 
 

@@ -34,9 +34,9 @@ from support.power_loss_disk import Entry
 from support.power_loss_engines import ENGINES
 from support.power_loss_run import Make, Recording, record
 
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Clock, Engine
-from qs_server.storage.files.writer import FileWriter
+from qs_storage.disk import Disk
+from qs_storage.engine import Clock, Engine
+from qs_storage.files.writer import FileWriter
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 ONE = os.environ.get("QS_POWER_LOSS")

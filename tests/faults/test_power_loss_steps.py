@@ -14,7 +14,7 @@ from support.power_loss_nodes import EVERYTHING, NOTHING
 from support.power_loss_run import Make
 from support.power_loss_world import World
 
-from qs_server.storage.engine import Draft, Engine, Options, Receipt
+from qs_storage.engine import Draft, Engine, Options, Receipt
 
 MIXED = [NOTHING, EVERYTHING, *(f"mixed-{seed}" for seed in range(12))]
 Shown = dict[str, tuple[object, dict[int, Held]]]

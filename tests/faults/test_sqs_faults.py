@@ -24,7 +24,7 @@ from support.sqs_serving import (
     sqs_serving,
 )
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Options,
     Receipt,
@@ -32,8 +32,8 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     UnsupportedError,
 )
-from qs_server.storage.remote.sqs import SqsEngine
-from qs_server.storage.vsqs import micros
+from qs_storage.remote.sqs import SqsEngine
+from qs_storage.vsqs import micros
 
 THROTTLED = RefusedError(400, "ThrottlingException")
 BROKEN = RefusedError(500, "InternalFailure")

@@ -10,7 +10,7 @@ import pytest
 from support.engines import LOTS, OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
 from support.small_disk import small_disk
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     Draft,
     Durability,
     Engine,

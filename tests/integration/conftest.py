@@ -13,7 +13,7 @@ from support.serving import FAST, ServerProcess, Wire, serving
 from support.tls_serving import tls_flags
 
 from qs_client import QueueClient
-from qs_server.storage import vsqs
+from qs_storage import vsqs
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from support.changes import until
 from support.dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
 from support.vsqs_original import original, output
 
-from qs_server.storage import vsqs
 from qs_server.tools.arrivals import Arrivals
 from qs_server.tools.layouts import LAYOUTS
+from qs_storage import vsqs
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

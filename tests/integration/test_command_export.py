@@ -10,7 +10,7 @@ import pytest
 from support.serving import ServerProcess
 
 from qs_client import QueueClient, command
-from qs_server.storage import vsqs
+from qs_storage import vsqs
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -10,10 +10,10 @@ import pytest
 from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
 from support.engines import arrived
 
-from qs_server.storage import inotify
-from qs_server.storage.dirq.element_names import is_directory
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import (
+from qs_storage import inotify
+from qs_storage.dirq.element_names import is_directory
+from qs_storage.disk import Disk
+from qs_storage.engine import (
     SECOND,
     Draft,
     NoSuchMessageError,

@@ -13,8 +13,8 @@ import pytest
 from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, sharing
 from support.engines import LOTS, Crash, FaultyDisk, WithoutAttributes, failed
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State
+from qs_storage.directories import DirectoriesEngine
+from qs_storage.engine import SECOND, Draft, Durability, Receipt, State
 
 
 @pytest.fixture(params=LAYOUTS)

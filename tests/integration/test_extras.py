@@ -104,7 +104,7 @@ def test_as_a_library() -> None:
         assert done.stderr.endswith(f"NotInstalledError: {SERVER}\n")
     done = run(
         "try:\n    import qs_server.main.server\nexcept ImportError as error:\n    print(error.name)\n"
-        "import qs_server.storage.vsqs, qs_server.storage.dirq"
+        "import qs_storage.vsqs, qs_storage.dirq"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "trio\n", "")
 

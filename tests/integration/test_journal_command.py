@@ -15,8 +15,8 @@ from support.documents import mids, new_queue, payloads, push, receive
 from support.serving import PROJECT, READY_WITHIN, ServerProcess, Wire, run_server
 
 from qs_server.main import queue_journal as journal_command
-from qs_server.storage.disk import Disk
-from qs_server.storage.journal.recovery import numbers_in
+from qs_storage.disk import Disk
+from qs_storage.journal.recovery import numbers_in
 
 SCRIPT = str(PROJECT / "scripts" / "queue-journal.py")
 

@@ -26,7 +26,7 @@ from support.serving import FAST, ServerProcess, Wire, serving
 
 PUBLISH = """
 import sys
-from qs_server.storage.vsqs import Queue
+from qs_storage.vsqs import Queue
 with Queue(sys.argv[1], publish_only=True) as queue:
     for number in range(20):
         queue.publish(b"%d" % number)

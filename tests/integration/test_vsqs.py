@@ -10,8 +10,8 @@ from support.engines import ManualClock
 from support.serving import ServerProcess, Wire
 
 from qs_client import QueueClient
-from qs_server.storage import vsqs as queue
-from qs_server.storage.files import listing
+from qs_storage import vsqs as queue
+from qs_storage.files import listing
 
 LONG = 20
 """Seconds: only a failure waits that long."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from support.engines import EPOCH, ManualClock, arrived
 from support.vsqs_original import original, output
 
-from qs_server.storage import vsqs as queue
-from qs_server.storage.directories import FilesEngine
-from qs_server.storage.engine import Durability, Receipt, State
+from qs_storage import vsqs as queue
+from qs_storage.directories import FilesEngine
+from qs_storage.engine import Durability, Receipt, State
 
 LONG = 20
 """Seconds: only a failure waits that long."""

@@ -14,8 +14,8 @@ from dirq.QueueSimple import QueueSimple as OriginalSimple  # type: ignore[impor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qs_server.storage.dirq import Queue, QueueError, QueueSet, QueueSimple
-from qs_server.storage.dirq.schema import decode_table, encode_table
+from qs_storage.dirq import Queue, QueueError, QueueSet, QueueSimple
+from qs_storage.dirq.schema import decode_table, encode_table
 
 SCHEMA = {"body": "string", "header": "table?", "raw": "binary?"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

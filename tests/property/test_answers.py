@@ -22,8 +22,8 @@ from qs_server.broker.subscriber import Subscriber
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.operations.service import Service
 from qs_server.session.requests import RequestBatch
-from qs_server.storage.directories import DirectoriesEngine, FilesEngine, JournalEngine
-from qs_server.storage.engine import Durability, State
+from qs_storage.directories import DirectoriesEngine, FilesEngine, JournalEngine
+from qs_storage.engine import Durability, State
 
 NOW = 1_760_000_000_000_000
 MOST = "9" * 18

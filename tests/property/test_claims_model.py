@@ -12,7 +12,7 @@ from support.claims_run import Shown, content, show
 from support.engines import ENGINES, LOTS, Bench
 from support.examples import run_machine
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     BatchOrderError,
     ClaimOrderError,
     Draft,

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
 
-from qs_server.storage.backoff import backoff_of
-from qs_server.storage.directories import DirectoriesEngine, FilesEngine
-from qs_server.storage.engine import (
+from qs_storage.backoff import backoff_of
+from qs_storage.directories import DirectoriesEngine, FilesEngine
+from qs_storage.engine import (
     Draft,
     Durability,
     Feature,

@@ -12,10 +12,10 @@ from support.engine_machine import CrashingMachine, Known
 from support.engines import EPOCH, WithoutAttributes
 from support.examples import run_machine
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirq.element_names import is_directory, mid_at, name_of
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
+from qs_storage.directories import DirectoriesEngine
+from qs_storage.dirq.element_names import is_directory, mid_at, name_of
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability
 
 
 class SimpleMachine(CrashingMachine):

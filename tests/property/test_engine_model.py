@@ -10,9 +10,9 @@ from support.engine_machine import WINDOWS, CrashingMachine, Known
 from support.engines import EPOCH, WithoutAttributes
 from support.examples import run_machine
 
-from qs_server.storage.directories import FilesEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
+from qs_storage.directories import FilesEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability
 
 
 class FilesMachine(CrashingMachine):

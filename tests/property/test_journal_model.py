@@ -12,11 +12,11 @@ from support.engine_machine import WINDOWS, EngineMachine, Known
 from support.engines import FaultyDisk
 from support.examples import run_machine
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Background, Draft, Durability, Receipt
-from qs_server.storage.journal import compaction, maintenance, supply
-from qs_server.storage.journal.checkpoint import NAME as CHECKPOINT
-from qs_server.storage.journal.store import Store
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Background, Draft, Durability, Receipt
+from qs_storage.journal import compaction, maintenance, supply
+from qs_storage.journal.checkpoint import NAME as CHECKPOINT
+from qs_storage.journal.store import Store
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 

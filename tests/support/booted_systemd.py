@@ -24,7 +24,7 @@ _WITHIN = 90
 _CGROUPS = [Path("/sys/fs/cgroup", name) for name in ("systemd", "unified", "")]
 _TARGETS = ("sysinit", "basic", "shutdown", "network", "sockets", "multi-user", "umount")
 """Units that others depend on by themselves. Here they are empty."""
-_PACKAGES = ("schemas", "serving", "server", "client", "bus", "web")
+_PACKAGES = ("schemas", "serving", "storage", "server", "client", "bus", "web")
 _COMMANDS = {
     "queue-server.py": "qs_server.main.queue_server",
     "queue-bus.py": "qs_bus.command",

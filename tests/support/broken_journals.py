@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import pytest
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
-from qs_server.storage.journal import cache, compaction, log, supply
-from qs_server.storage.journal.absent_record import Absent, Run
-from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
-from qs_server.storage.journal.opening import Opened, find_segments, read_log
-from qs_server.storage.journal.places import place_of
-from qs_server.storage.journal.records import HEAD, Checkpoint, Record, parse_one
-from qs_server.storage.journal.recovery import numbers_in
-from qs_server.storage.journal.scanning import Scan, open_segment
+from qs_storage.directories import JournalEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Draft, Durability, Options, Receipt, State
+from qs_storage.journal import cache, compaction, log, supply
+from qs_storage.journal.absent_record import Absent, Run
+from qs_storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
+from qs_storage.journal.opening import Opened, find_segments, read_log
+from qs_storage.journal.places import place_of
+from qs_storage.journal.records import HEAD, Checkpoint, Record, parse_one
+from qs_storage.journal.recovery import numbers_in
+from qs_storage.journal.scanning import Scan, open_segment
 from support.engines import EPOCH, LOTS, FaultyDisk, ManualClock
 
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]
@@ -39,7 +39,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> No
 def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
     """Places with that many bits for the byte, so that a few KiB are as much as GiB are otherwise."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("qs_server.storage.journal.") and hasattr(module, "SHIFT"):
+        if name.startswith("qs_storage.journal.") and hasattr(module, "SHIFT"):
             monkeypatch.setattr(module, "SHIFT", bits)
     monkeypatch.setattr(cache, "_SLICE", bits - 4)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from qs_server.storage import inotify
+from qs_storage import inotify
 
 WITHIN = 20
 """Seconds: only a failure waits that long."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from qs_server.storage.engine import SECOND, Claim, Engine, Message
+from qs_storage.engine import SECOND, Claim, Engine, Message
 from support.engines import LOTS, Bench
 
 

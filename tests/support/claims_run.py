@@ -9,9 +9,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
-from qs_server.storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
-from qs_server.storage.journal.batches import Producer
-from qs_server.storage.journal.claims import Consumer, LogClaims
+from qs_storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
+from qs_storage.journal.batches import Producer
+from qs_storage.journal.claims import Consumer, LogClaims
 from support.engines import LOTS, ManualClock, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_engines import UnderTest

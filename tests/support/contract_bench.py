@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from qs_server.storage.engine import Effects, Engine, Feature, Message, UnsupportedError
-from qs_server.storage.remote_engine import RemoteEngine
-from qs_server.storage.vsqs import micros
+from qs_storage.engine import Effects, Engine, Feature, Message, UnsupportedError
+from qs_storage.remote_engine import RemoteEngine
+from qs_storage.vsqs import micros
 from support.engines import Bench, ManualClock
 from support.memcached_serving import Memcached, engine_on
 from support.sqs_serving import SqsServer, sqs_engine

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_server.storage.settings import read_options
 from qs_server.tools.journal.convert import Conversion
+from qs_storage.directories import JournalEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
+from qs_storage.settings import read_options
 from support.engines import FaultyDisk, ManualClock
 
 LATER = 10**9

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
-from qs_server.storage.journal import supply
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
+from qs_storage.journal import supply
 from support.engines import LOTS, FaultyDisk, ManualClock
 
 HOUR = 3600 * SECOND

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 
 
 class SteppingDisk(Disk):

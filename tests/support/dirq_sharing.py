@@ -10,9 +10,9 @@ from typing import Any
 from dirq.queue import Queue
 from dirq.QueueSimple import QueueSimple
 
-from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Message
+from qs_storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Draft, Durability, Message
 from support.engines import LOTS
 
 LAYOUTS: dict[str, type[DirectoriesEngine]] = {"dirq-simple": DirqSimpleEngine, "dirq": DirqEngine}

@@ -31,9 +31,9 @@ def open_queue(kind: str, layout: str, directory: str, sync: bool) -> Any:
         if layout == "simple":
             return OriginalSimple(directory)
         return OriginalQueue(directory, maxelts=ELEMENTS, schema=SCHEMA)
-    from qs_server.storage.dirq import Queue, QueueSimple
+    from qs_storage.dirq import Queue, QueueSimple
 
-    vars(sys.modules["qs_server.storage.dirq.QueueSimple"])["directory_of_now"] = any_directory
+    vars(sys.modules["qs_storage.dirq.QueueSimple"])["directory_of_now"] = any_directory
     if layout == "simple":
         return QueueSimple(directory, sync=sync)
     return Queue(directory, maxelts=ELEMENTS, schema=SCHEMA, sync=sync)

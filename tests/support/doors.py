@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Draft, Durability, Options, Receipt, State
 from support.engines import FaultyDisk, ManualClock
 
 

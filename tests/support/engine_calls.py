@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Feature,
     Message,

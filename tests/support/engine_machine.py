@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     Draft,
     Engine,
     NoSuchMessageError,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qs_server.storage.clock import ServerClock
-from qs_server.storage.directories import (
+from qs_storage.clock import ServerClock
+from qs_storage.directories import (
     DirectoriesEngine,
     DirqEngine,
     DirqSimpleEngine,
@@ -16,10 +16,10 @@ from qs_server.storage.directories import (
     JournalEngine,
     NullEngine,
 )
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import SECOND, Draft, Durability, Effects, Engine, Options
-from qs_server.storage.journal.maintenance import Maintenance
-from qs_server.storage.journal.places import Position
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Draft, Durability, Effects, Engine, Options
+from qs_storage.journal.maintenance import Maintenance
+from qs_storage.journal.places import Position
 
 EPOCH = 1_760_000_000_000_000
 """The time of the tests' clock at its start, in microseconds."""

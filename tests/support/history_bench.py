@@ -9,7 +9,7 @@ from typing import Any
 
 from qs_server.history.files import HistoryFolder, OpenFile
 from qs_server.history.record import History
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 from support.engines import ManualClock
 
 PEER = "127.0.0.1:4711"

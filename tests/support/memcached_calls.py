@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from qs_server.storage.engine import Draft, Receipt, State
-from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_storage.engine import Draft, Receipt, State
+from qs_storage.remote.memcached import MemcachedEngine
 from support.engines import LOTS
 from support.memcached_serving import Memcached
 

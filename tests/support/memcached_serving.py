@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from qs_server.storage.engine import SECOND, Draft, Options
-from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_storage.engine import SECOND, Draft, Options
+from qs_storage.remote.memcached import MemcachedEngine
 from support.changes import until
 from support.engines import ManualClock
 

@@ -14,12 +14,12 @@ import trio.testing
 
 from qs_server.main.options import ServerLimits, ServerOptions
 from qs_server.main.server import Server
-from qs_server.storage.directories import FilesEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability, wall_clock
 from qs_serving.access.access import Access
 from qs_serving.hub import Hub, Reader
 from qs_serving.transport import Transport
+from qs_storage.directories import FilesEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability, wall_clock
 from support.documents import new_queue
 from support.memory_stream import Stream, stream_pair
 

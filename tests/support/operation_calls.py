@@ -3,7 +3,7 @@
 import os
 import re
 
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 from support.documents import NS
 from support.memory_serving import Client
 

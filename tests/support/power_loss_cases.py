@@ -4,7 +4,7 @@ import functools
 import os
 from pathlib import Path
 
-from qs_server.storage.engine import Durability
+from qs_storage.engine import Durability
 from support.power_loss import points
 from support.power_loss_check import VARIANTS, Alter, PowerLossCheck, fast_directory
 from support.power_loss_disk import Entry

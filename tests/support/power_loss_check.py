@@ -13,7 +13,7 @@ from traceback import extract_tb
 from typing import Any, TypeVar
 from unittest import mock
 
-from qs_server.storage.engine import SECOND, Draft, Engine, Receipt, State
+from qs_storage.engine import SECOND, Draft, Engine, Receipt, State
 from support.engines import ManualClock, failed
 from support.power_loss import Image, lay_out, pick_up, points, power_loss, without_checkpoint
 from support.power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded
@@ -54,7 +54,7 @@ def _has_attributes(directory: str) -> bool:
 @contextlib.contextmanager
 def nobody_else() -> Iterator[None]:
     """Reports of other programs' changes are not asked for: to end them takes several times as long as all the rest."""
-    with mock.patch("qs_server.storage.inotify.Inotify", _not_wanted):
+    with mock.patch("qs_storage.inotify.Inotify", _not_wanted):
         logging.disable(logging.WARNING)
         try:
             yield

@@ -6,7 +6,7 @@ What was answered holds; the operation that was under way has happened or not; a
 from collections.abc import Sequence
 from pathlib import Path
 
-from qs_server.storage.engine import Engine, NoSuchQueueError
+from qs_storage.engine import Engine, NoSuchQueueError
 from support.claims_run import ClaimsRecording, Shown, record_claims, show
 from support.power_loss import Image
 from support.power_loss_check import VARIANTS, Alter, PowerLosses, When, fast_directory, nobody_else

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from qs_server.storage.engine import Draft, Engine, Feature, Options, Receipt, StaleReceiptError, State
+from qs_storage.engine import Draft, Engine, Feature, Options, Receipt, StaleReceiptError, State
 from support.engines import LOTS, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else

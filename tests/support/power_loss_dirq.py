@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qs_server.storage.dirq import Queue, QueueSimple
+from qs_storage.dirq import Queue, QueueSimple
 from support.power_loss import lay_out, power_loss
 from support.power_loss_disk import Entry, RecordingDisk
 from support.power_loss_nodes import EVERYTHING, NOTHING

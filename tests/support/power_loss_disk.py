@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 
 RECORDED = frozenset(
     {

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Durability
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Durability
 from support.doors import Doors
 from support.engines import ManualClock
 from support.power_loss import Image, lay_out, points, power_loss

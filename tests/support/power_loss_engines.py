@@ -5,10 +5,10 @@ from itertools import count
 
 import pytest
 
-from qs_server.storage.directories import FilesEngine, JournalEngine
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Clock, Durability, Engine
-from qs_server.storage.journal import compaction, maintenance, snapshot, supply
+from qs_storage.directories import FilesEngine, JournalEngine
+from qs_storage.disk import Disk
+from qs_storage.engine import Clock, Durability, Engine
+from qs_storage.journal import compaction, maintenance, snapshot, supply
 from support.engines import WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make

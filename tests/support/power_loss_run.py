@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
 from support.engines import LOTS, ManualClock, arrived, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_model import KEY_WINDOW, Held, Keyed, Model

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
-from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.remote.registry import QueueRegistry
-from qs_server.storage.vsqs import Queue
+from qs_storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
+from qs_storage.engine import Draft, Durability, Engine, Options, Receipt, State
+from qs_storage.remote.registry import QueueRegistry
+from qs_storage.vsqs import Queue
 from support.engines import EPOCH, ManualClock
 from support.power_loss import Image, points
 from support.power_loss_check import VARIANTS
@@ -134,7 +134,7 @@ class Published(Short):
     """A program that publishes with the library vsqs, in a directory that it makes with those above it."""
 
     def run(self, disk: RecordingDisk) -> None:
-        with mock.patch("qs_server.storage.vsqs.Disk", return_value=disk):
+        with mock.patch("qs_storage.vsqs.Disk", return_value=disk):
             queue = Queue(f"{disk.root}/above/q", create=True, clock=ManualClock())
             for number in (1, 2):
                 queue.publish(b"%d" % number * 999)

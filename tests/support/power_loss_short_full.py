@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.disk import has_no_room
-from qs_server.storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.journal import supply
+from qs_storage.directories import JournalEngine
+from qs_storage.disk import has_no_room
+from qs_storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
+from qs_storage.journal import supply
 from support.engines import ManualClock
 from support.power_loss import Image
 from support.power_loss_check import VARIANTS

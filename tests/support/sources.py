@@ -2,7 +2,7 @@
 
 from qs_server.broker.fetcher import FetchedSource
 from qs_server.broker.remotes import Remotes
-from qs_server.storage.engine import Engine
+from qs_storage.engine import Engine
 
 
 def source(storage: Engine) -> FetchedSource:

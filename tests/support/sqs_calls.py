@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from qs_server.storage.engine import Draft, Message
-from qs_server.storage.remote.sqs import SqsEngine
-from qs_server.storage.vsqs import micros
+from qs_storage.engine import Draft, Message
+from qs_storage.remote.sqs import SqsEngine
+from qs_storage.vsqs import micros
 from support.engines import LOTS
 from support.sqs_serving import FaultySqs
 

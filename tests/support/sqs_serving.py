@@ -20,9 +20,9 @@ from typing import Any
 import boto3  # type: ignore[import-untyped]
 import pytest
 
-from qs_server.storage.engine import Clock
-from qs_server.storage.remote.sqs import CallPolicy, SqsEngine
-from qs_server.storage.vsqs import micros
+from qs_storage.engine import Clock
+from qs_storage.remote.sqs import CallPolicy, SqsEngine
+from qs_storage.vsqs import micros
 
 READY_WITHIN = 60
 NO_METADATA = {

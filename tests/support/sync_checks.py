@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qs_server.storage.engine import Durability
+from qs_storage.engine import Durability
 from support import power_loss_dead_letters as dead_letters
 from support.left_out import removable
 from support.power_loss import points
@@ -162,7 +162,7 @@ class DoorsChecks(Checks):
     def __init__(self, durability: Durability) -> None:
         self.durability = durability
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+            patch.setattr("qs_storage.journal.supply.FIRST_SEGMENT", 1 << 16)
             self.run = record_doors(durability)
         self.log = self.run.log
 

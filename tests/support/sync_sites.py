@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-import qs_server.storage
+import qs_storage
 
-_HOME = Path(next(iter(qs_server.storage.__path__)))
+_HOME = Path(next(iter(qs_storage.__path__)))
 _SYNCS = frozenset(
     {
         "fsync",

@@ -6,7 +6,7 @@ costs less than waking it for each request.
 
 import trio
 
-from ..storage.engine import SECOND, Clock
+from qs_storage.engine import SECOND, Clock
 
 
 class Alarm:

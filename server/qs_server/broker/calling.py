@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from ..storage.engine import RemoteError
+from qs_storage.engine import RemoteError
 
 T = TypeVar("T")
 

@@ -13,8 +13,9 @@ from functools import partial
 
 import trio
 
-from ..storage.engine import Durability, Effects, Engine
-from ..storage.lifecycle import Record
+from qs_storage.engine import Durability, Effects, Engine
+from qs_storage.lifecycle import Record
+
 from .alarm import Alarm
 from .jobs import Job, Work
 from .pushing import push_together

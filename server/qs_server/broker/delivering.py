@@ -3,8 +3,7 @@
 from typing import TypeVar
 
 from qs_schemas import Delivery, GetMessage
-
-from ..storage.engine import Message, Origin
+from qs_storage.engine import Message, Origin
 
 _Answer = TypeVar("_Answer", Delivery, GetMessage)
 

@@ -8,7 +8,8 @@ from time import perf_counter
 
 import trio
 
-from ..storage.engine import Clock, Engine
+from qs_storage.engine import Clock, Engine
+
 from .committer import Committer
 from .jobs import Job
 from .turns import Turns

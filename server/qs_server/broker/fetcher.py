@@ -11,8 +11,9 @@ from functools import partial
 
 import trio
 
-from ..storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
-from ..storage.remote_engine import RemoteEngine
+from qs_storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
+from qs_storage.remote_engine import RemoteEngine
+
 from .calling import Call, run_call
 from .committer import Committer
 from .jobs import Job

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import islice, repeat
 
 from qs_schemas import PushMessage
+from qs_storage.engine import Draft, Engine, StorageError
 
-from ..storage.engine import Draft, Engine, StorageError
 from .jobs import Work
 
 _new = tuple.__new__

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ..storage.engine import (
+from qs_storage.engine import (
     Message,
     NoSuchMessageError,
     NoSuchQueueError,
@@ -16,8 +16,8 @@ from ..storage.engine import (
     Stats,
     UnsupportedError,
 )
-from ..storage.lifecycle import Event, Lifecycle
-from ..storage.remote_engine import RemoteEngine
+from qs_storage.lifecycle import Event, Lifecycle
+from qs_storage.remote_engine import RemoteEngine
 
 _logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import os
 
 import trio
 
-from ..storage.disk import Disk
-from ..storage.engine import SECOND, Clock
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Clock
 
 _logger = logging.getLogger(__name__)
 _QUIET = 10 * SECOND

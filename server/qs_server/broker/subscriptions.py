@@ -12,10 +12,10 @@ from typing import Protocol
 from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
+from qs_storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
+from qs_storage.engine import Message as Received
+from qs_storage.lifecycle import Record
 
-from ..storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
-from ..storage.engine import Message as Received
-from ..storage.lifecycle import Record
 from .delivering import delivery_of
 from .leases import Key, Leases
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost

@@ -7,7 +7,8 @@ from functools import partial
 
 import trio
 
-from ..storage.engine import Background, Clock, Engine
+from qs_storage.engine import Background, Clock, Engine
+
 from .committer import Committer
 from .jobs import Job
 from .turns import Turns

@@ -13,8 +13,8 @@ import re
 import secrets
 from datetime import UTC, datetime
 
-from ..storage.disk import Disk
-from ..storage.engine import SECOND
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND
 
 _logger = logging.getLogger(__name__)
 _NAME = re.compile(r"history-[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}\.jsonl")

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from qs_serving.errors import StartError
+from qs_storage.disk import Disk, reason_of
+from qs_storage.engine import Clock
+from qs_storage.lifecycle import Event
 
-from ..storage.disk import Disk, reason_of
-from ..storage.engine import Clock
-from ..storage.lifecycle import Event
 from .files import HistoryFolder, OpenFile
 
 _logger = logging.getLogger(__name__)

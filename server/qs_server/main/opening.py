@@ -10,10 +10,8 @@ from importlib.util import find_spec
 from typing import TypeVar
 
 from qs_serving.errors import StartError
-
-from ..broker.remotes import Remotes
-from ..storage.clock import ServerClock
-from ..storage.directories import (
+from qs_storage.clock import ServerClock
+from qs_storage.directories import (
     DirectoriesEngine,
     DirqEngine,
     DirqSimpleEngine,
@@ -21,13 +19,15 @@ from ..storage.directories import (
     JournalEngine,
     NullEngine,
 )
-from ..storage.disk import Disk, reason_of
-from ..storage.engine import Clock, Durability, Engine, StorageError
-from ..storage.lifecycle import Lifecycle
-from ..storage.remote.memcached import MemcachedEngine
-from ..storage.remote.registry import queues_in
-from ..storage.remote.sqs import SqsEngine
-from ..storage.remote_engine import RemoteEngine
+from qs_storage.disk import Disk, reason_of
+from qs_storage.engine import Clock, Durability, Engine, StorageError
+from qs_storage.lifecycle import Lifecycle
+from qs_storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.registry import queues_in
+from qs_storage.remote.sqs import SqsEngine
+from qs_storage.remote_engine import RemoteEngine
+
+from ..broker.remotes import Remotes
 from .options import ServerOptions
 
 _logger = logging.getLogger(__name__)

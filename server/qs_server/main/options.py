@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 from qs_serving.tls import TlsFiles
+from qs_storage.engine import Durability
+from qs_storage.journal.cache import CACHE
+from qs_storage.journal.store import KEYS
 
 from ..history.record import HistoryOptions
-from ..storage.engine import Durability
-from ..storage.journal.cache import CACHE
-from ..storage.journal.store import KEYS
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 

@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Sequence
 
 from qs_schemas.command_line import CommandParser, add_standard_flags
+from qs_storage.disk import check_directory
+from qs_storage.engine import StorageError
+from qs_storage.journal.lock import InUseError
+from qs_storage.names import JOURNAL
 
-from ..storage.disk import check_directory
-from ..storage.engine import StorageError
-from ..storage.journal.lock import InUseError
-from ..storage.names import JOURNAL
 from ..tools.journal.backup import backup
 from ..tools.journal.check import check
 from ..tools.journal.convert import convert

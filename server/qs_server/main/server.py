@@ -24,6 +24,9 @@ from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
+from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock
+from qs_storage.lifecycle import Lifecycle
+from qs_storage.totals import DEAD, REJECTED, totals_of
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer
@@ -38,9 +41,6 @@ from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
 from ..history.record import History, recording
 from ..session.connection import Connection
-from ..storage.engine import Clock, Engine, UnfinishedError, wall_clock
-from ..storage.lifecycle import Lifecycle
-from ..storage.totals import DEAD, REJECTED, totals_of
 from .opening import open_clock, open_remotes, open_storage
 from .options import ServerOptions
 

@@ -3,9 +3,9 @@
 import qs_schemas as wire
 from qs_schemas import Message
 from qs_serving.access.caller import NotAllowedError
+from qs_storage.engine import UnsupportedError
 
 from ..broker.jobs import Pause
-from ..storage.engine import UnsupportedError
 from .service import Answer, Service
 
 

@@ -8,10 +8,10 @@ import qs_schemas as wire
 from qs_schemas import Message
 from qs_schemas import errors as table
 from qs_serving.access.caller import NotAllowedError
+from qs_storage.engine import Batches, Claim, Claims, UnsupportedError
+from qs_storage.names import owned_name, split_name
 
 from ..broker.delivering import with_origin
-from ..storage.engine import Batches, Claim, Claims, UnsupportedError
-from ..storage.names import owned_name, split_name
 from .service import BadRequestError, Service, qid_of
 
 

@@ -5,9 +5,9 @@ import logging
 from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Message, NewQueue
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
+from qs_storage import engine
+from qs_storage.disk import has_no_room
 
-from ..storage import engine
-from ..storage.disk import has_no_room
 from .service import NoSuchSubscriptionError
 
 _logger = logging.getLogger(__name__)

@@ -10,10 +10,7 @@ from qs_schemas import Message
 from qs_schemas.limits import COPIES
 from qs_schemas.wire import SERVER
 from qs_serving.access.caller import Caller
-
-from ..broker.delivering import delivery_of, peeked, with_origin
-from ..broker.jobs import Pause
-from ..storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     NoSuchMessageError,
@@ -23,7 +20,10 @@ from ..storage.engine import (
     StaleReceiptError,
     State,
 )
-from ..storage.engine import Message as Stored
+from qs_storage.engine import Message as Stored
+
+from ..broker.delivering import delivery_of, peeked, with_origin
+from ..broker.jobs import Pause
 from .service import TURN, Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999

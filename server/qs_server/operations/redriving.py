@@ -2,9 +2,9 @@
 
 import qs_schemas as wire
 from qs_schemas import Message
+from qs_storage.dead_letter_policy import REDRIVING
+from qs_storage.engine import Redrive, UnsupportedError
 
-from ..storage.dead_letter_policy import REDRIVING
-from ..storage.engine import Redrive, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 
 

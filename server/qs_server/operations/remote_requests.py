@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import qs_schemas as wire
 from qs_schemas import Message
+from qs_storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
+from qs_storage.lifecycle import Event
+from qs_storage.remote_engine import RemoteEngine
 
 from ..broker.calling import Call
 from ..broker.jobs import Pause
 from ..broker.remotes import Remotes, give_back, receive_wanted
 from ..broker.subscriptions import Subscriptions
-from ..storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
-from ..storage.lifecycle import Event
-from ..storage.remote_engine import RemoteEngine
 from .messages import received, stats_of, stored_stats, what_to_receive, with_consumers
 from .service import Answer, Handler, Service, mid_of, qid_of
 

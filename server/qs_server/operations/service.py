@@ -11,14 +11,14 @@ from typing import Any
 from qs_schemas import Figure, Message
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Right
+from qs_storage.engine import SECOND, Engine, StorageError, wall_clock
+from qs_storage.names import owned_name
 
 from ..broker.jobs import Pause
 from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber
 from ..broker.subscriptions import Subscriptions
-from ..storage.engine import SECOND, Engine, StorageError, wall_clock
-from ..storage.names import owned_name
 
 TURN = 2000
 """The work (see `Service.spent`) after which others have their turn: some 10 ms. A turn costs a commit, of up to 1 ms

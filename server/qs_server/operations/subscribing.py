@@ -2,9 +2,9 @@
 
 import qs_schemas as wire
 from qs_schemas import Message
+from qs_storage.engine import UnsupportedError
 
 from ..broker.subscriber import Subscription
-from ..storage.engine import UnsupportedError
 from .service import BadRequestError, NoSuchSubscriptionError, Service, microseconds, qid_of
 
 _PREFETCH = 100

@@ -10,8 +10,8 @@ import qs_schemas as wire
 from qs_schemas import Message
 from qs_serving.access.caller import MONITOR, Rights
 from qs_serving.access.principal import Right
+from qs_storage.engine import Batches, Claims, Engine, Queue, Redrive
 
-from ..storage.engine import Batches, Claims, Engine, Queue, Redrive
 from . import authenticating, claiming, configuring, messages, redriving, subscribing
 from .service import Handler
 

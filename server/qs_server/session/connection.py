@@ -18,6 +18,7 @@ from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from qs_serving.strangers import Strangers
 from qs_serving.transport import Transport
+from qs_storage.engine import Engine
 
 from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
@@ -28,7 +29,6 @@ from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
 from ..broker.waiting import Waiters
 from ..operations.service import Service
-from ..storage.engine import Engine
 from .requests import RequestBatch, weight
 
 _REQUESTS = 256

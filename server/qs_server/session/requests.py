@@ -27,6 +27,8 @@ from qs_schemas import errors as table
 from qs_serving.access.caller import NotAllowedError
 from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
+from qs_storage import engine
+from qs_storage.disk import has_no_room
 
 from ..broker.jobs import Pause
 from ..operations.errors import disk_error, error_answer, refused, storage_error
@@ -34,8 +36,6 @@ from ..operations.messages import first_mid
 from ..operations.remote_requests import handler_of
 from ..operations.service import TURN, Answer, BadRequestError, Service
 from ..operations.table import ANY_PRINCIPAL, OPERATIONS
-from ..storage import engine
-from ..storage.disk import has_no_room
 
 _logger = logging.getLogger(__name__)
 

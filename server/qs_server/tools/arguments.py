@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from qs_schemas.command_line import CommandParser, add_standard_flags
 from qs_serving.arguments import AtLeast
+from qs_storage.engine import StorageError
 
-from ..storage.engine import StorageError
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 

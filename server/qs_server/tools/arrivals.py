@@ -3,8 +3,9 @@
 import os
 import select
 
-from ..storage import inotify
-from ..storage.dirq.element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX
+from qs_storage import inotify
+from qs_storage.dirq.element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX
+
 from .layouts import intermediates
 
 _APPEARED = inotify.CREATE | inotify.MOVED_TO

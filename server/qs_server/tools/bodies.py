@@ -6,8 +6,8 @@ Strings are read and written as bytes, so that sink takes out another program's 
 from collections.abc import Mapping
 from typing import Any
 
-from ..storage.dirq.schema import Schema, parse_schema
-from ..storage.engine import StorageError
+from qs_storage.dirq.schema import Schema, parse_schema
+from qs_storage.engine import StorageError
 
 DEFAULT = "body=string"
 _PAYLOAD = "body"

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from ..storage.dirq import Queue, QueueError, QueueSimple
-from ..storage.dirq.schema import is_piece
-from ..storage.engine import StorageError
+from qs_storage.dirq import Queue, QueueError, QueueSimple
+from qs_storage.dirq.schema import is_piece
+from qs_storage.engine import StorageError
+
 from .arrivals import Arrivals
 from .bodies import Body
 from .flow import Taken

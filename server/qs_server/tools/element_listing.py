@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..storage.dirq.element_names import (
+from qs_storage.dirq.element_names import (
     LOCKED_DIRECTORY,
     LOCKED_SUFFIX,
     OBSOLETE_DIRECTORY,
@@ -14,11 +14,12 @@ from ..storage.dirq.element_names import (
     is_being_added,
     is_element,
 )
-from ..storage.disk import Disk
-from ..storage.engine import SECOND
-from ..storage.files.attributes import in_files, in_sidecars
-from ..storage.names import NEW, message_name, parse_message
-from ..storage.settings import read_options
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND
+from qs_storage.files.attributes import in_files, in_sidecars
+from qs_storage.names import NEW, message_name, parse_message
+from qs_storage.settings import read_options
+
 from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
 
 READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED = "ready", "in-flight", "delayed", "expired", "locked"

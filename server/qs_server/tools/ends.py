@@ -1,7 +1,8 @@
 """Opens the end of a queue's directory in each layout."""
 
-from ..storage import vsqs
-from ..storage.settings import read_options
+from qs_storage import vsqs
+from qs_storage.settings import read_options
+
 from .bodies import Body
 from .dirq_end import DirqEnd, open_dirq
 from .flow import End, Taken

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, Self
 
-from ..storage.engine import StorageError
+from qs_storage.engine import StorageError
+
 from .bodies import DEFAULT, Body
 from .layouts import DIRQ, VSQS, layout_of
 from .meter import Meter, counted

@@ -2,10 +2,10 @@
 
 import os
 
-from ..storage.dirq.element_names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
-from ..storage.engine import StorageError
-from ..storage.names import JOURNAL, parse_message
-from ..storage.settings import FILE
+from qs_storage.dirq.element_names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
+from qs_storage.engine import StorageError
+from qs_storage.names import JOURNAL, parse_message
+from qs_storage.settings import FILE
 
 VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
 MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from qs_schemas.terminal import READER_GONE, silence_stdout
-
-from ..storage.disk import has_no_room
-from ..storage.engine import StorageError
+from qs_storage.disk import has_no_room
+from qs_storage.engine import StorageError
 
 _FAILED = 1
 _WRONG_USAGE = 2

@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ..storage.engine import StorageError
+from qs_storage.engine import StorageError
 
 
 def become_owner(paths: Iterable[str]) -> None:

@@ -7,15 +7,16 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from ..storage.dirq import QueueError
-from ..storage.disk import Disk
-from ..storage.engine import Durability, wall_clock
-from ..storage.files.files_queue import open_files_queue
-from ..storage.in_use import check_no_server
-from ..storage.names import MAX_MID, NEW, parse_message
-from ..storage.settings import read_options
-from ..storage.shared import Activity, Shared
-from ..storage.watch import Watch
+from qs_storage.dirq import QueueError
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability, wall_clock
+from qs_storage.files.files_queue import open_files_queue
+from qs_storage.in_use import check_no_server
+from qs_storage.names import MAX_MID, NEW, parse_message
+from qs_storage.settings import read_options
+from qs_storage.shared import Activity, Shared
+from qs_storage.watch import Watch
+
 from .bodies import Body
 from .dirq_end import open_dirq
 from .element_listing import LOCKED, UNFINISHED, elements

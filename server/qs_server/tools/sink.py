@@ -5,8 +5,9 @@ import time
 from argparse import Namespace
 from functools import partial
 
-from ..storage.disk import Disk
-from ..storage.in_use import check_no_server
+from qs_storage.disk import Disk
+from qs_storage.in_use import check_no_server
+
 from .flow import TICK, End, Interrupts, OpenEnd, Taken, flow, layout_for
 from .layouts import VSQS
 from .meter import Meter

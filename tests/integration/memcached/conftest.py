@@ -11,9 +11,9 @@ from support.engines import ManualClock
 from support.memcached_calls import MakeEngine
 from support.memcached_serving import Memcached, engine_on
 
-from qs_server.storage.engine import Options
-from qs_server.storage.remote.memcached import MemcachedEngine
-from qs_server.storage.remote.memcached.servers import Server
+from qs_storage.engine import Options
+from qs_storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.memcached.servers import Server
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from support.engines import LOTS, ManualClock
 from support.memcached_calls import MakeEngine, drain, items, listed, push_numbers
 from support.memcached_serving import Memcached, needs_memcached
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     Options,
@@ -21,7 +21,7 @@ from qs_server.storage.engine import (
     State,
     UnsupportedError,
 )
-from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.memcached import MemcachedEngine
 
 pytestmark = needs_memcached
 

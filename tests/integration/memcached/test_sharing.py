@@ -12,7 +12,7 @@ from support.engines import EPOCH, LOTS, ManualClock
 from support.memcached_calls import LONG, MakeEngine, listed, push_numbers
 from support.memcached_serving import Memcached, needs_memcached, push_and_receive
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     NoSuchMessageError,
@@ -21,7 +21,7 @@ from qs_server.storage.engine import (
     QueueNotEmptyError,
     Receipt,
 )
-from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_storage.remote.memcached import MemcachedEngine
 
 pytestmark = needs_memcached
 

@@ -9,8 +9,8 @@ import pytest
 from support.sqs_calls import LateClock
 from support.sqs_serving import FaultySqs, SqsServer, give_credentials, sqs_engine
 
-from qs_server.storage.engine import Options
-from qs_server.storage.remote.sqs import SqsEngine
+from qs_storage.engine import Options
+from qs_storage.remote.sqs import SqsEngine
 
 
 @pytest.fixture

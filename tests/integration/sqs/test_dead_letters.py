@@ -9,7 +9,7 @@ import pytest
 from support.sqs_calls import mids, push, receive, url_of
 from support.sqs_serving import FaultySqs, RefusedError, SqsServer, failing, sqs_engine
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     DeadLetterCycleError,
     Options,
@@ -18,7 +18,7 @@ from qs_server.storage.engine import (
     RemoteError,
     UnsupportedError,
 )
-from qs_server.storage.remote.sqs import SqsEngine
+from qs_storage.remote.sqs import SqsEngine
 
 
 def configure(engine: SqsEngine, qid: str = "q", **changes: Any) -> None:

@@ -10,7 +10,7 @@ from support.engines import ManualClock
 from support.sqs_calls import LateClock, mids, push, receive, url_of, wait
 from support.sqs_serving import FaultySqs, SqsServer, sqs_engine
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     NoSuchMessageError,
@@ -20,9 +20,9 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     UnsupportedError,
 )
-from qs_server.storage.remote.sqs import SqsEngine
-from qs_server.storage.remote.sqs.messages import MOST_BYTES
-from qs_server.storage.vsqs import micros
+from qs_storage.remote.sqs import SqsEngine
+from qs_storage.remote.sqs.messages import MOST_BYTES
+from qs_storage.vsqs import micros
 
 # -- push
 

@@ -13,7 +13,7 @@ from support.sqs_serving import (
     sqs_engine,
 )
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     BadQueueNameError,
     NoSuchMessageError,
@@ -25,7 +25,7 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     UnsupportedError,
 )
-from qs_server.storage.remote.sqs import SqsEngine
+from qs_storage.remote.sqs import SqsEngine
 
 
 def test_name_too_long(engine: SqsEngine) -> None:

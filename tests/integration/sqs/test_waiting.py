@@ -10,8 +10,8 @@ import pytest
 from support.sqs_calls import LONG, Seen, in_thread, mids, push, receive, url_of, wait
 from support.sqs_serving import HASTY, FaultySqs, SqsServer, sqs_engine
 
-from qs_server.storage.engine import Options, Receipt
-from qs_server.storage.remote.sqs import SqsEngine
+from qs_storage.engine import Options, Receipt
+from qs_storage.remote.sqs import SqsEngine
 
 
 @pytest.mark.parametrize("qids", [["q"], ["r", "q"]])

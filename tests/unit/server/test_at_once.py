@@ -11,8 +11,8 @@ from support.documents import PING, code, mids, new_queue, payloads, push, push_
 from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_server.main.options import ServerLimits
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability
 
 settled = trio.testing.wait_all_tasks_blocked
 LIST = request("list-messages", "<qid>q</qid>", state="all")

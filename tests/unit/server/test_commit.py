@@ -27,8 +27,8 @@ from support.memory_serving import Client, Serving, clock_of, serving
 
 from qs_schemas import ListQueues
 from qs_server.operations.table import OPERATIONS
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
+from qs_storage.disk import Disk
+from qs_storage.engine import Durability
 
 ALWAYS = Durability.ALWAYS
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for

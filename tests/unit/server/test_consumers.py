@@ -8,8 +8,8 @@ from support.memory_serving import Client, Clock, Serving
 
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.storage.directories import FilesEngine
-from qs_server.storage.engine import Durability, wall_clock
+from qs_storage.directories import FilesEngine
+from qs_storage.engine import Durability, wall_clock
 
 
 async def consumers(client: Client) -> dict[str, tuple[int, int]]:

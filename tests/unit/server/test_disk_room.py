@@ -13,8 +13,8 @@ from support.memory_serving import Clock, clock_of, serving
 from support.small_disk import small_disk
 
 from qs_server.broker.room import DiskRoom
-from qs_server.storage.disk import Disk
-from qs_server.storage.engine import State
+from qs_storage.disk import Disk
+from qs_storage.engine import State
 
 LARGE = "x" * 100_000
 SMALL = "y"

@@ -13,7 +13,7 @@ from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.turns import Turns
 from qs_server.broker.waiting import Waiters
-from qs_server.storage.engine import Durability, Effects
+from qs_storage.engine import Durability, Effects
 
 MESSAGE = 10
 """Microseconds of work."""

@@ -14,10 +14,10 @@ from qs_server.broker.jobs import Pause
 from qs_server.operations import messages
 from qs_server.operations.service import TURN, Service
 from qs_server.session.requests import RequestBatch
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Draft, Durability, Engine, Options
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Principal, Right
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Draft, Durability, Engine, Options
 
 
 @pytest.fixture

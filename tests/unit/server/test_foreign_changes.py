@@ -14,15 +14,15 @@ from qs_server.broker.committer import Committer
 from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.waiting import Waiters
-from qs_server.storage.directories import JournalEngine
-from qs_server.storage.engine import Draft, Durability, Options
 from qs_serving.hub import Hub
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Draft, Durability, Options
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalEngine]:
     """An engine with a queue `q` and a message, on a disk that takes a second to sync. Its upkeep is done."""
-    monkeypatch.setattr("qs_server.storage.journal.keeper.perf_counter", count().__next__)
+    monkeypatch.setattr("qs_storage.journal.keeper.perf_counter", count().__next__)
     engine = JournalEngine(str(tmp_path), clock=ManualClock(), durability=Durability.ALWAYS)
     engine.create("q", Options())
     engine.queue("q").push([Draft(b"x")])

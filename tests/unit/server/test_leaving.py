@@ -17,8 +17,8 @@ from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.waiting import Waiters
-from qs_server.storage.directories import FilesEngine
-from qs_server.storage.engine import SECOND, Draft, Durability, Effects, Options, Receipt, State
+from qs_storage.directories import FilesEngine
+from qs_storage.engine import SECOND, Draft, Durability, Effects, Options, Receipt, State
 
 HELD = 350
 WINDOW = 1000 * SECOND

@@ -25,7 +25,7 @@ from qs_server.broker.subscriptions import Subscriptions
 from qs_server.main.options import ServerLimits
 from qs_server.operations.service import Service
 from qs_server.session.requests import RequestBatch
-from qs_server.storage.engine import wall_clock
+from qs_storage.engine import wall_clock
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from qs_server.broker.committer import Committer
 from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.waiting import Waiters
-from qs_server.storage.engine import Durability, Options
+from qs_storage.engine import Durability, Options
 
 SEGMENT = 1 << 16
 HALF = 1 << 14

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qs_server.storage.engine import NoSuchQueueError, Options, QueueExistsError, RemoteError
-from qs_server.storage.remote.registry import QueueRegistry
+from qs_storage.engine import NoSuchQueueError, Options, QueueExistsError, RemoteError
+from qs_storage.remote.registry import QueueRegistry
 
 
 class Queue:

@@ -16,11 +16,11 @@ from qs_server.broker.subscriptions import Subscriptions
 from qs_server.operations import messages
 from qs_server.operations.service import Service
 from qs_server.session.requests import RequestBatch
-from qs_server.storage.engine import Draft, wall_clock
 from qs_serving.access.access import Access
 from qs_serving.access.caller import Caller
 from qs_serving.errors import StartError
 from qs_serving.guards import Guards
+from qs_storage.engine import Draft, wall_clock
 
 EVERYBODY = section("anonymous", read=["*"], write=["*"], configure=["*"])
 FIRST, SECOND = principal("first", read=["*"], configure=["*"]), principal("second", read=["*"])

@@ -28,8 +28,8 @@ from support.documents import (
 from support.engines import WithoutAttributes
 from support.memory_serving import EPOCH, Client, Clock, Serving, clock_of, serving
 
-from qs_server.storage.engine import Durability
-from qs_server.storage.vsqs import Queue
+from qs_storage.engine import Durability
+from qs_storage.vsqs import Queue
 
 SECOND = 1_000_000
 

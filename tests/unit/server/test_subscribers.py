@@ -27,7 +27,7 @@ from support.memory_serving import Client, Clock, Serving, clock_of, serving
 from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.main.options import ServerLimits
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 
 
 async def subscriber(running: Serving, *, lockstep: bool = False, **attributes: str | int | float) -> Client:

@@ -26,7 +26,7 @@ from support.documents import (
 )
 from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
-from qs_server.storage.engine import Durability
+from qs_storage.engine import Durability
 
 
 async def subscriber(running: Serving, *qids: str, **attributes: str | int | float) -> Client:

@@ -13,7 +13,7 @@ from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.turns import Turns
 from qs_server.broker.upkeep import UpkeepLoop
 from qs_server.broker.waiting import Waiters
-from qs_server.storage.engine import SECOND, Durability, Effects, Engine
+from qs_storage.engine import SECOND, Durability, Effects, Engine
 
 _IDLE = 0.005
 """Seconds of real time in which all tasks wait, after which the clock jumps."""

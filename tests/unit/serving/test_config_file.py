@@ -11,8 +11,8 @@ from qs_bus.options import Policy
 from qs_schemas import Limits
 from qs_schemas.command_line import CommandParser
 from qs_server.main.queue_server import read_options as server_options
-from qs_server.storage.engine import Durability
 from qs_serving.config_file import add_config, parse_arguments
+from qs_storage.engine import Durability
 from qs_web.command import read_options as web_options
 
 READERS = {"queue-server.py": server_options, "queue-bus.py": bus_options, "queue-web.py": web_options}

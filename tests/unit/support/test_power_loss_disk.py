@@ -15,7 +15,7 @@ from support.power_loss_nodes import EVERYTHING, NOTHING
 from support.power_loss_pages import PAGE, Pages
 from support.power_loss_world import World
 
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 
 NEW = os.O_CREAT | os.O_WRONLY
 MANY = [f"mixed/{seed}" for seed in range(200)]

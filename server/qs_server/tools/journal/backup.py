@@ -14,19 +14,20 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import NamedTuple
 
-from ...storage.disk import Disk, PlantedError, check_directory
-from ...storage.engine import StorageError
-from ...storage.journal.absent_record import missing_from
-from ...storage.journal.checkpoint import NAME as CHECKPOINT
-from ...storage.journal.frames import BLOCK, DamagedError
-from ...storage.journal.lock import take_lock, write_last
-from ...storage.journal.opening import Parser, find_segments
-from ...storage.journal.places import segment_name
-from ...storage.journal.records import BadRecordError
-from ...storage.journal.recovery import numbers_in
-from ...storage.journal.scanning import Scan
-from ...storage.names import JOURNAL, PRIVATE, parse_message, qid_of
-from ...storage.settings import FILE, read_options
+from qs_storage.disk import Disk, PlantedError, check_directory
+from qs_storage.engine import StorageError
+from qs_storage.journal.absent_record import missing_from
+from qs_storage.journal.checkpoint import NAME as CHECKPOINT
+from qs_storage.journal.frames import BLOCK, DamagedError
+from qs_storage.journal.lock import take_lock, write_last
+from qs_storage.journal.opening import Parser, find_segments
+from qs_storage.journal.places import segment_name
+from qs_storage.journal.records import BadRecordError
+from qs_storage.journal.recovery import numbers_in
+from qs_storage.journal.scanning import Scan
+from qs_storage.names import JOURNAL, PRIVATE, parse_message, qid_of
+from qs_storage.settings import FILE, read_options
+
 from ..meter import Meter, counted
 from ..output import say
 

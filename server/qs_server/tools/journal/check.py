@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...storage.disk import Disk
-from ...storage.engine import StorageError
-from ...storage.journal.damage import Contents, Examined, FoundCheckpoint, Part, examine
-from ...storage.journal.lock import is_in_use
-from ...storage.journal.records import BadRecordError
-from ...storage.journal.salvage import Hole, Piece
-from ...storage.names import JOURNAL
+from qs_storage.disk import Disk
+from qs_storage.engine import StorageError
+from qs_storage.journal.damage import Contents, Examined, FoundCheckpoint, Part, examine
+from qs_storage.journal.lock import is_in_use
+from qs_storage.journal.records import BadRecordError
+from qs_storage.journal.salvage import Hole, Piece
+from qs_storage.names import JOURNAL
+
 from ..meter import counted
 from ..output import say
 

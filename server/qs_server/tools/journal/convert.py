@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from ...storage.directories import DirectoriesEngine, JournalEngine
-from ...storage.disk import Disk, check_directory
-from ...storage.engine import Clock, Durability, StorageError, wall_clock
-from ...storage.journal.offline import OfflineJournal
-from ...storage.names import NEW, directory_of, parse_message
-from ...storage.settings import FILE, read_options, write_options
+from qs_storage.directories import DirectoriesEngine, JournalEngine
+from qs_storage.disk import Disk, check_directory
+from qs_storage.engine import Clock, Durability, StorageError, wall_clock
+from qs_storage.journal.offline import OfflineJournal
+from qs_storage.names import NEW, directory_of, parse_message
+from qs_storage.settings import FILE, read_options, write_options
+
 from ..meter import Meter, counted
 from ..output import say
 from .files import MessageFiles

@@ -4,12 +4,13 @@ import os
 from argparse import Namespace
 from dataclasses import replace
 
-from ...storage.disk import Disk, check_directory
-from ...storage.engine import StorageError, wall_clock
-from ...storage.journal.offline import OfflineJournal
-from ...storage.journal.queue import LogQueue
-from ...storage.names import directory_of
-from ...storage.settings import FILE, read_options, write_options
+from qs_storage.disk import Disk, check_directory
+from qs_storage.engine import StorageError, wall_clock
+from qs_storage.journal.offline import OfflineJournal
+from qs_storage.journal.queue import LogQueue
+from qs_storage.names import directory_of
+from qs_storage.settings import FILE, read_options, write_options
+
 from ..meter import Meter, counted
 from ..output import say
 from .files import MessageFiles

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Iterable
 
-from ...storage.disk import Disk
-from ...storage.engine import StorageError
-from ...storage.files.attributes import Attributes, Stored, store_for
-from ...storage.names import NEW, message_name, parse_message
+from qs_storage.disk import Disk
+from qs_storage.engine import StorageError
+from qs_storage.files.attributes import Attributes, Stored, store_for
+from qs_storage.names import NEW, message_name, parse_message
+
 from ..meter import Meter
 
 _AT_ONCE = 200

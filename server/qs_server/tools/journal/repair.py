@@ -3,14 +3,15 @@
 from argparse import Namespace
 from collections.abc import Iterator
 
-from ...storage.disk import Disk
-from ...storage.engine import StorageError
-from ...storage.journal.damage import Examined, examine
-from ...storage.journal.recovery import numbers_in
-from ...storage.journal.repair import Repaired
-from ...storage.journal.repair import repair as repair_journal
-from ...storage.journal.salvage import Hole
-from ...storage.names import JOURNAL
+from qs_storage.disk import Disk
+from qs_storage.engine import StorageError
+from qs_storage.journal.damage import Examined, examine
+from qs_storage.journal.recovery import numbers_in
+from qs_storage.journal.repair import Repaired
+from qs_storage.journal.repair import repair as repair_journal
+from qs_storage.journal.salvage import Hole
+from qs_storage.names import JOURNAL
+
 from ..meter import counted
 from ..output import say
 from .check import describe_hole

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.engines import ENGINES, EPOCH, LOTS, Bench, FaultyDisk, ManualClock, always, failed, files_engine
 
-from qs_server.storage.engine import (
+from qs_storage.engine import (
     SECOND,
     Draft,
     Durability,

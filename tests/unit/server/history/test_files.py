@@ -10,8 +10,8 @@ from support.history_bench import Bench, Folder, lines_of
 
 from qs_server.history.record import History, open_history
 from qs_server.main.options import HistoryOptions
-from qs_server.storage.disk import Disk
 from qs_serving.errors import StartError
+from qs_storage.disk import Disk
 
 
 @pytest.fixture

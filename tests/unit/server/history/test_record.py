@@ -9,7 +9,7 @@ from support.history_bench import PEER, Bench, lines_of
 
 from qs_server.history.files import HistoryFolder
 from qs_server.history.record import _quoted
-from qs_server.storage.disk import Disk
+from qs_storage.disk import Disk
 
 
 @pytest.fixture

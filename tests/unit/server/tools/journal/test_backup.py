@@ -9,17 +9,17 @@ from unittest.mock import Mock
 import pytest
 from support.doors import Doors
 
-from qs_server.storage.engine import Durability, StorageError
-from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD
-from qs_server.storage.journal.recovery import map_file
-from qs_server.storage.journal.scanning import Scan
 from qs_server.tools.journal import backup
+from qs_storage.engine import Durability, StorageError
+from qs_storage.journal.frames import BLOCK, FRAME_HEAD
+from qs_storage.journal.recovery import map_file
+from qs_storage.journal.scanning import Scan
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
     for name, size in (("FIRST_SEGMENT", 1 << 16), ("LARGEST_SEGMENT", 1 << 16), ("SMALLEST", 4096)):
-        monkeypatch.setattr(f"qs_server.storage.journal.supply.{name}", size)
+        monkeypatch.setattr(f"qs_storage.journal.supply.{name}", size)
     made = Doors(tmp_path / "root")
     yield made
     made.disk.crash()

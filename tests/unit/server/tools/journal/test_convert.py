@@ -10,8 +10,8 @@ import pytest
 from support.converting import Root
 from support.engines import Crash
 
-from qs_server.storage.engine import Options, StorageError
-from qs_server.storage.settings import read_options, write_options
+from qs_storage.engine import Options, StorageError
+from qs_storage.settings import read_options, write_options
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 

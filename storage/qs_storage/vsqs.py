@@ -1,0 +1,294 @@
+"""Queues in the vsqs layout as a library: no server, any number of processes and threads.
+
+    from qs_storage import vsqs
+
+    queue = vsqs.Queue("/var/spool/orders", create=True)
+    queue.publish(b"hello")
+    mid, data = queue.receive(visibility_timeout=10)
+    queue.delete(mid)
+
+The directory is shared with servers of the `files` engine, and with processes that use the package vsqs 0.3, while all
+of them run. The names, arguments and returned values are those of that package; `QueueManager` is there for its users.
+What differs: nothing is lost on power loss once `publish` has returned, no operation gets slower with the depth of the
+queue, an expiring message wakes the receivers, and `delete` also works for messages that were received elsewhere.
+"""
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from .directory_queue import DirectoryQueue
+from .disk import Disk
+from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
+from .files.files_queue import open_files_queue
+from .in_use import QueueInUseError, check_no_server
+from .names import JOURNAL, parse_message
+from .settings import FILE, read_options
+from .shared import Activity, Shared
+from .watch import Watch
+
+_POLL = 0.1
+"""Seconds between two looks without reports of changes."""
+
+
+def micros() -> int:
+    """Returns microseconds since the Epoch: the default clock."""
+    return int(time.time() * SECOND)
+
+
+class QueueException(StorageError):  # noqa: N818 - named as in vsqs
+    """The base of this module's errors."""
+
+
+class QueueFullException(QueueException):
+    """The queue is still full after a wait."""
+
+
+class Queue:
+    """A queue in a directory, for several threads. Close it, or use it in a with statement."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        *,
+        create: bool = False,
+        publish_only: bool = False,
+        sync: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """path: of the directory. capacity: messages, at least 1, None for no bound. create: makes a missing directory,
+        and takes one for a queue that holds other things only. publish_only: allows `publish` and `close` only, so that
+        a server may have the queue in its journal and take up what is published. sync: published messages are durable
+        when `publish` returns. clock: microseconds since the Epoch.
+
+        QueueException: the directory is no queue, or a server has it in its journal. OSError.
+        """
+        self.path = os.path.abspath(os.fspath(path))
+        self.capacity = capacity
+        self.manager: QueueManager | None = None
+        # Looked up at each call: programs that test themselves replace the module's clock.
+        self._clock = clock or (lambda: micros())  # noqa: PLW0108
+        self._changes = threading.Condition(threading.RLock())
+        self._closed = False
+        self._watcher: threading.Thread | None = None
+        self._end_read = self._end_write = -1
+        self._activity = Activity()
+        self._watch = Watch()
+        self._gone = False
+        self._publish_only = publish_only
+        durability = Durability.ALWAYS if sync else Durability.NONE
+        self._shared = Shared(self._clock, durability, Disk(), self._watch, self._activity, self._vanished)
+        try:
+            if not create:
+                _check_is_queue(self.path)
+            self._queue = self._open()
+        except BaseException:
+            self._watch.close()
+            raise
+
+    def _open(self) -> DirectoryQueue:
+        self._shared.disk.make_directories(self.path, sync=self._shared.always)
+        if not self._publish_only:
+            try:
+                check_no_server(self.path)
+            except QueueInUseError as error:
+                raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
+        options = read_options(self.path, "files")
+        # To move messages to other queues, and to remove old ones, is left to servers.
+        options.dead_letter, options.max_receives, options.retention = "", None, None
+        return open_files_queue(self.path, os.path.basename(self.path), options, self._shared)
+
+    def _vanished(self, name: str) -> None:
+        self._gone = True
+
+    def __enter__(self) -> "Queue":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Messages stay."""
+        with self._changes:
+            if self._closed:
+                return
+            self._closed = True
+            if self._watcher is not None:
+                os.write(self._end_write, b".")
+            self._changes.notify_all()
+        if self._watcher is not None:
+            self._watcher.join()
+            os.close(self._end_read)
+            os.close(self._end_write)
+        self._queue.close()
+        self._watch.close()
+
+    def publish(self, data: bytes, timeout: float | None = None) -> str:
+        """Stores a message. Returns its id. timeout: seconds to wait for room, None: any. QueueFullException,
+        OSError."""
+        draft = Draft(bytes(memoryview(data)))
+        deadline = _deadline(timeout)
+        with self._changes:
+            while True:
+                self._look()
+                if self.capacity is None or len(self._queue) < self.capacity:
+                    return self._publish(draft)
+                if not self._wait(deadline, until=None):
+                    raise QueueFullException(f"{self.path} holds {len(self._queue)} messages, and that is its capacity")
+
+    def _publish(self, draft: Draft) -> str:
+        try:
+            mids = self._queue.push([draft])
+        except QueueFullError as error:
+            raise QueueFullException(str(error)) from None
+        for failure in self._queue.flush().values():
+            raise failure
+        try:
+            self._commit()
+        except OSError:
+            with contextlib.suppress(OSError, NoSuchMessageError):
+                self._queue.delete(Receipt(mids[0]))
+            raise
+        return str(mids[0])
+
+    def receive(
+        self, visibility_timeout: float = 10, timeout: float | None = None
+    ) -> tuple[str, bytes] | tuple[None, None]:
+        """Returns the oldest visible message's id and payload, hidden for visibility_timeout seconds; (None, None)
+        after timeout seconds without one, None: waits for ever."""
+        self._check_not_publish_only()
+        deadline = _deadline(timeout)
+        visibility = round(visibility_timeout * SECOND)
+        with self._changes:
+            while True:
+                self._look()
+                self._queue.expire()
+                while (mid := self._queue.first_ready()) is not None:
+                    message = self._queue.take(mid, visibility)
+                    if message is not None:
+                        self._commit()
+                        return str(message.mid), message.payload or b""
+                if not self._wait(deadline, until=self._queue.next_expiry()):
+                    return None, None
+
+    def delete(self, mid: str | int) -> None:
+        """Removes a message in any state, if it is there."""
+        self._check_not_publish_only()
+        with self._changes:
+            self._look()
+            with contextlib.suppress(NoSuchMessageError):
+                self._queue.delete(Receipt(int(mid)))
+                self._commit()
+
+    def size(self) -> int:
+        """Counts messages, hidden ones included."""
+        self._check_not_publish_only()
+        with self._changes:
+            self._look()
+            return len(self._queue)
+
+    def _check_not_publish_only(self) -> None:
+        if self._publish_only:
+            raise QueueException(
+                f"the queue on {self.path} was opened with publish_only=True: nothing else can be done"
+            )
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self._closed:
+            raise QueueException(f"the queue on {self.path} has been closed")
+        self._watch.refresh()
+        if self._gone:  # somebody has removed the directory, and maybe made it again
+            self._gone = False
+            self._queue.close()
+            self._queue = self._open()
+        if not self._queue.watch.watched:
+            self._queue.watch.rescan()
+
+    def _commit(self) -> None:
+        if self._activity.dirty:
+            self._queue.commit()
+            self._activity.dirty.clear()
+        self._changes.notify_all()
+
+    def _wait(self, deadline: float | None, until: int | None) -> bool:
+        """Waits for a change, or a time on the queue's clock. False after the deadline."""
+        waits = [] if deadline is None else [deadline - time.monotonic()]
+        if waits and waits[0] <= 0:
+            return False
+        if until is not None:
+            waits.append(max((until - self._clock()) / SECOND, 0.0))
+        if not self._queue.watch.watched:
+            waits.append(_POLL)
+        self._start_watching()
+        self._changes.wait(min(waits) if waits else None)
+        return True
+
+    def _start_watching(self) -> None:
+        """Starts the thread that listens for changes by other processes, for the first wait."""
+        if self._watcher is None and self._watch.fileno() is not None:
+            self._end_read, self._end_write = os.pipe()
+            self._watcher = threading.Thread(target=self._listen, name=f"watch {self.path}", daemon=True)
+            self._watcher.start()
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        poll.register(self._watch.fileno() or 0, select.POLLIN)
+        poll.register(self._end_read, select.POLLIN)
+        while True:
+            if any(descriptor == self._end_read for descriptor, _ in poll.poll()):
+                return
+            with self._changes:
+                if not self._closed:
+                    self._watch.refresh()
+                    self._changes.notify_all()
+
+
+def _check_is_queue(path: str) -> None:
+    """QueueException unless a directory is empty, or holds a message or a queue's options. OSError."""
+    try:
+        with os.scandir(path) as entries:
+            others = None
+            for entry in entries:
+                if entry.name == FILE or (parse_message(os.fsencode(entry.name)) and entry.is_file()):
+                    return
+                if entry.name == JOURNAL:
+                    raise QueueException(
+                        f"{path} is no queue: it is the root of a server, and each directory in it is one"
+                    )
+                others = others or (None if entry.name.startswith(".") else entry.name)
+    except FileNotFoundError:
+        raise QueueException(f"there is no queue {path}: correct the path, or make it with create=True") from None
+    if others is not None:
+        raise QueueException(
+            f"{path} is no queue: it holds {others!r} and no message; correct the path, or give create=True"
+        )
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+class QueueManager:
+    """Opens queues in directories of one directory, as in the package vsqs."""
+
+    def __init__(self, path: str | os.PathLike[str] = "") -> None:
+        self.path = os.fspath(path)
+        self._queues: list[Queue] = []
+
+    def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
+        """Returns the queue of that name, which is made if missing. capacity: messages, None for no bound.
+        QueueException: a server has it in its journal."""
+        queue = Queue(os.path.join(self.path, name), capacity, create=True)
+        queue.manager = self
+        self._queues.append(queue)
+        return queue
+
+    def close(self) -> None:
+        while self._queues:
+            self._queues.pop().close()

@@ -1,0 +1,35 @@
+"""The cache of payloads holds what it counts, and nothing else."""
+
+from qs_storage.journal.cache import PayloadCache
+from qs_storage.journal.places import place_of
+
+SLICE = 8 << 20
+
+
+def _put(cache: PayloadCache, place: int) -> list[int]:
+    places = [place + 1000 * number for number in range(8)]
+    cache.put(places, [bytes(900)] * 8, 8 * 900)
+    return places
+
+
+def test_nothing_stays_of_what_is_deleted() -> None:
+    """Deleted messages leave nothing in the cache, however long the log: a server whose consumers keep up does not
+    grow."""
+    cache = PayloadCache(64 << 20)
+    for number in range(100):
+        for place in _put(cache, number * SLICE):
+            cache.drop(place)
+    assert cache.size == 0
+    assert not cache._slices
+
+
+def test_what_was_copied_from_a_segment_goes_with_it() -> None:
+    """Payloads at places in a segment that is removed are not kept; others are."""
+    cache = PayloadCache(64 << 20)
+    old = _put(cache, place_of(7, 0)) + _put(cache, place_of(7, 5 * SLICE))
+    before = cache.size
+    new = _put(cache, place_of(8, 0))
+    cache.forget(7)
+    assert [cache.get(place) for place in old] == [None] * 16
+    assert all(cache.get(place) for place in new)
+    assert cache.size == before // 2

@@ -1,0 +1,52 @@
+"""Tests what compaction looks at of a segment that it removes."""
+
+from pathlib import Path
+
+import pytest
+from support.engines import Bench, journal_engine
+
+from qs_storage.engine import Durability, Receipt
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(journal_engine(Durability.NONE, cache=0)(tmp_path))
+
+
+def push_and_delete(bench: Bench, payload: bytes) -> None:
+    for mid in bench.push(payload):
+        bench.engine.queue("q").delete(Receipt(mid))
+    bench.engine.commit()
+
+
+def flip(bench: Bench, word: bytes) -> None:
+    """Changes a byte of the payload in the first segment that contains the word."""
+    log = bench.engine._journal._store.log  # type: ignore[attr-defined]
+    path = Path(log.segments.path_of(1))
+    at = path.read_bytes().index(word)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"X")
+
+
+def run_upkeep(bench: Bench) -> None:
+    engine = bench.engine
+    while engine.effects().next_upkeep == 0:
+        upkeep = engine.begin_upkeep()
+        engine.commit()
+        if upkeep is not None:
+            upkeep.run()
+            engine.finish_upkeep(upkeep)
+
+
+@pytest.mark.parametrize(("damaged", "goes"), [(b"dead", True), (b"kept", False)])
+def test_damage_counts_only_in_what_is_copied(bench: Bench, damaged: bytes, goes: bool) -> None:
+    """A bit that went bad in a deleted message does not keep its segment; one in a message that is needed does."""
+    bench.queue()
+    push_and_delete(bench, b"dead")
+    bench.push(b"kept")
+    flip(bench, damaged)
+    for _ in range(60):
+        push_and_delete(bench, b"x" * 100_000)
+        run_upkeep(bench)
+    assert (min(bench.engine._journal._store.log.segments.sizes) > 1) is goes  # type: ignore[attr-defined]
