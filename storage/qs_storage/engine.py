@@ -7,6 +7,9 @@ Operations act at once, for everybody to see. Engine.commit makes them durable, 
 push that fails after its answer is an effect of that commit.
 """
 
+import errno
+import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -114,6 +117,18 @@ class NoKeysError(UnsupportedError):
     def __init__(self, storage: str) -> None:
         where = " and ".join(map(repr, KEYS_IN))
         super().__init__(f"the storage {storage!r} keeps no keys: 'key' is for queues of the storages {where}")
+
+
+class NoRoomError(OSError):
+    """A request needs more room in the log than this batch has left; nothing has changed.
+
+    The caller ends the batch, calls `Engine.secure` with the size, and runs the request again, as the first of the next
+    batch. If it raises this again, the disk is full: the error is an ENOSPC."""
+
+    def __init__(self, size: int) -> None:
+        """size: bytes of log that the request takes."""
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.size = size
 
 
 class RemoteError(StorageError):
@@ -415,6 +430,10 @@ class Background(Protocol):
         """Raises nothing."""
 
 
+LEFT = 64 << 10
+"""Bytes of room with which a batch begins, if the disk has them: enough for some hundred requests that push nothing."""
+
+
 class Engine(ABC):
     """Methods may raise OSError: then nothing has changed, and `commit` can be called again."""
 
@@ -424,6 +443,10 @@ class Engine(ABC):
     always empty, and the other features mean nothing; without TELLS nothing ever arrives or expires."""
     early_commits: int = 0
     """Commits in the middle of a batch: each made durable what was changed before it."""
+
+    room: int = sys.maxsize
+    """Bytes of log that this batch may still take. Work that no request bounds is done in slices: while less than `LEFT`
+    is there, the rest waits for the next batch."""
 
     # -- queues
 
@@ -472,6 +495,11 @@ class Engine(ABC):
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
     # -- time, durability, others
+
+    def secure(self, size: int = LEFT) -> None:  # noqa: B027 - an engine without a log needs no room there
+        """Secures room for the next batch, which is empty so far: see `room`. Call it before a batch when less than
+        `LEFT` is left, and after a NoRoomError, with its size. May take some milliseconds: it begins a segment, or, on
+        a full disk, compacts. Where that makes no room, pushes are refused, and nothing else. OSError."""
 
     @abstractmethod
     def commit(self) -> Effects:
