@@ -10,12 +10,12 @@ from support.broken_journals import Session, flip, middle_of, recover, small_seg
 from support.engines import LOTS
 
 from qs_server.main import queue_journal as journal_command
-from qs_server.tools.journal.convert import Conversion
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Durability, Message, Options, Origin, Receipt, State
 from qs_storage.journal import log
 from qs_storage.journal.recovery import JournalDamagedError
 from qs_storage.journal.repair import repair
+from qs_storage.tools.convert import Conversion
 
 AGE = 3600 * SECOND
 
@@ -120,7 +120,7 @@ def test_convert(root: Path) -> None:
     before = [(message.mid, message.payload, message.reason) for message in messages(session, "dead")]
     session.engine.close()
     for storage in ("files", "journal"):
-        Conversion(str(root), "dead", Disk(), session.clock).run(storage)
+        Conversion(str(root), "dead", Disk(), session.clock, lambda count: None).run(storage)
         session = Session(root)
         after = [(message.mid, message.payload, message.reason) for message in messages(session, "dead")]
         assert after == before

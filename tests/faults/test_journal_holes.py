@@ -1,6 +1,5 @@
 """A log from the middle of which segments have gone: what is damage there, and what is not."""
 
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from support.power_loss_check import nobody_else
 from support.power_loss_engines import upkeep
 from support.power_loss_short_holes import COLD, hot, make_holes, open_engine, payloads, small
 
-from qs_server.tools.journal.backup import backup
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
@@ -23,6 +21,7 @@ from qs_storage.journal.opening import find_segments
 from qs_storage.journal.places import segment_name
 from qs_storage.journal.recovery import JournalDamagedError
 from qs_storage.journal.repair import repair
+from qs_storage.tools.journal_backup import backup
 
 LAST = hot(29)
 
@@ -90,7 +89,7 @@ def test_what_is_lost_beside_it_is_damage(journal: Path, harm: Callable[[Path], 
 
 
 def back_up(root: Path) -> Path:
-    backup(Namespace(root=str(root), to=f"{root}-copy"))
+    backup(str(root), f"{root}-copy", lambda count: None)
     return Path(f"{root}-copy")
 
 

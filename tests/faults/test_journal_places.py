@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 from support.broken_journals import Session, flip, middle_of, small_places, small_segments, start
 from support.engines import LOTS
 
-from qs_server.tools.journal import check
-from qs_server.tools.journal.export import export
 from qs_storage.disk import Disk
 from qs_storage.engine import Engine, Options, Receipt, State, StorageError
 from qs_storage.journal import supply
@@ -23,6 +20,8 @@ from qs_storage.journal.queue import LogQueue
 from qs_storage.journal.reader import DamagedRecordError
 from qs_storage.journal.recovery import JournalDamagedError
 from qs_storage.journal.repair import repair
+from qs_storage.tools import journal_check
+from qs_storage.tools.journal_export import export
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def misplaced(session: Session, qid: str, mid: int, other: int) -> None:
 
 def _export(session: Session, root: Path) -> None:
     session.engine.close()
-    export(Namespace(root=str(root), to=f"{root}-exported", queues=[]))
+    list(export(str(root), f"{root}-exported", [], lambda count: None))
 
 
 READS: dict[str, Callable[[Engine, int], object]] = {
@@ -246,7 +245,7 @@ def test_export_compares(root: Path) -> None:
     """An export stops at a message that is not at its place, and says so."""
     one, _ = with_wrong_checkpoint(root)
     with pytest.raises(StorageError, match=f"not {one} of"):
-        export(Namespace(root=str(root), to=f"{root}-exported", queues=[]))
+        list(export(str(root), f"{root}-exported", [], lambda count: None))
     assert not list(Path(f"{root}-exported").rglob(f"*{one}"))
 
 
@@ -305,9 +304,9 @@ def test_a_check_beside_a_busy_server(root: Path, monkeypatch: pytest.MonkeyPatc
         gone = found.parts[0]._replace(path=f"{directory}/gone")
         return found._replace(parts=[gone], refusal=JournalDamagedError(directory, "it changed"))
 
-    monkeypatch.setattr(check, "examine", examined)
+    monkeypatch.setattr(journal_check, "examine", examined)
     with pytest.raises(StorageError, match="faster than they can be read: check a backup"):
-        check.check(Namespace(root=str(root), verbose=False))
+        journal_check.check(f"{root}/.journal", verbose=False)
     assert len(reads) > 1
     session.crash()
 

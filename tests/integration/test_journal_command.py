@@ -236,8 +236,8 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         raise KeyboardInterrupt
 
     (tmp_path / ".journal").mkdir()
+    monkeypatch.setattr("qs_storage.tools.journal_check.examine", interrupt)
     for command in ("check", "repair"):
-        monkeypatch.setattr(f"qs_server.tools.journal.{command}.examine", interrupt)
         assert journal_command.main([command, "--root", str(tmp_path)]) == 130
     assert capsys.readouterr() == ("", "")
 

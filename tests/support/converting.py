@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from qs_server.tools.journal.convert import Conversion
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_storage.settings import read_options
+from qs_storage.tools.convert import Conversion
 from support.engines import FaultyDisk, ManualClock
 
 LATER = 10**9
@@ -41,9 +41,7 @@ class Root:
         return JournalEngine(str(self.root), clock=self.clock, durability=Durability.ALWAYS, disk=self.used)
 
     def convert(self, storage: str) -> int:
-        conversion = Conversion(str(self.root), "q", self.used, self.clock)
-        conversion.run(storage)
-        return conversion.count
+        return Conversion(str(self.root), "q", self.used, self.clock, lambda count: None).run(storage)
 
     def crash(self) -> None:
         self.disk.crash()

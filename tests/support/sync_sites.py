@@ -97,13 +97,14 @@ def _is_flag(node: ast.AST) -> bool:
 def _by_file() -> dict[str, list[tuple[int, int, str]]]:
     found = {}
     for path in sorted(_HOME.rglob("*.py")):
-        if path.name != "disk.py":
+        if path.name != "disk.py" and path.parent != _HOME / "tools":
             found[str(path)] = _Finder(str(path.relative_to(_HOME)), ast.parse(path.read_text())).found
     return found
 
 
 def all_places() -> list[str]:
-    """The places of all calls in the storage, in the order of its files."""
+    """The places of all calls in the storage, in the order of its files. Those of the commands in `tools` are left
+    out: a command that a power loss has ended is given again, and test_convert_power_loss.py plays that."""
     return [name for places in _by_file().values() for _, _, name in places]
 
 

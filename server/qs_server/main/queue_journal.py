@@ -5,18 +5,16 @@ import os
 from collections.abc import Callable, Sequence
 
 from qs_schemas.command_line import CommandParser, add_standard_flags
-from qs_storage.disk import check_directory
-from qs_storage.engine import StorageError
+from qs_storage.disk import Disk, check_directory
+from qs_storage.engine import StorageError, wall_clock
 from qs_storage.journal.lock import InUseError
 from qs_storage.names import JOURNAL
+from qs_storage.tools.convert import Conversion
+from qs_storage.tools.journal_backup import backup
+from qs_storage.tools.journal_check import check, counted, repair
+from qs_storage.tools.journal_export import export
 
-from ..tools.journal.backup import backup
-from ..tools.journal.check import check
-from ..tools.journal.convert import convert
-from ..tools.journal.export import export
-from ..tools.journal.repair import repair
-from ..tools.output import run
-from ..tools.owner import become_owner
+from .tool_process import Meter, become_owner, run, say
 
 _PROGRAM = "queue-journal.py"
 _CHECK = """\
@@ -58,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    if parsed.run in (check, repair, convert):  # the others write elsewhere, where only root may be allowed to
+    if parsed.run in (_check, _repair, _convert):  # the others write elsewhere, where only root may be allowed to
         become_owner([parsed.root])
     directory = os.path.join(parsed.root, JOURNAL)
     check_directory(directory)
-    if not os.path.isdir(directory) and parsed.run is not convert:
+    if not os.path.isdir(directory) and parsed.run is not _convert:
         found = f"{parsed.root} is a file" if os.path.isfile(parsed.root) else f"there is no journal in {parsed.root}"
         raise StorageError(f"{found}; --root names the directory of the queues")
     try:
@@ -71,29 +69,66 @@ def _run(parsed: argparse.Namespace) -> int:
         raise StorageError(f"a server is using {directory}: stop it first") from None
 
 
+def _check(parsed: argparse.Namespace) -> int:
+    checked = check(f"{parsed.root}/{JOURNAL}", verbose=parsed.verbose)
+    say(checked.lines)
+    return 0 if checked.whole else 1
+
+
+def _repair(parsed: argparse.Namespace) -> int:
+    say(repair(f"{parsed.root}/{JOURNAL}"))
+    return 0
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    with Meter("exported") as meter:
+        for done in export(parsed.root, parsed.to, parsed.queues, meter.add):
+            meter.restart()
+            known = f", {done.there} of them were there already" if done.there else ""
+            say([f"{parsed.to}/{done.directory}: {counted(done.messages, 'message')}{known}"])
+    return 0
+
+
+def _backup(parsed: argparse.Namespace) -> int:
+    with Meter("copied", what="segment") as meter:
+        done = backup(parsed.root, parsed.to, meter.add)
+    segments = f"{counted(done.segments, 'segment')}, {done.size} bytes; hard links: {done.linked}"
+    say([f"{done.path}: {segments}; complete up to frame {done.frame}"])
+    if done.others:
+        say([f"without the messages of queues that are not in the journal: {', '.join(done.others)}"])
+    return 0
+
+
+def _convert(parsed: argparse.Namespace) -> int:
+    with Meter("moved") as meter:
+        held = Conversion(parsed.root, parsed.queue, Disk(), wall_clock, meter.add).run(parsed.to)
+    say([f"queue {parsed.queue!r} has the storage {parsed.to} now: {counted(held, 'message')}"])
+    return 0
+
+
 def make_parser() -> argparse.ArgumentParser:
     about = "Checks, repairs, copies, exports and converts the journal of a queue server."
     parser = CommandParser(prog=_PROGRAM, description=about)
     add_standard_flags(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(run: Callable[[argparse.Namespace], int], summary: str, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(run.__name__, help=summary, description=text)
+    def add(name: str, run: Callable[[argparse.Namespace], int], summary: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=summary, description=text)
         added.add_argument(
             "--root", default="qs-data", metavar="DIR", help="directory of the queues (default: ./%(default)s)"
         )
         added.set_defaults(run=run)
         return added
 
-    added = add(check, "list the contents of the journal, and all damage", _CHECK)
+    added = add("check", _check, "list the contents of the journal, and all damage", _CHECK)
     added.add_argument("-v", "--verbose", action="store_true", help="list each frame")
-    add(repair, "keep all readable records, set damaged files aside", _REPAIR)
-    added = add(export, "write messages to files", _EXPORT)
+    add("repair", _repair, "keep all readable records, set damaged files aside", _REPAIR)
+    added = add("export", _export, "write messages to files", _EXPORT)
     added.add_argument("queues", metavar="QUEUE", nargs="*", help="only these (default: all)")
     added.add_argument("--to", required=True, metavar="DIR", help="directory to write to; made if it is missing")
-    added = add(backup, "copy the journal of a server, which may be running", _BACKUP)
+    added = add("backup", _backup, "copy the journal of a server, which may be running", _BACKUP)
     added.add_argument("--to", required=True, metavar="DIR", help="directory of the backup; must not exist")
-    added = add(convert, "change the storage of a queue", _CONVERT)
+    added = add("convert", _convert, "change the storage of a queue", _CONVERT)
     added.add_argument("queue", metavar="QUEUE", help="its name")
     added.add_argument("--to", required=True, metavar="STORAGE", choices=["journal", "files"], help="journal or files")
     return parser

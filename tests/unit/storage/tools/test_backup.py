@@ -1,7 +1,6 @@
 """Tests what a backup copies while the server changes it just then."""
 
 import errno
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,11 +8,11 @@ from unittest.mock import Mock
 import pytest
 from support.doors import Doors
 
-from qs_server.tools.journal import backup
 from qs_storage.engine import Durability, StorageError
 from qs_storage.journal.frames import BLOCK, FRAME_HEAD
 from qs_storage.journal.recovery import map_file
 from qs_storage.journal.scanning import Scan
+from qs_storage.tools import journal_backup as backup
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
 
 def back_up(place: Doors) -> Path:
     target = place.root.parent / "backup"
-    backup.backup(Namespace(root=str(place.root), to=str(target)))
+    backup.backup(str(place.root), str(target), lambda count: None)
     return target
 
 

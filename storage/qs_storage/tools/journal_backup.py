@@ -1,4 +1,4 @@
-"""`queue-journal.py backup`: copies a journal as it was at one moment, with the queues' directories and options.
+"""Copies a journal as it was at one moment, with the queues' directories and options. A server may be running.
 
 The moment is the end of the last readable frame. A full segment does not change while it has a second name, so a
 hard link is a copy; the last segment is copied up to the last whole frame. A segment that compaction removes
@@ -10,26 +10,23 @@ import errno
 import os
 import secrets
 import shutil
-from argparse import Namespace
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from qs_storage.disk import Disk, PlantedError, check_directory
-from qs_storage.engine import StorageError
-from qs_storage.journal.absent_record import missing_from
-from qs_storage.journal.checkpoint import NAME as CHECKPOINT
-from qs_storage.journal.frames import BLOCK, DamagedError
-from qs_storage.journal.lock import take_lock, write_last
-from qs_storage.journal.opening import Parser, find_segments
-from qs_storage.journal.places import segment_name
-from qs_storage.journal.records import BadRecordError
-from qs_storage.journal.recovery import numbers_in
-from qs_storage.journal.scanning import Scan
-from qs_storage.names import JOURNAL, PRIVATE, parse_message, qid_of
-from qs_storage.settings import FILE, read_options
-
-from ..meter import Meter, counted
-from ..output import say
+from ..disk import Disk, PlantedError, check_directory
+from ..engine import StorageError
+from ..journal.absent_record import missing_from
+from ..journal.checkpoint import NAME as CHECKPOINT
+from ..journal.frames import BLOCK, DamagedError
+from ..journal.lock import take_lock, write_last
+from ..journal.opening import Parser, find_segments
+from ..journal.places import segment_name
+from ..journal.records import BadRecordError
+from ..journal.recovery import numbers_in
+from ..journal.scanning import Scan
+from ..names import JOURNAL, PRIVATE, parse_message, qid_of
+from ..settings import FILE, read_options
 
 _TRIES = 100
 """Copies that a server may interrupt by removing or beginning a segment."""
@@ -40,24 +37,29 @@ class _ChangedError(Exception):
     """The segments do not belong together: a server changed them, or they are damaged."""
 
 
-class _Copied(NamedTuple):
-    """size: bytes; linked: how many segments are links; frame: the last."""
+class Backup(NamedTuple):
+    """path: of the backup; size: bytes of its segments; linked: how many of them are links; frame: the last; others:
+    queues that are not in the journal, without their messages."""
 
+    path: str
     segments: int
     size: int
     linked: int
     frame: int
+    others: list[str]
 
 
-def backup(arguments: Namespace) -> int:
-    """Makes the backup, or nothing. Returns the exit code. StorageError, OSError."""
-    root, target = arguments.root, arguments.to.rstrip("/") or "/"
+def backup(root: str, target: str, progress: Callable[[int], object]) -> Backup:
+    """Makes the backup, or nothing. target: must not exist; progress: called with the number of segments copied since
+    the last call. StorageError, OSError."""
+    target = target.rstrip("/") or "/"
     if os.path.lexists(target):
         raise StorageError(f"{target} is there already: name a directory that is not")
     making = f"{target}.making-{secrets.token_hex(4)}"
     os.mkdir(making, 0o700)
     try:
-        log = _copy_log(f"{root}/{JOURNAL}", f"{making}/{JOURNAL}")
+        linked, frame = _copy_log(f"{root}/{JOURNAL}", f"{making}/{JOURNAL}", progress)
+        size = sum(os.path.getsize(f"{making}/{JOURNAL}/{segment_name(number)}") for number in linked)
         others = _copy_queues(root, making)
         disk = Disk()
         disk.sync_directory(making)
@@ -66,42 +68,32 @@ def backup(arguments: Namespace) -> int:
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    say(
-        f"{target}: {counted(log.segments, 'segment')}, {log.size} bytes; hard links: {log.linked}; "
-        f"complete up to frame {log.frame}\n"
-    )
-    if others:
-        say(f"without the messages of queues that are not in the journal: {', '.join(others)}\n")
-    return 0
+    return Backup(target, len(linked), size, sum(linked.values()), frame, others)
 
 
-def _copy_log(source: str, target: str) -> _Copied:
+def _copy_log(source: str, target: str, progress: Callable[[int], object]) -> tuple[dict[int, bool], int]:
+    """Returns the segments in the backup, and whether they are links; and the last frame's number."""
     os.mkdir(target, 0o700)
-    meter = Meter("copied", what="segment")
     linked: dict[int, bool] = {}
-    try:
-        for _ in range(_TRIES):
-            try:
-                frame = _copy_once(source, target, linked, meter)
-            except (FileNotFoundError, _ChangedError) as error:
-                changed = error
-            else:
-                break
+    for _ in range(_TRIES):
+        try:
+            frame = _copy_once(source, target, linked, progress)
+        except (FileNotFoundError, _ChangedError) as error:
+            changed = error
         else:
-            raise StorageError(f"{source} cannot be copied: {changed}; see 'queue-journal.py check'")
-    finally:
-        meter.clear()
+            break
+    else:
+        raise StorageError(f"{source} cannot be copied: {changed}; see 'queue-journal.py check'")
     disk = Disk()
     lock = take_lock(target, disk)
     write_last(lock, max(linked), disk)
     disk.close(lock)
     disk.sync_directory(target)
     find_segments(target, disk)  # raises if one is missing
-    size = sum(os.path.getsize(f"{target}/{segment_name(number)}") for number in linked)
-    return _Copied(len(linked), size, sum(linked.values()), frame)
+    return linked, frame
 
 
-def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) -> int:
+def _copy_once(source: str, target: str, linked: dict[int, bool], progress: Callable[[int], object]) -> int:
     """Copies what is there now. linked: the segments in the backup, and whether they are links. Returns the last
     frame's number. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
     _copy_checkpoint(source, target)  # first: it must not be newer than the frames
@@ -114,8 +106,7 @@ def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) 
     for number in numbers[:-1]:
         if number not in linked:
             linked[number] = _link(f"{source}/{segment_name(number)}", f"{target}/{segment_name(number)}")
-            meter.add(0)
-            meter.tick()
+            progress(1)
     name = segment_name(numbers[-1])
     scan, needed = _copy_frames(f"{source}/{name}", f"{target}/{name}")
     oldest = max(scan.header.oldest, needed.oldest)

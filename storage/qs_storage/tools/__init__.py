@@ -1,0 +1,4 @@
+"""The work of the commands `qs-dir` and `queue-journal.py`, on directories that no server uses, or beside one.
+
+Nothing here prints, reads flags or handles signals: functions return or yield what happened, and the commands say it.
+"""
