@@ -25,7 +25,7 @@ _PAGES = {
         "qs_web.command:web_parser",
         "the page of a queue server: its queues and messages in a browser",
     ),
-    "qs-dir": ("qs_server.tools.arguments:make_parser", "works on the directory of a queue, without a server"),
+    "qs-dir": ("qs_server.main.qs_dir_flags:make_parser", "works on the directory of a queue, without a server"),
     "qs-pipeline": (
         "qs_pipeline.arguments:make_parser",
         "archives, reports, replays and routes queues with Spark",

@@ -6,10 +6,9 @@ from collections.abc import Callable
 import pytest
 from support.serving import PROJECT
 
-from qs_server.tools import layouts, ls
-from qs_server.tools import qs_dir as dir_command
-from qs_server.tools.element_listing import STATES
-from qs_server.tools.layouts import LAYOUTS
+from qs_server.main import qs_dir
+from qs_storage.tools import purging
+from qs_storage.tools.elements import LAYOUTS, STATES
 
 PAGE = PROJECT / "docs" / "directories.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -25,7 +24,7 @@ def test_every_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The page has a section for each command, and names every flag of it."""
     assert f"\n## {command}\n" in TEXT
     with pytest.raises(SystemExit):
-        dir_command.main([command, "--help"])
+        qs_dir.main([command, "--help"])
     flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out))
     assert len(flags) > 3
     assert [flag for flag in flags if not re.search(rf"`(qs-dir \w+ )?{flag}\b", TEXT)] == []
@@ -33,12 +32,12 @@ def test_every_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_state_and_layout() -> None:
     """The page explains each state as ls shows it, and each layout."""
-    shown = [ls.shown(state) for state in STATES]
+    shown = [qs_dir.shown(state) for state in STATES]
     assert [word for word in (*shown, *LAYOUTS) if f"`{word}`" not in TEXT] == []
 
 
 def test_defaults() -> None:
     """The page gives the defaults of purge."""
     [temp, lock] = [row for row in TEXT.splitlines() if re.match(r"\| `--max-(temp|lock) S`", row)]
-    assert re.findall(r"default: (\d+)", temp) == [str(layouts.MAX_TEMP_VSQS), str(layouts.MAX_TEMP)]
-    assert re.findall(r"default: (\d+)", lock) == [str(layouts.MAX_LOCK)]
+    assert re.findall(r"default: (\d+)", temp) == [str(purging.MAX_TEMP_VSQS), str(purging.MAX_TEMP)]
+    assert re.findall(r"default: (\d+)", lock) == [str(purging.MAX_LOCK)]

@@ -13,9 +13,9 @@ from support.changes import until
 from support.dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
 from support.vsqs_original import original, output
 
-from qs_server.tools.arrivals import Arrivals
-from qs_server.tools.layouts import LAYOUTS
 from qs_storage import vsqs
+from qs_storage.tools.elements import LAYOUTS
+from qs_storage.tools.ends import Arrivals
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -246,7 +246,7 @@ def test_arrivals_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("qs_server.tools.arrivals.inotify.Inotify", refuse)
+    monkeypatch.setattr("qs_storage.tools.ends.inotify.Inotify", refuse)
     arrivals = Arrivals(str(path))
     begun = time.monotonic()
     assert arrivals.wait(WITHIN)

@@ -15,9 +15,9 @@ from support.changes import until
 from support.dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 from support.small_disk import small_disk
 
-from qs_server.tools.layouts import LAYOUTS
-from qs_server.tools.qs_dir import main
+from qs_server.main.qs_dir import main
 from qs_storage import vsqs
+from qs_storage.tools.elements import LAYOUTS
 
 
 def test_sink_ends(path: Path) -> None:

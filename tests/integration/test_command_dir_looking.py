@@ -13,11 +13,11 @@ from support.documents import new_queue, payloads, receive
 from support.serving import ServerProcess, Wire
 from support.vsqs_original import original, output
 
-from qs_server.tools.arguments import command_line
-from qs_server.tools.layouts import LAYOUTS, layout_of
-from qs_server.tools.qs_dir import main
+from qs_server.main.qs_dir import main
+from qs_server.main.qs_dir_flags import command_line
 from qs_storage.directories import FilesEngine
 from qs_storage.engine import Draft, Durability
+from qs_storage.tools.elements import LAYOUTS, layout_of
 
 
 def queue_of_all_states(root: Path) -> Path:

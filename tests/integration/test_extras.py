@@ -89,7 +89,7 @@ def test_a_command_without_its_extra(command: str) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{command}: {says}\n")
 
 
-@pytest.mark.parametrize("module", ["qs_server.main.queue_journal", "qs_server.tools.qs_dir"])
+@pytest.mark.parametrize("module", ["qs_server.main.queue_journal", "qs_server.main.qs_dir"])
 def test_the_tools(module: str) -> None:
     """The tools for directories need no extra."""
     done = run_module(module, "--help")

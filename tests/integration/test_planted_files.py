@@ -15,7 +15,7 @@ from support.serving import COMMAND, FAST, Wire, serving
 
 SCRIPTS = Path(COMMAND[1]).parent
 JOURNAL = [sys.executable, str(SCRIPTS / "queue-journal.py")]
-DIR = [sys.executable, "-m", "qs_server.tools.qs_dir"]
+DIR = [sys.executable, "-m", "qs_server.main.qs_dir"]
 VICTIM = b"a file of root\n"
 SOMEBODY = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can act as another user")

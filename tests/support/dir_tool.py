@@ -13,9 +13,9 @@ import pytest
 from dirq.queue import Queue as OriginalQueue
 from dirq.QueueSimple import QueueSimple as OriginalSimple
 
-from qs_server.tools.qs_dir import main
+from qs_server.main.qs_dir import main
 
-COMMAND = [sys.executable, "-m", "qs_server.tools.qs_dir"]
+COMMAND = [sys.executable, "-m", "qs_server.main.qs_dir"]
 WITHIN = 30
 """Seconds: only a failure takes that long."""
 DIRQ = ("dirq-simple", "dirq")

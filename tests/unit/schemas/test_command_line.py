@@ -15,9 +15,9 @@ from qs_client.command_arguments import make_parser as qs
 from qs_pipeline.arguments import make_parser as pipeline
 from qs_schemas.command_line import SHELLS, nearest
 from qs_schemas.terminal import has_colours
+from qs_server.main.qs_dir_flags import make_parser as directory
 from qs_server.main.queue_journal import make_parser as journal
 from qs_server.main.queue_server import make_parser as server
-from qs_server.tools.arguments import make_parser as directory
 from qs_web.command import web_parser
 
 PARSERS: list[Callable[[], ArgumentParser]] = [qs, server, bus_parser, web_parser, journal, directory, pipeline]

@@ -3,8 +3,8 @@
 import pytest
 
 from qs_bus.command import read_options as bus_options
+from qs_server.main.qs_dir import main as directory
 from qs_server.main.queue_server import read_options as server_options
-from qs_server.tools.qs_dir import main as directory
 
 
 @pytest.mark.parametrize("read", [server_options, bus_options])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.engines import EPOCH, LOTS, Bench, FaultyDisk, always, files_engine
 
-from qs_server.tools.qs_dir import main as qs_dir
+from qs_server.main.qs_dir import main as qs_dir
 from qs_storage.backoff import backoff_of
 from qs_storage.engine import SECOND, Durability, Options, Receipt, StaleReceiptError, State
 from qs_storage.vsqs import Queue as Library

@@ -1,32 +1,112 @@
-"""Reads the messages of a queue's directory and their states from names and attributes. Changes nothing."""
+"""Recognizes the layout of a queue's directory, and reads its messages and their states from names and attributes.
+
+Changes nothing, and may be used while other programs work on the directory.
+"""
 
 import os
 import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from qs_storage.dirq.element_names import (
+from ..dirq.element_names import (
     LOCKED_DIRECTORY,
     LOCKED_SUFFIX,
     OBSOLETE_DIRECTORY,
     TEMPORARY_DIRECTORY,
     TEMPORARY_SUFFIX,
     is_being_added,
+    is_directory,
     is_element,
 )
-from qs_storage.disk import Disk
-from qs_storage.engine import SECOND
-from qs_storage.files.attributes import in_files, in_sidecars
-from qs_storage.names import NEW, message_name, parse_message
-from qs_storage.settings import read_options
+from ..disk import Disk
+from ..engine import SECOND, StorageError
+from ..files.attributes import in_files, in_sidecars
+from ..names import JOURNAL, NEW, message_name, parse_message
+from ..settings import FILE, read_options
 
-from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
+VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
+_EMPTY_SIMPLE = "?"
+"""Told by an empty intermediate directory: only a queue of the layout dirq-simple has nothing else."""
 
 READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED = "ready", "in-flight", "delayed", "expired", "locked"
 WRITTEN, REMOVED = "being-written", "being-removed"
 STATES = (READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED, WRITTEN, REMOVED)
 UNFINISHED = (WRITTEN, REMOVED)
 """States of elements that are no message yet, or no longer."""
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def layout_of(path: str, wanted: str | None = None) -> str | None:
+    """Returns the layout of an existing directory, `wanted` for an empty one. StorageError for another layout than
+    the wanted one, or a directory of other things; OSError."""
+    others = False
+    found: str | None = None
+    with os.scandir(path) as entries:
+        for entry in entries:
+            told = _told_by(entry)
+            if told in LAYOUTS:
+                found = told
+                break
+            found = told or found
+            others = others or (told is None and not entry.name.startswith("."))
+    found = DIRQ_SIMPLE if found == _EMPTY_SIMPLE else found
+    if wanted is None and found is None and (others or _is_root(path)):
+        raise StorageError(f"{path} holds no queue of a known layout{_hint(path)}")
+    if wanted is not None and found is not None and wanted != found:
+        raise StorageError(f"{path} has the layout {found}, not {wanted}")
+    return found or wanted
+
+
+def _told_by(entry: "os.DirEntry[str]") -> str | None:
+    name = entry.name
+    if entry.is_dir(follow_symlinks=False):
+        if name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+            return DIRQ
+        try:
+            return _layout_within(entry.path) if is_directory(name) else None
+        except FileNotFoundError:
+            return _EMPTY_SIMPLE  # a purge has just removed it: then it was empty
+    if name == FILE or (parse_message(os.fsencode(name)) and entry.is_file(follow_symlinks=False)):
+        return VSQS
+    return None
+
+
+def _layout_within(intermediate: str) -> str | None:
+    nothing = True
+    with os.scandir(intermediate) as entries:
+        for entry in entries:
+            nothing = False
+            if is_element(entry.name[:14]):
+                return DIRQ if entry.is_dir(follow_symlinks=False) else DIRQ_SIMPLE
+    return _EMPTY_SIMPLE if nothing else None
+
+
+def _is_root(path: str) -> bool:
+    return os.path.isdir(os.path.join(path, JOURNAL))
+
+
+def _hint(path: str) -> str:
+    if _is_root(path):
+        return ": it is the root of a server, and each directory in it is a queue"
+    return f" (with --layout {'|'.join(LAYOUTS)} it is taken for one)"
+
+
+def intermediates(path: str) -> list[str]:
+    """Returns the intermediate directories, oldest first."""
+    return sorted(name for name, is_dir in names_in(path) if is_dir and is_directory(name))
+
+
+def names_in(path: str) -> list[tuple[str, bool]]:
+    """Returns each name, and whether it is a directory; nothing if the directory is gone."""
+    try:
+        with os.scandir(path) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return []
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
 
 
 class Element(NamedTuple):

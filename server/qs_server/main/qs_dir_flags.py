@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from qs_schemas.command_line import CommandParser, add_standard_flags
 from qs_serving.arguments import AtLeast
 from qs_storage.engine import StorageError
-
-from .bodies import DEFAULT, Body
-from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
+from qs_storage.tools.elements import LAYOUTS
+from qs_storage.tools.ends import Body
+from qs_storage.tools.purging import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
 MAX_SIZE = 1 << 30
 """Bytes: a payload is in memory as a whole."""
@@ -87,7 +87,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         type=_schema,
         metavar="FIELDS",
         help="dirq only, as in body=string,header=table?: what an element holds; the payload is 'body', or the "
-        f"first that is no table (default: {DEFAULT}); pump wants UTF-8 for a string, sink takes any bytes",
+        f"first that is no table (default: {Body.DEFAULT}); pump wants UTF-8 for a string, sink takes any bytes",
     )
 
 
