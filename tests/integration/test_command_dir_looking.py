@@ -14,7 +14,7 @@ from support.serving import ServerProcess, Wire
 from support.vsqs_original import original, output
 
 from qs_server.main.qs_dir import main
-from qs_server.main.qs_dir_flags import command_line
+from qs_server.main.qs_dir_flags import make_parser
 from qs_storage.directories import FilesEngine
 from qs_storage.engine import Draft, Durability
 from qs_storage.tools.elements import LAYOUTS, layout_of
@@ -231,7 +231,7 @@ def test_size_that_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["pump", "q", "--size", "99999999999"])
     assert "--size: at most 1073741824 bytes (1 GiB) are possible, not 99999999999\n" in capsys.readouterr().err
-    assert command_line(["pump", "q", "--size", "1073741824"]).size == 1 << 30
+    assert make_parser().parse_args(["pump", "q", "--size", "1073741824"]).size == 1 << 30
 
 
 def test_payload_that_is_no_text(path: Path) -> None:

@@ -5,6 +5,7 @@ of the output went away. Signals are noted, so that a message in hand is finishe
 """
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -14,8 +15,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from qs_storage.disk import Disk
 from qs_storage.engine import StorageError
@@ -36,12 +36,14 @@ from qs_storage.tools.ends import TICK, Body, End, Taken, open_end, put_all, tak
 from qs_storage.tools.journal_check import counted
 from qs_storage.tools.purging import purge
 
-from .qs_dir_flags import command_line
+from .qs_dir_flags import make_parser
 from .tool_process import Meter, UsageError, become_owner, described, run, say, to_stdout
 
 _PIECE = 1024 * 1024
 """Bytes of input a read."""
 _FEWER = 3
+_SIGNALLED = 128
+"""Exit codes from here on are signals, as the shell counts them: 130 is Ctrl-C."""
 _WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
 _NAME, _FIGURE = 23, 8
 """Widths of columns, fixed as lines are written as they come."""
@@ -49,7 +51,7 @@ _NAME, _FIGURE = 23, 8
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. argv: None for the process's arguments."""
-    arguments = command_line(argv)
+    arguments = make_parser().parse_args(argv)
 
     def command() -> int:
         directory = arguments.directory
@@ -62,32 +64,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- pump and sink ----------------------------------------------------------------------------------------------------
 
 
-class Interrupts:
-    """Notes signals in a with block on the main thread. caught: the signal, or 0. A second one interrupts."""
+@contextlib.contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Notes Ctrl-C and SIGTERM in the list that it yields, so that a message in hand is finished. A second one
+    interrupts."""
+    caught: list[int] = []
 
-    def __init__(self) -> None:
-        self.caught = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell has its background jobs ignore Ctrl-C
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.caught:
+    def note(number: int, frame: object) -> None:
+        if caught:
             raise KeyboardInterrupt
-        self.caught = number
+        caught.append(number)
 
-    @property
-    def exit_code(self) -> int:
-        """The code by which a shell tells the signal: 130 for Ctrl-C. 0 without one."""
-        return 128 + self.caught if self.caught else 0
+    # What is ignored stays so: a shell has its background jobs ignore Ctrl-C.
+    noted = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in noted}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _pump(arguments: Namespace) -> int:
@@ -99,7 +94,7 @@ def _pump(arguments: Namespace) -> int:
             f"--schema: {', '.join(arguments.schema.others)} would be missing in each element (a ? allows that)"
         )
     with (
-        Interrupts() as interrupts,
+        _signals_noted() as caught,
         Meter("stored") as meter,
         _opened(arguments, layout, meter, "stored", capacity=arguments.capacity, put_only=True) as end,
     ):
@@ -109,10 +104,10 @@ def _pump(arguments: Namespace) -> int:
                 meter.tick()
             else:
                 meter.add(1, size)
-            if interrupts.caught or meter.messages == arguments.count:
+            if caught or meter.messages == arguments.count:
                 break
     meter.summary()
-    return interrupts.exit_code
+    return _SIGNALLED + caught[0] if caught else 0
 
 
 def _sink(arguments: Namespace) -> int:
@@ -123,7 +118,7 @@ def _sink(arguments: Namespace) -> int:
     live = not (arguments.print and sys.stdout.isatty())
     disordered, newest = 0, ""
     with (
-        Interrupts() as interrupts,
+        _signals_noted() as caught,
         Meter("took", live=live) as meter,
         _opened(arguments, layout, meter, "taken out", visibility=visibility) as end,
     ):
@@ -137,11 +132,11 @@ def _sink(arguments: Namespace) -> int:
                 meter.add(1, len(taken.payload))
                 disordered += taken.order <= newest
                 newest = max(newest, taken.order)
-            if interrupts.caught or meter.messages == arguments.count:
+            if caught or meter.messages == arguments.count:
                 break
     meter.summary(f"; {disordered} came out of order" if disordered else "")
-    if interrupts.caught:
-        return interrupts.exit_code
+    if caught:
+        return _SIGNALLED + caught[0]
     return _FEWER if arguments.count is not None and meter.messages < arguments.count else 0
 
 
@@ -176,9 +171,7 @@ def _opened(arguments: Namespace, layout: str, meter: Meter, done: str, **option
 
 def _numbers(size: int | None) -> Iterator[bytes]:
     """Yields 1, 2, 3 and so on, each filled up or cut off to the size."""
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         text = b"%d" % number
         yield text if size is None else text.ljust(size, b".")[:size]
 

@@ -1,7 +1,6 @@
 """The arguments of `qs-dir` and the text of --help."""
 
 import argparse
-from collections.abc import Sequence
 
 from qs_schemas.command_line import CommandParser, add_standard_flags
 from qs_serving.arguments import AtLeast
@@ -51,11 +50,6 @@ dirq: removes elements that have been written or removed for more than --max-tem
 more than --max-lock seconds, and removes empty intermediate directories, except the last.
 
 With --all, every message is removed then, also those that consumers have. Asks on a terminal, unless --yes is given."""
-
-
-def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the checked arguments; `command` names the subcommand. Exits with 2 if they are wrong."""
-    return make_parser().parse_args(argv)
 
 
 def make_parser() -> argparse.ArgumentParser:

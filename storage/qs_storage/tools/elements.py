@@ -51,8 +51,12 @@ def layout_of(path: str, wanted: str | None = None) -> str | None:
             found = told or found
             others = others or (told is None and not entry.name.startswith("."))
     found = DIRQ_SIMPLE if found == _EMPTY_SIMPLE else found
-    if wanted is None and found is None and (others or _is_root(path)):
-        raise StorageError(f"{path} holds no queue of a known layout{_hint(path)}")
+    is_root = os.path.isdir(f"{path}/{JOURNAL}")
+    if wanted is None and found is None and (others or is_root):
+        hint = f" (with --layout {'|'.join(LAYOUTS)} it is taken for one)"
+        if is_root:
+            hint = ": it is the root of a server, and each directory in it is a queue"
+        raise StorageError(f"{path} holds no queue of a known layout{hint}")
     if wanted is not None and found is not None and wanted != found:
         raise StorageError(f"{path} has the layout {found}, not {wanted}")
     return found or wanted
@@ -60,36 +64,16 @@ def layout_of(path: str, wanted: str | None = None) -> str | None:
 
 def _told_by(entry: "os.DirEntry[str]") -> str | None:
     name = entry.name
-    if entry.is_dir(follow_symlinks=False):
-        if name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
-            return DIRQ
-        try:
-            return _layout_within(entry.path) if is_directory(name) else None
-        except FileNotFoundError:
-            return _EMPTY_SIMPLE  # a purge has just removed it: then it was empty
-    if name == FILE or (parse_message(os.fsencode(name)) and entry.is_file(follow_symlinks=False)):
-        return VSQS
-    return None
-
-
-def _layout_within(intermediate: str) -> str | None:
-    nothing = True
-    with os.scandir(intermediate) as entries:
-        for entry in entries:
-            nothing = False
-            if is_element(entry.name[:14]):
-                return DIRQ if entry.is_dir(follow_symlinks=False) else DIRQ_SIMPLE
-    return _EMPTY_SIMPLE if nothing else None
-
-
-def _is_root(path: str) -> bool:
-    return os.path.isdir(os.path.join(path, JOURNAL))
-
-
-def _hint(path: str) -> str:
-    if _is_root(path):
-        return ": it is the root of a server, and each directory in it is a queue"
-    return f" (with --layout {'|'.join(LAYOUTS)} it is taken for one)"
+    if not entry.is_dir(follow_symlinks=False):
+        is_message = parse_message(os.fsencode(name)) and entry.is_file(follow_symlinks=False)
+        return VSQS if name == FILE or is_message else None
+    if name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+        return DIRQ
+    if not is_directory(name):
+        return None
+    within = names_in(entry.path)  # nothing also if a purge has just removed it: then it was empty
+    told = [DIRQ if is_dir else DIRQ_SIMPLE for each, is_dir in within if is_element(each[:14])]
+    return told[0] if told else None if within else _EMPTY_SIMPLE
 
 
 def intermediates(path: str) -> list[str]:
@@ -130,11 +114,11 @@ def elements(path: str, layout: str, now: float) -> Iterator[Element]:
 def _of_vsqs(path: str, now: float) -> Iterator[Element]:
     options = read_options(path, "files")
     unit = SECOND // 1000 if options.timestamps == "ms" else 1  # of the numbers in names, in microseconds
-    delays = _Delays(path)
+    stores = in_files(Disk()), in_sidecars(path, Disk(), sync=False)  # `store_for` would write a probe
     found = filter(None, (parse_message(os.fsencode(name)) for name, is_dir in names_in(path) if not is_dir))
     for mid, expiry in sorted(found):
-        name = f"{mid}.new" if expiry == NEW else message_name(mid, expiry)
-        status = _status(os.path.join(path, name))
+        file = f"{path}/{mid}.new" if expiry == NEW else f"{path}/{message_name(mid, expiry)}"
+        status = _status(file)
         if status is None or not stat.S_ISREG(status.st_mode):
             continue
         age = now - mid * unit / SECOND
@@ -145,19 +129,9 @@ def _of_vsqs(path: str, now: float) -> Iterator[Element]:
         elif (left := expiry * unit / SECOND - now) <= 0:
             yield Element(str(mid), EXPIRED, age, status.st_size)
         else:
-            state = DELAYED if delays.end_of(name, mid) == expiry else IN_FLIGHT
+            delayed = max(store.read(file, mid).delayed for store in stores)
+            state = DELAYED if delayed == expiry else IN_FLIGHT
             yield Element(str(mid), state, age, status.st_size, left)
-
-
-class _Delays:
-    """Reads the ends of delays, unlike `store_for` without writing a probe."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._stores = (in_files(Disk()), in_sidecars(path, Disk(), sync=False))
-
-    def end_of(self, name: str, mid: int) -> int:
-        return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)
 
 
 def _of_dirq_simple(path: str, now: float) -> Iterator[Element]:

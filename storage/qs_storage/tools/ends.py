@@ -145,7 +145,7 @@ class DirqEnd:
         if taken is None and (self._changed or time.monotonic() - self._looked_at > _LOOK_AGAIN):
             self._arrivals.refresh()  # before the list is made: what comes in between is looked at twice, not never
             self._changed = False
-            self._names = self._listed()
+            self._names = (name for name in self._queue.names())  # the queue itself would begin again at each loop
             taken = self._lock_one()
             self._looked_at = time.monotonic()
         return taken
@@ -155,12 +155,6 @@ class DirqEnd:
             if self._queue.lock(name):
                 return self._got(name)
         return None
-
-    def _listed(self) -> Iterator[str]:
-        name = self._queue.first()
-        while name:
-            yield name
-            name = self._queue.next()
 
     def _got(self, name: str) -> Taken:
         try:

@@ -94,8 +94,7 @@ def _old(path: str, layout: str, max_temp: float, max_lock: float) -> set[tuple[
 
 def _remove_all(queue: Any) -> int:
     removed = 0
-    name = queue.first()
-    while name:
+    for name in queue.names():
         queue.lock(name)  # a consumer that has it will not find it any more
         try:
             queue.remove(name)
@@ -103,5 +102,4 @@ def _remove_all(queue: Any) -> int:
         except (FileNotFoundError, QueueError):
             if os.path.lexists(f"{queue.path}/{name}"):
                 raise
-        name = queue.next()
     return removed
