@@ -20,6 +20,7 @@ from typing import Any
 from qs_storage.disk import Disk
 from qs_storage.engine import StorageError
 from qs_storage.in_use import check_no_server
+from qs_storage.tools import counted
 from qs_storage.tools.elements import (
     DIRQ,
     IN_FLIGHT,
@@ -33,7 +34,6 @@ from qs_storage.tools.elements import (
     layout_of,
 )
 from qs_storage.tools.ends import TICK, Body, End, Taken, open_end, put_all, take_all
-from qs_storage.tools.journal_check import counted
 from qs_storage.tools.purging import purge
 
 from .qs_dir_flags import make_parser

@@ -17,7 +17,7 @@ from typing import Self
 from qs_schemas.terminal import READER_GONE, silence_stdout
 from qs_storage.disk import has_no_room
 from qs_storage.engine import StorageError
-from qs_storage.tools.journal_check import counted
+from qs_storage.tools import counted
 
 _FAILED = 1
 _WRONG_USAGE = 2

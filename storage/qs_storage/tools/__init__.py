@@ -2,3 +2,8 @@
 
 Nothing here prints, reads flags or handles signals: functions return or yield what happened, and the commands say it.
 """
+
+
+def counted(number: int, what: str) -> str:
+    """Returns `1 message`, `2 messages`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

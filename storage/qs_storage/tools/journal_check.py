@@ -17,14 +17,10 @@ from ..journal.recovery import numbers_in
 from ..journal.repair import Repaired
 from ..journal.repair import repair as repair_journal
 from ..journal.salvage import Hole, Piece
+from . import counted
 
 _TRIES = 5
 """Reads of a journal that a server changes meanwhile."""
-
-
-def counted(number: int, what: str) -> str:
-    """Returns `1 message`, `2 messages`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 # -- check ------------------------------------------------------------------------------------------------------------
