@@ -1,15 +1,48 @@
-"""The interface of an engine whose messages another server keeps. Methods block until that has answered, and are
-called in threads, several at once. What has returned is as durable as the other server makes it: there is no commit."""
+"""Engines whose messages another server keeps: their interface, how they are found, and what those with a directory
+in the root for each queue share.
 
+An engine is found by the name of its storage, as an entry point of the group `qs.engines`, of qs or of any other
+distribution. It is imported when it is asked for: nobody else needs its library.
+"""
+
+import secrets
+import shutil
 import threading
-from collections.abc import Collection, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from .engine import Feature, Message, Options, Queue
+from .backoff import refuse_backoff
+from .dead_letter_policy import refuse_dead_letters, refuse_reason, refuse_reject, refuse_uncounted
+from .disk import Disk
+from .engine import (
+    Clock,
+    Feature,
+    Message,
+    NoSuchQueueError,
+    Options,
+    Queue,
+    QueueExistsError,
+    Receipt,
+    UnsupportedError,
+)
+from .names import directory_of, qid_of
+from .retention import refuse_retention
+from .settings import MAKING, make_queue, read_options, write_options
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "qs.engines"
+"""The group of the entry points. Each names a callable that takes the root, `clock`, and as further named arguments
+what the server's flags say of this storage; it returns the engine without asking the other server."""
 
 
 class RemoteEngine(Protocol):
-    """See Engine and Queue. Methods that ask the other server also raise RemoteError, after trying again."""
+    """See Engine and Queue. Methods block until the other server has answered, and are called in threads, several at
+    once. What has returned is as durable as that server makes it: there is no commit. Methods that ask it also raise
+    RemoteError, after trying again."""
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]]
@@ -53,3 +86,183 @@ class RemoteEngine(Protocol):
 
     def close(self) -> None:
         """Closes the connections. Messages stay."""
+
+
+# -- finding an engine
+
+
+@cache
+def installed_engines() -> "Mapping[str, EntryPoint]":
+    """Returns the engines of all installed distributions, by the names of their storages. Takes some 50 ms the first
+    time, so ask only about a storage that is not of the root directory."""
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def open_engine(storage: str, root: str, clock: Clock, options: Mapping[str, Any]) -> RemoteEngine | None:
+    """Imports and opens an engine, None if none of that name is installed. options: what flags say of this storage.
+    UnsupportedError if it cannot be imported, as without its library; StorageError, OSError as the engine raises."""
+    entry = installed_engines().get(storage)
+    if entry is None:
+        return None
+    try:
+        make = entry.load()
+    except ModuleNotFoundError as error:
+        package = entry.dist.name if entry.dist is not None else storage
+        raise UnsupportedError(
+            f"the storage {storage!r} needs {error.name}, which is not installed here: "
+            f"pip install '{package}[{storage}]'"
+        ) from None
+    except Exception as error:
+        raise UnsupportedError(
+            f"the storage {storage!r} cannot be used: {entry.value} cannot be imported: {error!r}"
+        ) from None
+    engine: RemoteEngine = make(root, clock=clock, **options)
+    return engine
+
+
+def foreign_queues(root: str, own: Collection[str]) -> dict[str, str]:
+    """Returns the storages of the queues in a root that are of none of `own`, by queue. StorageError, OSError."""
+    return {qid: found.storage for qid, found in _options_in(root, Disk()).items() if found.storage not in {"", *own}}
+
+
+def _options_in(root: str, disk: Disk) -> dict[str, Options]:
+    names = {qid_of(name): name for name in disk.directories_in(root) if not name.startswith(".")}
+    return {qid: read_options(f"{root}/{name}", "") for qid, name in names.items() if qid is not None}
+
+
+# -- engines with a directory for each queue
+
+
+class RemoteQueue:
+    """What the queues of such engines share; see Queue. Several threads may use one. Its methods also raise
+    RemoteError."""
+
+    merges_pushes: ClassVar[bool] = False
+    claims: None = None
+    batches: None = None
+
+    def __init__(self, qid: str, options: Options) -> None:
+        """options: those that this server keeps. A change of the object takes effect at once."""
+        self.qid = qid
+        self.options = options
+        self._counting = threading.Lock()
+        self._counts = {"pushed": 0, "delivered": 0, "deleted": 0}
+
+    def make(self) -> None:
+        """Makes the queue at the other server, or takes up an existing one. UnsupportedError for bad options."""
+        raise NotImplementedError
+
+    def unmake(self, *, force: bool) -> None:
+        """Removes the queue at the other server, if it is there. QueueNotEmptyError without force."""
+        raise NotImplementedError
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Counts messages that are pushed, delivered or deleted by this server."""
+        with self._counting:
+            self._counts[what] += number
+
+    def counts(self) -> dict[str, int]:
+        """Returns the counts by the names of fields of Stats."""
+        with self._counting:
+            return dict(self._counts)
+
+    def check_release(self, *, count: bool, reason: str | None) -> None:
+        """Raises UnsupportedError for a release that is not counted, or has a reason."""
+        refuse_uncounted(self.options.storage, count=count)
+        refuse_reason(self.options.storage, reason)
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        raise refuse_reject(self.options.storage)
+
+    def prepare_stats(self) -> bool:
+        return False
+
+
+Q = TypeVar("Q", bound=RemoteQueue)
+
+
+class RootedEngine(Generic[Q]):
+    """The queues of an engine. Each has a directory in the root with its options only: `ls` shows the queue, and no
+    other storage takes its name. Several threads may use it.
+
+    An engine made of it has `open_queue`, and may replace `create`, `options`, `configure` and `remove`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, root: str, disk: Disk | None = None) -> None:
+        """root: of all queues. StorageError, OSError."""
+        self.root = root
+        self._disk = disk or Disk()
+        self._opened: dict[str, Q] = {}
+        self._opening = threading.Lock()
+        self._changing = threading.Lock()
+        self._options = {
+            qid: options for qid, options in _options_in(root, self._disk).items() if options.storage == self.name
+        }
+        """Replaced as a whole, so that threads can read it without a lock."""
+
+    def open_queue(self, qid: str, options: Options) -> Q:
+        """Returns a queue without asking the other server. BadQueueNameError."""
+        raise NotImplementedError
+
+    def check_options(self, options: Options) -> None:
+        """Raises UnsupportedError for options of queues that only other storages have."""
+        refuse_dead_letters(options)
+        refuse_retention(options)
+        refuse_backoff(options)
+
+    def queues(self) -> Collection[str]:
+        return self._options.keys()
+
+    def queue(self, qid: str) -> Q:
+        """Returns a queue, one object for all threads. NoSuchQueueError."""
+        options = self._options.get(qid)
+        if options is None:
+            raise NoSuchQueueError(f"there is no queue {qid!r}")
+        with self._opening:
+            queue = self._opened.get(qid)
+            if queue is None or queue.options is not options:  # it has been removed and made again
+                queue = self._opened[qid] = self.open_queue(qid, options)
+            return queue
+
+    def create(self, qid: str, options: Options) -> None:
+        """See RemoteEngine. OSError."""
+        options = replace(options, storage=self.name)
+        self.check_options(options)
+        self.add(qid, options, lambda queue: queue.make())
+
+    def add(self, qid: str, options: Options, make: Callable[[Q], None]) -> None:
+        """Adds a queue. make: makes it at the other server. QueueExistsError, OSError."""
+        with self._changing:
+            if qid in self._options:
+                raise QueueExistsError(f"'{qid}' is already an existing queue")
+            queue = self.open_queue(qid, options)
+            make_queue(self.root, qid, options, self._disk, made=lambda: make(queue))
+            self._disk.sync_directory(self.root)
+            with self._opening:
+                self._opened[qid] = queue
+            self._options = {**self._options, qid: options}
+
+    def options(self, qid: str) -> Options:
+        return self.queue(qid).options
+
+    def configure(self, qid: str, options: Options) -> None:
+        """Replaces the options that this server keeps, durably. NoSuchQueueError, OSError."""
+        with self._changing:
+            queue = self.queue(qid)
+            write_options(f"{self.root}/{directory_of(qid)}", options, self._disk)
+            for field in fields(Options):
+                setattr(queue.options, field.name, getattr(options, field.name))
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        """See RemoteEngine. OSError."""
+        with self._changing:
+            self.queue(qid).unmake(force=force)
+            removed = f"{self.root}/{MAKING}{secrets.token_hex(8)}"
+            self._disk.rename(f"{self.root}/{directory_of(qid)}", removed)
+            self._disk.sync_directory(self.root)  # before its options are unlinked: they are there, or the name is not
+            shutil.rmtree(removed, ignore_errors=True)
+            self._options = {other: kept for other, kept in self._options.items() if other != qid}
+            self._opened.pop(qid, None)

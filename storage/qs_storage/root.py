@@ -23,13 +23,12 @@ from .engine import (
 )
 from .names import PRIVATE, directory_of, parse_message, qid_of
 from .queues import EngineQueue
+from .remote_engine import installed_engines
 from .retention import refuse_retention
 from .settings import MAKING, make_queue, read_options, storage_in, write_options
 from .shared import Shared
 
 _logger = logging.getLogger(__name__)
-REMOTE = frozenset({"memcached", "sqs"})
-"""Storages of other engines, with directories that take their names."""
 _REMOVING = ".removing-"
 _LEFT_AFTER = 60
 """Seconds without change until a directory being made or removed is taken for left behind."""
@@ -93,10 +92,10 @@ class RootDirectory:
             return
         try:
             options = read_options(path, self._default)
-            if options.storage in REMOTE:
-                return
             if options.storage not in self._storages:
-                known = ", ".join(map(repr, (*self._storages, *sorted(REMOTE))))
+                if options.storage in installed_engines():
+                    return  # another server keeps it
+                known = ", ".join(map(repr, (*self._storages, *sorted(installed_engines()))))
                 raise StorageError(f"{path}/.queue.toml: there is no storage {options.storage!r}; there are {known}")
             self.queues[qid] = self._storages[options.storage](path, qid, options, self._shared)
         except (OSError, StorageError) as error:

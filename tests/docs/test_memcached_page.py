@@ -9,8 +9,11 @@ from support.memcached_serving import Memcached, engine_on, needs_memcached
 from support.serving import PROJECT
 
 from qs_storage.engine import Draft, Options
-from qs_storage.remote.memcached import capacity, consumer, layout, payloads, push_keys, servers
-from qs_storage.remote.memcached import memcached_engine as engine
+from qs_storage.remote import memcached as engine
+from qs_storage.remote import memcached_items as items
+from qs_storage.remote import memcached_layout as layout
+from qs_storage.remote import memcached_queue as queue
+from qs_storage.remote import memcached_servers as servers
 
 PAGE = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
@@ -47,7 +50,7 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
     store = engine_on(memcached, root=tmp_path, namespace="qs")
     for qid in ("a/b", "x" * 121):
         store.create(qid, Options(capacity=10))
-        store.queue(qid).push([Draft(b"x" * (payloads.CHUNK + 1), key="k")])
+        store.queue(qid).push([Draft(b"x" * (items.CHUNK + 1), key="k")])
     store.close()
     dump = memcached.command("lru_crawler metadump all").decode()
     found = [re.sub("%25", "%", key).replace("%3a", ":") for key in re.findall(r"^key=(\S+)", dump, re.MULTILINE)]
@@ -63,14 +66,14 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f"of {payloads.CHUNK:,} bytes",
+        f"of {items.CHUNK:,} bytes",
         f"| messages of one list | {layout.MOST:,} |",
         f"some {layout.PAGE} messages",
-        f"for {push_keys._EXPIRE} s |",
+        f"for {items._EXPIRE} s |",
         f"{layout.ROW} bytes of a page",
         f"{servers.CONNECT_TIMEOUT:g} s for the connection, {servers.CALL_TIMEOUT:g} s for an answer",
-        f"at most every {capacity._RECOUNT:g} s",
-        "every half second" if consumer.POLL_INTERVAL == 0.5 else "",
+        f"at most every {items._RECOUNT:g} s",
+        "every half second" if queue.POLL_INTERVAL == 0.5 else "",
         f"-l {engine.DEFAULT_SERVERS[0][0]} -p {engine.DEFAULT_SERVERS[0][1]}",
         "choose another namespace",
         "whether it has been done is not known",

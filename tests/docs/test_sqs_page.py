@@ -12,9 +12,9 @@ import pytest
 from support.sqs_serving import SqsServer, sqs_serving
 
 from qs_storage.engine import Feature
-from qs_storage.remote.sqs import CallPolicy, SqsEngine, messages, receipts
-from qs_storage.remote.sqs import queue_calls as names
-from qs_storage.remote.sqs import sqs_queue as queue
+from qs_storage.remote import sqs_calls as calls
+from qs_storage.remote import sqs_queue as queue
+from qs_storage.remote.sqs import CallPolicy, SqsEngine
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()
 WORDS = " ".join(PAGE.split())
@@ -23,14 +23,14 @@ WORDS = " ".join(PAGE.split())
 def test_bounds() -> None:
     """Each bound is on the page, as it is."""
     for bound in (
-        f"1 to {names.MOST} of",
-        f"{messages.MOST_BYTES} bytes",
-        f"at most {messages.MOST_ENTRIES} messages",
+        f"1 to {calls.LONGEST_NAME} of",
+        f"{calls.MOST_BYTES} bytes",
+        f"at most {calls.MOST_ENTRIES} messages",
         f"at most {queue.LONGEST_DELAY} seconds",
         f"at most {queue.LONGEST_WINDOW // 3600} hours",
-        f"At most {receipts.MOST:,}",
-        f"`{messages.MID}`",
-        f"`{messages.ENCODING}`",
+        f"At most {queue.MOST_IN_FLIGHT:,}",
+        f"`{calls.MID}`",
+        f"`{calls.ENCODING}`",
     ):
         assert bound in WORDS, bound
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from support.serving import PROJECT
 
-from qs_server.main.opening import ENGINES, REMOTE
+from qs_server.main.opening import ENGINES, Storages
 from qs_storage.engine import KEYS_IN, Engine, Feature, NoKeysError
 from qs_storage.remote.memcached import MemcachedEngine
 from qs_storage.remote.sqs import SqsEngine
@@ -49,7 +49,7 @@ def word(engine: type[Engine], feature: Feature) -> str:
 
 def test_columns() -> None:
     """A column for each storage that the server offers, by its name."""
-    assert list(STORAGES) == [*ENGINES, *REMOTE]
+    assert list(STORAGES) == list(Storages())
     assert all(engine.name == name for name, engine in STORAGES.items())
     assert rows()[""] == [f"`{name}`" for name in STORAGES]
 
@@ -67,8 +67,6 @@ def test_cells(feature: Feature) -> None:
 
 def test_storages_with_keys() -> None:
     """The error for a key names the storages that keep keys, as the engines declare it."""
-    engines = {**ENGINES, "memcached": MemcachedEngine, "sqs": SqsEngine}
-    assert set(engines) == {*ENGINES, *REMOTE}
-    keeping = {name for name, engine in engines.items() if not {Feature.KEY, Feature.KEEP} & set(engine.cannot)}
+    keeping = {name for name, engine in STORAGES.items() if not {Feature.KEY, Feature.KEEP} & set(engine.cannot)}
     assert set(KEYS_IN) == keeping
     assert all(repr(name) in str(NoKeysError("files")) for name in keeping)

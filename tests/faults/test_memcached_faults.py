@@ -21,8 +21,8 @@ from qs_storage.engine import (
     Receipt,
     RemoteError,
 )
+from qs_storage.remote import memcached_servers as servers_module
 from qs_storage.remote.memcached import MemcachedEngine
-from qs_storage.remote.memcached import servers as servers_module
 
 pytestmark = needs_memcached
 
@@ -175,7 +175,7 @@ def test_stopped(engine: MemcachedEngine, memcached: Memcached, monkeypatch: pyt
     """Requests, also those that wait for each other, give up a memcached that does not answer; what it does when it
     goes on harms nothing."""
     monkeypatch.setattr(servers_module, "CALL_TIMEOUT", 0.2)
-    monkeypatch.setattr("qs_storage.remote.memcached.page_reader.CALL_TIMEOUT", 0.2)
+    monkeypatch.setattr("qs_storage.remote.memcached_pages.CALL_TIMEOUT", 0.2)
     engine.close()
     push(engine, b"x")
     errors: list[str] = []
@@ -266,10 +266,10 @@ def test_full_refusing_where_pages_are(tmp_path: Path) -> None:
         engine = engine_on(memcached, root=tmp_path)
         engine.create("q", Options())
         mids = push(engine, *[b"x"] * 1000)
-        reader = engine.queue("q").reader
-        look = reader.look()
+        pages = engine.queue("q").pages
+        look = pages.look()
         assert look is not None
-        found = reader.page(look, 0)
+        found = pages.page(look, 0)
         assert found is not None
         fill(engine, len(found.encode()))
         for mid in mids[:3]:
@@ -319,8 +319,8 @@ def test_payload_gone(engine: MemcachedEngine, caplog: pytest.LogCaptureFixture)
     """The next request removes a message without its payload, and the next message is delivered."""
     push(engine, b"a", b"b", b"c")
     queue = engine.queue("q")
-    entries = next(iter(queue.reader.scan(-1))).entries
-    queue.payloads.remove([entries[0], entries[2]])
+    entries = next(iter(queue.pages.scan(-1))).entries
+    queue._payloads.remove([entries[0], entries[2]])
     assert receive(engine, 1) == [b"b"]
     with pytest.raises(NoSuchMessageError):
         engine.queue("q").get(entries[2].mid, peek=True, visibility=None)
@@ -335,10 +335,10 @@ def test_page_gone(engine: MemcachedEngine, gone: int, caplog: pytest.LogCapture
         push(engine, *[b"%d" % number for number in range(start, start + 50)])
     mids = listed(engine)
     queue = engine.queue("q")
-    look = queue.reader.look()
+    look = queue.pages.look()
     assert look is not None
     assert look.head.last == 5
-    engine._servers.delete([queue.reader.keys.page(look.head.generation, gone)])
+    engine._servers.delete([queue.pages.keys.page(look.head.generation, gone)])
     left = mids[: gone * 200] + mids[(gone + 1) * 200 :]
     for mid in (mids[0], mids[450], mids[-1]):
         if mid in left:

@@ -36,8 +36,8 @@ def memcached() -> Iterator[Memcached]:
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
-    monkeypatch.setattr("qs_storage.remote.memcached.push_keys._CLAIM_TIMEOUT", 0.0)
-    monkeypatch.setattr("qs_storage.remote.memcached.producer.PAGE", PAGE)
+    monkeypatch.setattr("qs_storage.remote.memcached_items._CLAIM_TIMEOUT", 0.0)
+    monkeypatch.setattr("qs_storage.remote.memcached_queue.PAGE", PAGE)
     return Cut(monkeypatch)
 
 
@@ -227,11 +227,11 @@ def test_removal_and_push(memcached: Memcached, tmp_path: Path) -> None:
     engine = engine_on(memcached, root=tmp_path)
     engine.create("q", Options())
     queue = engine.queue("q")
-    look = queue.reader.look()
+    look = queue.pages.look()
     assert look is not None
-    assert queue.writer.seal(look)
+    assert queue.pages.seal(look)
     [mid] = push(engine, b"x")
-    assert not queue.writer.drop_head(look)
+    assert not queue.pages.drop_head(look)
     assert listed(engine) == [mid]
     engine.remove("q", force=True)
     with pytest.raises(NoSuchQueueError):

@@ -71,8 +71,8 @@ class MemcachedMachine(EngineMachine):
 def test_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sequence of operations of two servers, and of reopenings, leaves the queue as the model has it. Some
     10 s: each step is compared with all that the queue holds."""
-    monkeypatch.setattr("qs_storage.remote.memcached.producer.PAGE", 3)
-    monkeypatch.setattr("qs_storage.remote.memcached.page_reader._SCAN", 2)
+    monkeypatch.setattr("qs_storage.remote.memcached_queue.PAGE", 3)
+    monkeypatch.setattr("qs_storage.remote.memcached_pages._SCAN", 2)
     with Memcached() as memcached:
         MemcachedMachine.memcached = memcached
         run_machine(MemcachedMachine, 25)

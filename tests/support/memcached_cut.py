@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qs_storage.remote.memcached.servers import Server
+from qs_storage.remote.memcached_servers import Server
 
 
 class Cut:

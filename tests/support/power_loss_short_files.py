@@ -6,7 +6,7 @@ from unittest import mock
 
 from qs_storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_storage.remote.registry import QueueRegistry
+from qs_storage.remote_engine import RemoteQueue, RootedEngine
 from qs_storage.vsqs import Queue
 from support.engines import EPOCH, ManualClock
 from support.power_loss import Image, points
@@ -147,22 +147,26 @@ class Published(Short):
         assert set(found) <= {b"%d" % number * 999 for number in (1, 2)}
 
 
-class _Elsewhere:
+class _Queue(RemoteQueue):
     """A queue of another server, which does all that it is asked."""
-
-    def __init__(self, qid: str, options: Options) -> None:
-        self.options = options
 
     def make(self) -> None: ...
 
     def unmake(self, *, force: bool) -> None: ...
 
 
+class _Elsewhere(RootedEngine[_Queue]):
+    name = "elsewhere"
+
+    def open_queue(self, qid: str, options: Options) -> _Queue:
+        return _Queue(qid, options)
+
+
 class RemoteQueues(Short):
     """Queues of another server, of which there is a directory: made, and removed."""
 
     def run(self, disk: RecordingDisk) -> None:
-        registry = QueueRegistry(disk.root, "elsewhere", disk, _Elsewhere)
+        registry = _Elsewhere(disk.root, disk)
         registry.create("q", Options())
         disk.mark("answered", 1)
         disk.mark("answered", 2)  # from here on it is being removed
@@ -170,7 +174,7 @@ class RemoteQueues(Short):
         disk.mark("answered", 3)
 
     def look(self, root: str, image: Image, answered: int) -> None:
-        registry = QueueRegistry(root, "elsewhere", None, _Elsewhere)
+        registry = _Elsewhere(root)
         assert answered != 1 or registry.queues()
         assert answered != 3 or not registry.queues()
         assert registry.queues() or not Path(root, "q").exists()

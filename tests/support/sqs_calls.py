@@ -24,7 +24,7 @@ class LateClock:
 
 
 def url_of(engine: SqsEngine, qid: str = "q") -> str:
-    return engine.queue(qid).calls._url or ""
+    return engine.queue(qid)._url or ""
 
 
 def push(engine: SqsEngine, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:

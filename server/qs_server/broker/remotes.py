@@ -3,8 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from qs_storage.engine import (
     Message,
@@ -23,28 +22,57 @@ _logger = logging.getLogger(__name__)
 
 
 class Remotes:
-    """The engines of remote queues, by the names of their storages. All methods except `close` answer from memory."""
+    """The engines of remote queues, by the names of their storages, each opened when it is asked for. All methods
+    except `open` and `close` answer from memory."""
 
     def __init__(
         self,
-        engines: Mapping[str, RemoteEngine] | None = None,
-        missing: Mapping[str, str] = MappingProxyType({}),
-        default: str | None = None,
+        open_engine: Callable[[str], RemoteEngine | None] = lambda storage: None,
+        own: Collection[str] | None = None,
+        default: str = "",
         lifecycle: Lifecycle | None = None,
-        out_of_reach: Mapping[str, str] | None = None,
     ) -> None:
-        """missing: the library that each missing storage needs; default: the storage of new queues that name none, if
-        it is remote; lifecycle: gets the events of messages; out_of_reach: the queues of missing storages, each with
-        its storage."""
-        self.engines = engines or {}
-        self.out_of_reach = out_of_reach or {}
-        self._missing = missing
+        """open_engine: opens the engine of a storage, None if there is none: UnsupportedError; own: the storages that
+        are not remote, None: all; default: the storage of new queues that name none; lifecycle: gets the events of
+        messages."""
+        self.engines: Mapping[str, RemoteEngine] = {}
+        """Those that are open. Replaced as a whole, so that threads can read it without a lock."""
+        self.out_of_reach: dict[str, str] = {}
+        """The queues of storages that cannot be used, each with its storage."""
+        self._open_engine = open_engine
+        self._own = own
         self._default = default
         self._lifecycle = lifecycle
+        self._refusals: dict[str, str] = {}
+        """By storage: why it cannot be used."""
+        self._opening = threading.Lock()
         self.counts = Stats()
         """Counts what this server did with messages of remote queues since the start, including deleted queues."""
-        self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
+        self.has_queues = False
         """True if there is or was a remote queue. An attribute, as it is read for every request."""
+
+    def open(self, storage: str) -> RemoteEngine | None:
+        """Opens the engine of a storage, once; None if there is no such engine. Takes up to a second, so call it at the
+        start or in a thread. UnsupportedError if it cannot be used, as its library is missing."""
+        with self._opening:
+            if storage in self._refusals:
+                raise UnsupportedError(self._refusals[storage])
+            engine = self.engines.get(storage)
+            if engine is None:
+                try:
+                    engine = self._open_engine(storage)
+                except UnsupportedError as error:
+                    self._refusals[storage] = str(error)
+                    raise
+                if engine is not None:
+                    self.engines = {**self.engines, storage: engine}
+                    self.has_queues = self.has_queues or bool(engine.queues())
+            return engine
+
+    def give_up(self, storage: str, qids: Sequence[str]) -> None:
+        """Notes the queues of a storage that `open` has refused."""
+        self.out_of_reach.update(dict.fromkeys(qids, storage))
+        self.has_queues = bool(self.has_queues or qids)
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
         """Counts an event of a message, and reports it to the lifecycle record; see Lifecycle."""
@@ -64,29 +92,19 @@ class Remotes:
     def engine_of(self, qid: str) -> RemoteEngine | None:
         """Returns the engine of a queue, None if it is not remote. UnsupportedError if it is out of reach."""
         if qid in self.out_of_reach:
-            raise self.library_missing(self.out_of_reach[qid], qid)
+            why = self._refusals[self.out_of_reach[qid]]
+            raise UnsupportedError(f"queue {qid!r} cannot be used: {why}")
         for engine in self.engines.values():
             if qid in engine.queues():
                 return engine
         return None
 
-    def engine_for(self, storage: str | None) -> RemoteEngine | None:
-        """Returns the engine for a new queue, None if its storage is not remote. storage: None for the default.
-        UnsupportedError if its library is missing."""
-        name = storage or self._default or ""
-        if name in self._missing:
-            raise self.library_missing(name)
-        engine = self.engines.get(name)
-        self.has_queues = self.has_queues or engine is not None
-        return engine
-
-    def library_missing(self, storage: str, qid: str | None = None) -> UnsupportedError:
-        """Returns the error for the use of a missing storage. qid: the queue that needs it."""
-        needed = "" if qid is None else f"queue {qid!r} cannot be used: "
-        return UnsupportedError(
-            f"{needed}the storage {storage!r} needs {self._missing[storage]}, which is not installed here: "
-            f"pip install 'qsbus[{storage}]'"
-        )
+    def storage_for(self, storage: str | None) -> str | None:
+        """Returns the storage of a new queue if it may be remote, else None. storage: None for the default."""
+        name = storage or self._default
+        if not name or self._own is None or name in self._own:
+            return None
+        return name
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
         """Returns the engine of all these queues, None if none is remote. UnsupportedError if they have several;

@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from qs_schemas.addresses import address
 from qs_serving.arguments import number_group
@@ -10,10 +11,16 @@ from qs_serving.config_file import parse_arguments
 from qs_serving.flags import LOG_FILE, add_buckers, add_limits, make_parser, read_common
 from qs_storage.engine import Durability
 
-from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
+from .options import PORT, HistoryOptions, ServerOptions
 
 PROGRAM = "queue-server.py"
 _MEMCACHED = 11211
+_REMOTES = {
+    "memcached": {"servers": "memcached"},
+    "sqs": {"endpoint": "sqs_endpoint", "region": "sqs_region", "prefix": "sqs_prefix"},
+}
+"""By storage on another server: the arguments of its engine, and the flag that gives each. A flag that is given asks
+for the engine; what is not given is as the engine has it."""
 _DEFAULTS = ServerOptions("qs-data")
 
 
@@ -30,11 +37,15 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
         history=None if parsed.history is None else history,
         cache=parsed.cache,
         max_keys=parsed.max_keys,
-        memcached=parsed.memcached,
-        sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
+        engines={storage: given for storage, flags in _REMOTES.items() if (given := _given(parsed, flags))},
         **read_common(parser, parsed),
     )
     return options, parsed.verbose
+
+
+def _given(parsed: argparse.Namespace, flags: Mapping[str, str]) -> dict[str, Any]:
+    values = {argument: getattr(parsed, flag) for argument, flag in flags.items()}
+    return {argument: value for argument, value in values.items() if value is not None}
 
 
 def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
@@ -57,8 +68,10 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--storage",
         choices=storages,
+        metavar="NAME",
         default=_DEFAULTS.storage,
-        help="engine of new queues that do not name one (default: %(default)s)",
+        help="engine of new queues that do not name one: journal (default), files, dirq-simple, dirq, null, memcached, "
+        "sqs, or one that another package brings",
     )
     parser.add_argument(
         "--durability",
@@ -106,15 +119,12 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--memcached",
         type=_addresses,
-        default=_DEFAULTS.memcached,
         metavar="HOST[:PORT][,...]",
         help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
     )
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
     group.add_argument("--sqs-region", metavar="NAME", help="region there; without it, that of AWS's own tools")
-    group.add_argument(
-        "--sqs-prefix", default="", metavar="TEXT", help="prefix of the names of all queues there (default: none)"
-    )
+    group.add_argument("--sqs-prefix", metavar="TEXT", help="prefix of the names of all queues there (default: none)")
 
 
 def _umask(text: str) -> int:

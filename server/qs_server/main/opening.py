@@ -3,11 +3,8 @@
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
-from importlib.util import find_spec
-from typing import TypeVar
 
 from qs_serving.errors import StartError
 from qs_storage.clock import ServerClock
@@ -20,18 +17,14 @@ from qs_storage.directories import (
     NullEngine,
 )
 from qs_storage.disk import Disk, reason_of
-from qs_storage.engine import Clock, Durability, Engine, StorageError
+from qs_storage.engine import Clock, Durability, Engine, StorageError, UnsupportedError
 from qs_storage.lifecycle import Lifecycle
-from qs_storage.remote.memcached import MemcachedEngine
-from qs_storage.remote.registry import queues_in
-from qs_storage.remote.sqs import SqsEngine
-from qs_storage.remote_engine import RemoteEngine
+from qs_storage.remote_engine import RemoteEngine, foreign_queues, installed_engines, open_engine
 
 from ..broker.remotes import Remotes
 from .options import ServerOptions
 
 _logger = logging.getLogger(__name__)
-Opened = TypeVar("Opened")
 
 ENGINES: dict[str, type[DirectoriesEngine]] = {
     "journal": JournalEngine,
@@ -41,8 +34,20 @@ ENGINES: dict[str, type[DirectoriesEngine]] = {
     "null": NullEngine,
 }
 """Storages of the root directory; the first is the default."""
-REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
-"""Remote storages, and the library that each needs."""
+
+
+class Storages(Collection[str]):
+    """The names of all storages: those of ENGINES, and those of the engines that are installed. These are looked up
+    only for a name that is none of ENGINES, as that takes as long as a fifth of a start."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in ENGINES or name in installed_engines()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*ENGINES, *sorted(installed_engines())])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @contextmanager
@@ -50,16 +55,14 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
     """Opens the server's clock for a with block. Makes the root if it is missing. StartError."""
     root = os.path.abspath(options.root)
 
-    def make() -> ServerClock:
+    with _opening(root):
         disk = Disk()
         disk.make_directories(root, sync=options.durability is not Durability.NONE)
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         if reason := belongs_to_another(root):
             raise StorageError(reason)
-        return ServerClock(root, disk)
-
-    clock = _start(root, f"cannot use root {root}", make)
+        clock = ServerClock(root, disk)
     try:
         yield clock.now
     finally:
@@ -75,7 +78,7 @@ def open_storage(
     """Opens the engine on the root directory. on_sync: see DirectoriesEngine. StartError."""
     root = os.path.abspath(options.root)
 
-    def make() -> Engine:
+    with _opening(root):
         engine = ENGINES.get(options.storage, JournalEngine)
         return engine(
             root,
@@ -86,8 +89,6 @@ def open_storage(
             lifecycle=lifecycle,
             on_sync=on_sync,
         )
-
-    return _start(root, f"cannot use root {root}", make)
 
 
 def belongs_to_another(root: str) -> str | None:
@@ -102,41 +103,41 @@ def belongs_to_another(root: str) -> str | None:
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of remote storages whose libraries are installed, without contacting a server. StartError, also
-    if the library of the default storage is missing."""
+    """Opens the engines of other servers' storages that queues in the root, --storage or flags of theirs ask for,
+    without contacting a server. StartError, also if the default storage cannot be used."""
     root = os.path.abspath(options.root)
-    sqs = options.sqs
-    makers: dict[str, Callable[[], RemoteEngine]] = {
-        "memcached": partial(MemcachedEngine, root, clock=clock, servers=options.memcached),
-        "sqs": partial(SqsEngine, root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix),
-    }
-    missing = {name: library for name, library in REMOTE.items() if find_spec(library) is None}
-    engines = {
-        name: _start(root, f"the storage {name!r} cannot be used", make)
-        for name, make in makers.items()
-        if name not in missing
-    }
-    found = _start(root, f"cannot use root {root}", lambda: queues_in(root, missing, Disk())) if missing else {}
-    out_of_reach = {qid: queue.storage for qid, queue in found.items()}
-    default = options.storage if options.storage in REMOTE else None
-    remotes = Remotes(engines, missing, default, lifecycle, out_of_reach)
-    if options.storage in missing:
-        raise StartError(str(remotes.library_missing(options.storage)))
-    for name in sorted(set(out_of_reach.values())):
-        qids = ", ".join(repr(qid) for qid, storage in sorted(out_of_reach.items()) if storage == name)
-        _logger.warning("%s; requests about its queues are refused: %s", remotes.library_missing(name), qids)
-    for name, engine in engines.items():
-        if (engine.queues() or name == options.storage) and (remark := engine.describe()):
+
+    def open_one(storage: str) -> RemoteEngine | None:
+        return open_engine(storage, root, clock, options.engines.get(storage, {}))
+
+    remotes = Remotes(open_one, ENGINES, options.storage, lifecycle)
+    with _opening(root):
+        queues = foreign_queues(root, ENGINES)
+    for storage in sorted({*queues.values(), *options.engines, options.storage} - {*ENGINES}):
+        with _opening(root, f"the storage {storage!r} cannot be used"):
+            try:
+                engine = remotes.open(storage)
+            except UnsupportedError as error:
+                if storage == options.storage:
+                    raise StartError(str(error)) from None
+                engine = None
+                qids = sorted(qid for qid, kept_in in queues.items() if kept_in == storage)
+                refused = f"; requests about its queues are refused: {', '.join(map(repr, qids))}" if qids else ""
+                _logger.warning("%s%s", error, refused)
+                remotes.give_up(storage, qids)
+        if engine is not None and (engine.queues() or storage == options.storage) and (remark := engine.describe()):
             _logger.warning("%s", remark)
     return remotes
 
 
-def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:
-    """Raises StartError for an OSError about the root, or a StorageError, whose text begins with `refused`."""
+@contextmanager
+def _opening(root: str, refused: str | None = None) -> Iterator[None]:
+    """Raises StartError for an OSError about the root, or a StorageError, whose text begins with `refused`, in the with
+    block."""
     try:
-        return make()
+        yield
     except OSError as error:
         where = f" ({error.filename})" if error.filename not in (None, root) else ""
         raise StartError(f"cannot use root {root}: {reason_of(error)}{where}; name another with --root") from None
     except StorageError as error:
-        raise StartError(f"{refused}: {error}") from None
+        raise StartError(f"{refused or f'cannot use root {root}'}: {error}") from None

@@ -1,6 +1,8 @@
 """The options of a server, which the command's flags set, with their defaults."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
@@ -11,28 +13,19 @@ from qs_storage.journal.store import KEYS
 
 from ..history.record import HistoryOptions
 
-__all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
+__all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions"]
 
 PORT = 9876
-
-
-@dataclass(frozen=True, slots=True)
-class SqsOptions:
-    """endpoint: a URL, None for Amazon's; region: None for that of the environment; prefix: of all queue names."""
-
-    endpoint: str | None = None
-    region: str | None = None
-    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """root: made if missing; umask: what others may not do with what the server makes; port: 0 for a free one; storage:
     the default engine; history: None for no record; cache: the most bytes of journal payloads in memory; max_keys: the
-    most keys of pushes there; memcached: (host, port) of each server; early: True to assume that all clients end
-    documents with an empty line; tls: None for none; access: path of the access file, None if everybody may do
-    everything; open: True to allow that also from other machines; check: True to only check files and flags;
-    log_format: text or json."""
+    most keys of pushes there; engines: by storage on another server, what flags say of it, as arguments of its engine;
+    early: True to assume that all clients end documents with an empty line; tls: None for none; access: path of the
+    access file, None if everybody may do everything; open: True to allow that also from other machines; check: True to
+    only check files and flags; log_format: text or json."""
 
     root: str
     umask: int = 0o077
@@ -45,8 +38,7 @@ class ServerOptions:
     history: HistoryOptions | None = None
     cache: int = CACHE
     max_keys: int = KEYS
-    memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
-    sqs: SqsOptions = field(default_factory=SqsOptions)
+    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     early: bool = False
     tls: TlsFiles | None = None
     access: str | None = None

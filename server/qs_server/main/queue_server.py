@@ -10,17 +10,17 @@ from qs_schemas.extras import importing
 from qs_serving.errors import StartError
 
 from . import flags
-from .opening import ENGINES, REMOTE, belongs_to_another
+from .opening import Storages, belongs_to_another
 from .options import ServerOptions
 
 
 def make_parser() -> ArgumentParser:
-    return flags.server_parser([*ENGINES, *REMOTE])
+    return flags.server_parser(Storages())
 
 
 def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
     """Returns (options, verbosity). Ends the process on --help and on a wrong flag."""
-    return flags.read_options(arguments, [*ENGINES, *REMOTE])
+    return flags.read_options(arguments, Storages())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

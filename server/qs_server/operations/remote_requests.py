@@ -34,9 +34,14 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
         return _all_stats
+    if isinstance(request, wire.NewQueue) and not (request.exist_ok and qid_of(request) in service.queues()):
+        storage = remotes.storage_for(request.options.storage if request.options else None)
+        return partial(_new_queue, storage, usual) if storage else usual
     engine = _engine_for(service, remotes, request)
-    if engine is None:
-        return usual
+    return usual if engine is None else _there(engine, usual, request)
+
+
+def _there(engine: RemoteEngine, usual: Handler, request: Message) -> Handler:
     if isinstance(request, wire.ReceiveMessage):
         return partial(_receive, engine)
     if isinstance(request, wire.QueueStats):
@@ -45,10 +50,6 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
 
 
 def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
-    if isinstance(request, wire.NewQueue):
-        if request.exist_ok and qid_of(request) in service.queues():
-            return remotes.engine_of(qid_of(request))  # it compares the options
-        return remotes.engine_for(request.options.storage if request.options else None)
     qid = cast(str | None, getattr(request, "qid", None))
     if isinstance(request, wire.Subscribe):
         for each in request.queues or [qid or ""]:
@@ -112,6 +113,19 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
     if isinstance(answer, wire.PurgeQueue):
         service.remotes.counts.deleted += answer.count or 0
     return answer
+
+
+def _new_queue(storage: str, usual: Handler, service: Service, request: wire.NewQueue) -> Answer:
+    """Opens the engine of the storage if this is its first queue. usual: refuses a storage that there is not."""
+    engine = service.remotes.engines.get(storage)
+    if engine is None:
+        call = Call(lambda stop: service.remotes.open(storage))
+        yield Pause(call=call)
+        engine = call.result()
+    if engine is None:
+        return cast(Message, usual(service, request))
+    service.remotes.has_queues = True
+    return (yield from _run_in_thread(engine, usual, service, request))
 
 
 def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt | None:

@@ -13,7 +13,7 @@ from support.memcached_serving import Memcached, engine_on
 
 from qs_storage.engine import Options
 from qs_storage.remote.memcached import MemcachedEngine
-from qs_storage.remote.memcached.servers import Server
+from qs_storage.remote.memcached_servers import Server
 
 
 @pytest.fixture(scope="module")

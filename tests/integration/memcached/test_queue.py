@@ -1,7 +1,6 @@
 """One queue in memcached: its size, keys, capacity and copies, and the engine's arguments."""
 
 import logging
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -178,8 +177,8 @@ def test_capacity_is_corrected(make: MakeEngine, memcached: Memcached) -> None:
     engine = make(capacity=3)
     push_numbers(engine, 2)
     queue = engine.queue("q")
-    look = queue.writer.make()
-    engine._servers.count(queue.reader.keys.count(look.head.generation), 1)
+    look = queue.pages.make()
+    engine._servers.count(queue.pages.keys.count(look.head.generation), 1)
     push_numbers(engine, 1)
     with pytest.raises(QueueFullError, match="holds 3 messages; its capacity is 3"):
         push_numbers(engine, 1)
@@ -226,13 +225,6 @@ def test_copy_of_another_message(make: MakeEngine, clock: ManualClock) -> None:
 # -- the start
 
 
-def test_without_the_client_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pymemcache the error says how to install it."""
-    monkeypatch.setitem(sys.modules, "pymemcache", None)
-    with pytest.raises(RemoteError, match=r"pip install 'qsbus\[memcached\]'"):
-        MemcachedEngine(str(tmp_path), clock=ManualClock())
-
-
 def test_bad_arguments(tmp_path: Path) -> None:
     """No server, and a namespace that keys cannot have, are refused."""
     with pytest.raises(RemoteError, match="HOST:PORT"):
@@ -259,6 +251,6 @@ def test_describe(tmp_path: Path) -> None:
 def test_foreign_items(make: MakeEngine, memcached: Memcached, caplog: pytest.LogCaptureFixture) -> None:
     """Something else under a key of a queue is an error that says what to do."""
     engine = make()
-    engine._servers.set_many({engine.queue("q").reader.keys.head: b"somebody else's"})
+    engine._servers.set_many({engine.queue("q").pages.keys.head: b"somebody else's"})
     with pytest.raises(RemoteError, match="choose another namespace"), caplog.at_level(logging.ERROR):
         engine.receive(["q"], 1, None, LOTS)

@@ -46,7 +46,7 @@ class Waiter:
 
 def test_wait_for_push_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push of this process wakes a waiting receive, without a look at memcached in between."""
-    monkeypatch.setattr("qs_storage.remote.memcached.memcached_engine.POLL_INTERVAL", 1000)
+    monkeypatch.setattr("qs_storage.remote.memcached.POLL_INTERVAL", 1000)
     engine = make()
     waiter = waiting(engine)
     mids = push_numbers(engine, 1)
@@ -55,7 +55,7 @@ def test_wait_for_push_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -
 
 def test_wait_for_release_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release wakes a waiting receive too."""
-    monkeypatch.setattr("qs_storage.remote.memcached.memcached_engine.POLL_INTERVAL", 1000)
+    monkeypatch.setattr("qs_storage.remote.memcached.POLL_INTERVAL", 1000)
     engine = make()
     [mid] = push_numbers(engine, 1)
     engine.receive(["q"], 1, 1000 * SECOND, LOTS)
@@ -74,7 +74,7 @@ def test_wait_for_another_server(make: MakeEngine) -> None:
 
 def test_wait_for_expiry(memcached: Memcached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a window wakes a waiting receive at that time."""
-    monkeypatch.setattr("qs_storage.remote.memcached.memcached_engine.POLL_INTERVAL", 1000)
+    monkeypatch.setattr("qs_storage.remote.memcached.POLL_INTERVAL", 1000)
     engine = engine_on(memcached, root=tmp_path, clock=lambda: time.time_ns() // 1000)
     engine.create("q", Options())
     mids = push_numbers(engine, 1)

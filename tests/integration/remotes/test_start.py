@@ -158,7 +158,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "(default: Amazon)",
         "--sqs-region NAME",
         "--sqs-prefix TEXT",
-        "memcached,sqs}",
+        "--storage NAME",
+        "memcached, sqs, or one that another package brings",
     ):
         assert said in shown
 

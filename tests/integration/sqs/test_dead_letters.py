@@ -209,7 +209,7 @@ def test_redrive(engine: SqsEngine) -> None:
 def test_an_answer_that_is_not_of_sqs(engine: SqsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that gives no ARN, or an invalid policy, is reported as no SQS."""
     for found in ({}, {"QueueArn": "a:b:q", "RedrivePolicy": "["}, {"QueueArn": "a:b:q", "RedrivePolicy": "[]"}):
-        monkeypatch.setattr(engine.queue("q").calls, "attributes", lambda names, found=found: found)
+        monkeypatch.setattr(engine.queue("q"), "attributes", lambda names, found=found: found)
         with pytest.raises(RemoteError, match="does not answer as SQS does"):
             engine.options("q")
 

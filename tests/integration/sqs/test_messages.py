@@ -21,7 +21,7 @@ from qs_storage.engine import (
     UnsupportedError,
 )
 from qs_storage.remote.sqs import SqsEngine
-from qs_storage.remote.sqs.messages import MOST_BYTES
+from qs_storage.remote.sqs_calls import MOST_BYTES
 from qs_storage.vsqs import micros
 
 # -- push

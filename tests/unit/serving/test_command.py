@@ -29,7 +29,7 @@ def test_addresses_of_memcached(address: str, capsys: pytest.CaptureFixture[str]
 def test_addresses_of_memcached_that_are_right() -> None:
     """IPv6 stands in brackets."""
     options, _ = server_options(["--memcached", "[::1]:1,localhost:2, 10.0.0.1"])
-    assert options.memcached == (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))
+    assert options.engines == {"memcached": {"servers": (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))}}
 
 
 def test_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_every_kind_of_value(file: Path) -> None:
     assert (options.host, options.port, options.open, verbose) == ("::1", 1234, True, 2)
     assert (options.limits.grace, options.limits.linger) == (3.0, 0.5)
     assert options.durability is Durability.NONE
-    assert options.memcached == (("a", 1), ("b", 11211))
+    assert options.engines == {"memcached": {"servers": (("a", 1), ("b", 11211))}, "sqs": {"prefix": ""}}
     assert options.wire == Limits(list_length=10)
     assert options.log_format == "json"
 

@@ -1,10 +1,11 @@
 """The parts of the storage `sqs` that need no endpoint: names, arguments, receipts, and the end of a long poll."""
 
 import re
-import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -16,16 +17,14 @@ from support.sqs_serving import HASTY, sqs_engine
 from qs_storage.engine import (
     SECOND,
     NoSuchMessageError,
-    Options,
     Receipt,
     RemoteError,
     StaleReceiptError,
     StorageError,
 )
-from qs_storage.remote.sqs.long_polls import LongPolls
-from qs_storage.remote.sqs.messages import Received
-from qs_storage.remote.sqs.queue_calls import name_at_sqs, qid_of
-from qs_storage.remote.sqs.receipts import Held, Receipts
+from qs_storage.remote.sqs import LongPolls
+from qs_storage.remote.sqs_calls import Received, name_at_sqs, qid_of
+from qs_storage.remote.sqs_queue import Held, Receipts, SqsQueue
 
 
 @pytest.mark.parametrize(
@@ -77,16 +76,6 @@ def test_bad_endpoint(tmp_path: Path, endpoint: str) -> None:
         sqs_engine(tmp_path, endpoint)
 
 
-def test_without_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without boto3 the engine is there, and says what to install when it is needed."""
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    engine = sqs_engine(tmp_path, "http://127.0.0.1:1")
-    with pytest.raises(RemoteError, match=r"needs boto3.*pip install 'qsbus\[sqs\]'"):
-        engine.create("q", Options())
-    assert not list(engine.queues())
-    engine.close()
-
-
 # -- receipts
 
 
@@ -125,17 +114,30 @@ def test_receipts_with_the_same_id() -> None:
 # -- long polls
 
 
+class Stopping:
+    """A queue at SQS that gets a message just when the receiver is told to stop."""
+
+    qid = "q"
+    shown = 0.0
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.given_back: list[Received] = []
+
+    def receive(self, window: int, count: int, wait: int) -> list[Received]:
+        self.stop.set()
+        return [MESSAGE]
+
+    def give_back(self, messages: Sequence[Received]) -> None:
+        self.given_back += messages
+
+
+MESSAGE = Received("q", "id", "handle", 1, 1, 0, b"x", 0)
+
+
 def test_stop_just_when_a_message_comes() -> None:
     """A message that comes at the moment of the stop is given back."""
-    stop = threading.Event()
-    message = Received("q", "id", "handle", 1, 1, 0, b"x", 0)
-    given_back: list[Received] = []
-
-    def receive_one(qid: str, window: int, count: int, seconds: int) -> list[Received]:
-        stop.set()
-        return [message]
-
-    polls = LongPolls(receive_one, given_back.extend, HASTY)
-    assert polls.wait({"q": 30}, 10, time.monotonic() + LONG, stop) == []
+    queue, polls = Stopping(), LongPolls(HASTY)
+    assert polls.wait({cast(SqsQueue, queue): 30}, 10, time.monotonic() + LONG, queue.stop) == []
     polls.close()
-    assert given_back == [message]
+    assert queue.given_back == [MESSAGE]

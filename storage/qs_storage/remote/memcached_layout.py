@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...engine import NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
+from ..engine import NoSuchMessageError, Receipt, RemoteError, StaleReceiptError, State
 
 _TOKEN = 12
 ROW = 8 + 8 + 4 + 4 + 1 + _TOKEN
@@ -90,6 +90,15 @@ class Entry(NamedTuple):
     size: int
     delayed: bool
     token: bytes
+
+    @property
+    def status(self) -> str:
+        if not self.visible_at:
+            return "ready"
+        return "delayed" if self.delayed else "in-flight"
+
+    def is_in(self, state: State) -> bool:
+        return not self.receives if state is State.NEW else self.status == state.value
 
 
 class Rows:

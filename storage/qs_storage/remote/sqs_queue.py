@@ -1,18 +1,22 @@
-"""One queue at SQS: translates our operations into SQS's, and its answers into ours."""
+"""One queue at SQS, and what is in flight from all of them."""
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ...dead_letter_policy import refuse_reason, refuse_reject, refuse_uncounted
-from ...engine import (
+from ..engine import (
     SECOND,
     Clock,
     Draft,
     Message,
     NoKeysError,
+    NoSuchMessageError,
+    NoSuchQueueError,
     Options,
     QueueNotEmptyError,
     Receipt,
@@ -23,12 +27,23 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
-from ..registry import Counters
-from .client import CallError
-from .kept_options import LONGEST_WINDOW, whole_seconds
-from .messages import ENCODING, MID, MOST_ENTRIES, SOURCE, Entry, Received, batches, decode, encode
-from .queue_calls import QueueCalls
-from .receipts import Receipts
+from ..remote_engine import RemoteQueue
+from .sqs_calls import (
+    ENCODING,
+    LONGEST_WINDOW,
+    MID,
+    MOST_ENTRIES,
+    SOURCE,
+    CallError,
+    Entry,
+    Received,
+    SqsClient,
+    batches,
+    decode,
+    encode,
+    name_at_sqs,
+    whole_seconds,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -37,6 +52,10 @@ LONGEST_DELAY = 900
 _SAME_PURGE = 5.0
 """Seconds within which SQS's refusal to purge again is part of the same purge, which is asked for in slices."""
 _STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
+_GONE = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
+_THERE = frozenset({"QueueNameExists", "QueueAlreadyExists"})
+_MAY_NOT = frozenset({"AccessDenied", "AccessDeniedException"})
+_DELETED = frozenset({"QueueDeletedRecently"})
 _PURGING = frozenset({"PurgeQueueInProgress"})
 _BAD_VALUE = frozenset({"InvalidParameterValue", "InvalidAttributeValue"})
 _COUNTS = {
@@ -44,67 +63,221 @@ _COUNTS = {
     "in_flight": "ApproximateNumberOfMessagesNotVisible",
     "delayed": "ApproximateNumberOfMessagesDelayed",
 }
+MOST_IN_FLIGHT = 120_000
+"""Messages kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
+_KEPT = 50 * SECOND
+"""How long an ended window is remembered."""
+_SWEEP_INTERVAL = 10 * SECOND
 
 
-class SqsQueue:
-    """See Queue. Several threads may use it. Methods also raise RemoteError."""
+@dataclass(slots=True)
+class Held:
+    """handle: of SQS; until: the end of the window."""
 
-    merges_pushes: ClassVar[bool] = False
-    claims: None = None
-    batches: None = None
+    message: str
+    handle: str
+    receives: int
+    until: int
 
+
+class Receipts:
+    """The receipt handles of messages in flight, by queue and id: only the receiver gets one, and SQS does nothing
+    without it. Several threads may use it."""
+
+    def __init__(self, clock: Clock, most: int = MOST_IN_FLIGHT) -> None:
+        self._clock = clock
+        self._most = most
+        self._held: dict[tuple[str, int], Held] = {}
+        self._mids: dict[tuple[str, str], int] = {}  # queue and SQS's id -> id
+        self._expired: Counter[str] = Counter()
+        self._next_sweep = 0
+        self._lock = threading.Lock()
+
+    def room(self) -> int:
+        """Returns how many more messages may be received. RemoteError for none."""
+        with self._lock:
+            self._sweep()
+            room = self._most - len(self._held)
+        if room <= 0:
+            raise RemoteError(
+                f"{self._most} messages of SQS are in flight through this server, which is as many as it remembers: "
+                "delete or release some, or use shorter windows"
+            )
+        return room
+
+    def _sweep(self) -> None:
+        """Removes messages whose windows ended long ago, now and then and when there is no room."""
+        now = self._clock()
+        if now < self._next_sweep and len(self._held) < self._most:
+            return
+        self._next_sweep = now + _SWEEP_INTERVAL
+        for qid, mid in [key for key, held in self._held.items() if held.until <= now - _KEPT]:
+            self._remove(qid, mid)
+            self._expired[qid] += 1
+
+    def add(self, qid: str, mid: int, held: Held) -> int:
+        """Adds a received message. Returns its id here: mid, or the next one that is free in the queue. A message
+        that is in flight already keeps its id, and its receives grow, which SQS does not promise."""
+        with self._lock:
+            known = self._mids.get((qid, held.message))
+            if known is not None:
+                mid = known
+                before = self._held[qid, mid]
+                held.receives = max(held.receives, before.receives + 1)
+                self._expired[qid] += before.until <= self._clock()
+            while known is None and (qid, mid) in self._held:
+                mid += 1
+            self._held[qid, mid] = held
+            self._mids[qid, held.message] = mid
+            return mid
+
+    def find(self, qid: str, receipt: Receipt) -> Held:
+        """Raises NoSuchMessageError; StaleReceiptError, also when the window has ended."""
+        held = self._held.get((qid, receipt.mid))
+        if held is None:
+            raise NoSuchMessageError(
+                f"message {receipt.mid} of queue {qid!r} is not in flight through this server, and SQS does nothing to "
+                "others: receive it here first"
+            )
+        if receipt.receives is not None and receipt.receives != held.receives:
+            raise StaleReceiptError(f"message {receipt.mid} has been received {held.receives} times by now")
+        if held.until <= self._clock():
+            raise StaleReceiptError(f"the window of message {receipt.mid} has ended: SQS may have given it to another")
+        return held
+
+    def drop(self, qid: str, mid: int, held: Held) -> bool:
+        """Returns False if it was removed already, or received again."""
+        with self._lock:
+            if self._held.get((qid, mid)) is not held:
+                return False
+            self._remove(qid, mid)
+            return True
+
+    def expired(self, qid: str) -> int:
+        """Returns how many windows have ended, some counted a minute late."""
+        return self._expired[qid]
+
+    def forget(self, qid: str) -> None:
+        with self._lock:
+            for queue, mid in [key for key in self._held if key[0] == qid]:
+                self._remove(queue, mid)
+
+    def _remove(self, qid: str, mid: int) -> None:
+        held = self._held.pop((qid, mid))
+        del self._mids[qid, held.message]
+
+
+class SqsQueue(RemoteQueue):
     def __init__(  # noqa: PLR0917
-        self,
-        qid: str,
-        options: Options,
-        calls: QueueCalls,
-        receipts: Receipts,
-        clock: Clock,
-        given: int,
-        note_visible: Callable[[str], None],
+        self, qid: str, options: Options, client: SqsClient, prefix: str, receipts: Receipts, clock: Clock, given: int
     ) -> None:
-        """given: the greatest id of earlier queues of the name, -1: none; note_visible: called before a message is."""
-        self.qid = qid
-        self.options = options
-        self.counters = Counters()
+        """prefix: of all names at SQS; given: the greatest id of earlier queues of the name, -1: none.
+        BadQueueNameError."""
+        super().__init__(qid, options)
         self.given = given
         self.last_mid = -1
-        self.calls = calls
+        self.shown = -math.inf
+        """When a message was made visible, by time.monotonic: SQS may give it to any long poll of the queue."""
+        self._client = client
+        self._name = name_at_sqs(qid, prefix)
+        self._url: str | None = None
+        self._removed = False
         self._receipts = receipts
         self._clock = clock
-        self._note_visible = note_visible
         self._numbering = threading.Lock()
-        self._purged = -_SAME_PURGE
+        self._purged = -math.inf
         """When, by time.monotonic."""
+
+    # -- calls about this queue
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Does an operation of boto3. CallError; NoSuchQueueError after `unmake`."""
+        if self._removed:
+            raise NoSuchQueueError(f"there is no queue {self.qid!r}")
+        try:
+            return self._client.call(operation, QueueUrl=self._url or self._find(), **parameters)
+        except CallError as error:
+            if not error.codes & _GONE:
+                raise
+            self._url = None
+            raise CallError(
+                f"there is no queue {self._name!r} at SQS ({self._client.endpoint}), where {self.qid!r} keeps its "
+                f"messages: make it there, or remove {self.qid!r} here, and make it again",
+                error.codes,
+            ) from None
+
+    def _find(self) -> str:
+        self._url = url = self._url_in(self._client.call("get_queue_url", QueueName=self._name))
+        return url
+
+    def _url_in(self, answer: Mapping[str, Any]) -> str:
+        url = answer.get("QueueUrl")
+        if not isinstance(url, str):
+            raise self.not_sqs("no QueueUrl")
+        return url
+
+    def not_sqs(self, why: object) -> RemoteError:
+        """Returns the error for an answer that is not SQS's."""
+        where = self._client.endpoint
+        return RemoteError(f"what is at {where} does not answer as SQS does ({why}): check the endpoint")
 
     # -- the queue itself
 
     def make(self, attributes: Mapping[str, str] | None = None) -> None:
-        """attributes: beside its window; see QueueCalls.make."""
-        self.calls.make(self.window(None), attributes or {})
+        """attributes: in SQS's words, beside its window, which only a new one gets."""
+        wanted = {"VisibilityTimeout": str(self.window(None)), **(attributes or {})}
+        try:
+            self._url = self._url_in(self._client.call("create_queue", QueueName=self._name, Attributes=wanted))
+        except CallError as error:
+            if error.codes & _DELETED:
+                raise RemoteError(
+                    f"SQS deleted a queue {self._name!r} less than a minute ago, and makes no other of that name so "
+                    "soon: try again in a minute"
+                ) from None
+            # With other attributes it is there; one that may not make queues may use those that others made.
+            if not error.codes & (_THERE | _MAY_NOT):
+                raise
+            try:
+                self._find()
+            except RemoteError:
+                raise error from None
+            self.set_attributes(attributes or {})
+
+    def attributes(self, names: Collection[str]) -> dict[str, str]:
+        """Attributes that are not set are missing."""
+        found: dict[str, str] = self.call("get_queue_attributes", AttributeNames=[*names]).get("Attributes", {})
+        return found
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """Raises UnsupportedError for what SQS does not allow."""
+        """An empty value removes an attribute. UnsupportedError for what SQS does not allow."""
+        if not attributes:
+            return
         try:
-            self.calls.set_attributes(attributes)
+            self.call("set_queue_attributes", Attributes=dict(attributes))
         except CallError as error:
             if error.codes & _BAD_VALUE:
                 raise UnsupportedError(str(error)) from None
             raise
 
     def unmake(self, *, force: bool) -> None:
+        """A queue that SQS does not have is no error."""
         if not force and (held := sum(self._count().values())):
             raise QueueNotEmptyError(f"queue {self.qid!r} holds about {held} messages at SQS")
-        self.calls.remove()
+        try:
+            self.call("delete_queue")
+        except CallError as error:
+            if not error.codes & _GONE:
+                raise
+        self._removed = True
         self._receipts.forget(self.qid)
 
     def _count(self) -> dict[str, int]:
         """Returns approximate counts by state."""
-        found = self.calls.attributes(_COUNTS.values())
+        found = self.attributes(_COUNTS.values())
         try:
             return {state: int(found[name]) for state, name in _COUNTS.items()}
         except (LookupError, ValueError) as error:
-            raise self.calls.not_sqs(error) from None
+            raise self.not_sqs(error) from None
 
     def window(self, visibility: int | None) -> int:
         """Returns seconds. UnsupportedError."""
@@ -130,7 +303,7 @@ class SqsQueue:
             except RemoteError as error:
                 which = f"some of the {len(drafts)} messages" if len(drafts) > 1 else "the message"
                 raise RemoteError(f"{error}; {which} may have been stored") from None
-            self.counters.add("pushed", len(batch))
+            self.count("pushed", len(batch))
         return mids
 
     def _give_mids(self, count: int) -> list[int]:
@@ -144,11 +317,11 @@ class SqsQueue:
     def _send(self, batch: Sequence[Entry]) -> None:
         """Sends a batch, and again what SQS did not take."""
         left = {str(number): {"Id": str(number), **entry.parameters} for number, entry in enumerate(batch)}
-        policy, why = self.calls.client.policy, "it did not say why"
+        policy, why = self._client.policy, "it did not say why"
         for attempt in range(policy.attempts):
             if attempt:
                 time.sleep(min(policy.pause * 2 ** (attempt - 1), policy.longest_pause))
-            answer = self.calls.call("send_message_batch", Entries=[*left.values()])
+            answer = self.call("send_message_batch", Entries=[*left.values()])
             for taken in answer.get("Successful", ()):
                 left.pop(taken.get("Id"), None)
             if not left:
@@ -158,14 +331,14 @@ class SqsQueue:
                 why = f"{failed[0].get('Code')}: {failed[0].get('Message', '')}"[:500]
             if any(entry.get("SenderFault") for entry in failed):
                 break
-        raise RemoteError(f"SQS at {self.calls.client.endpoint} did not take {len(left)} messages ({why})")
+        raise RemoteError(f"SQS at {self._client.endpoint} did not take {len(left)} messages ({why})")
 
     # -- receiving, as SqsEngine does
 
     def receive(self, window: int, count: int, wait: int) -> list[Received]:
         """Receives at most 10 messages in no promised order. window, wait: seconds."""
         asked = self._clock()
-        answer = self.calls.call(
+        answer = self.call(
             "receive_message",
             MaxNumberOfMessages=min(count, MOST_ENTRIES),
             VisibilityTimeout=window,
@@ -174,16 +347,16 @@ class SqsQueue:
             MessageAttributeNames=[MID, ENCODING],
         )
         # The window began at some moment of the last attempt: the earliest is safe, unless SQS has waited.
-        now, policy = self._clock(), self.calls.client.policy
+        now, policy = self._clock(), self._client.policy
         attempt = int((policy.connect_timeout + policy.read_timeout) * SECOND)
         until = (now if wait else max(asked, now - attempt)) + window * SECOND
         try:
             return [decode(self.qid, message, until) for message in answer.get("Messages", ())]
         except (LookupError, ValueError) as error:
-            raise self.calls.not_sqs(error) from None
+            raise self.not_sqs(error) from None
 
     def note_received(self, mid: int) -> None:
-        self.counters.add("delivered")
+        self.count("delivered")
         with self._numbering:
             self.last_mid = max(mid, self.last_mid)
 
@@ -194,9 +367,9 @@ class SqsQueue:
                 {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
                 for number, message in enumerate(messages[start : start + MOST_ENTRIES])
             ]
-            self._note_visible(self.qid)
+            self.shown = time.monotonic()
             try:
-                self.calls.call("change_message_visibility_batch", Entries=entries)
+                self.call("change_message_visibility_batch", Entries=entries)
             except StorageError as error:
                 _logger.warning(
                     "%d messages of queue %r are not given back before their time: %s", len(entries), self.qid, error
@@ -208,25 +381,21 @@ class SqsQueue:
         held = self._receipts.find(self.qid, receipt)
         self._with_handle("delete_message", held.handle)
         self._receipts.drop(self.qid, receipt.mid, held)
-        self.counters.add("deleted")
+        self.count("deleted")
 
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
         """Raises UnsupportedError for a long delay, in whole seconds."""
-        refuse_uncounted("sqs", count=count)
-        refuse_reason("sqs", reason)
+        self.check_release(count=count, reason=reason)
         held = self._receipts.find(self.qid, receipt)
         hidden = whole_seconds(delay or 0, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()
         if not hidden:
-            self._note_visible(self.qid)
+            self.shown = time.monotonic()
         self._with_handle("change_message_visibility", held.handle, VisibilityTimeout=hidden)
         self._receipts.drop(self.qid, receipt.mid, held)
         return now + hidden * SECOND if hidden else None
-
-    def reject(self, receipt: Receipt, reason: str | None) -> None:
-        raise refuse_reject("sqs")
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Until 12 hours after the receive at most. UnsupportedError."""
@@ -240,7 +409,7 @@ class SqsQueue:
     def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
         """Raises StaleReceiptError, UnsupportedError."""
         try:
-            self.calls.call(operation, ReceiptHandle=handle, **parameters)
+            self.call(operation, ReceiptHandle=handle, **parameters)
         except CallError as error:
             # An old handle is a bad value to Amazon's; so is a time that goes too far.
             if error.codes & _STALE or (error.codes & _BAD_VALUE and "ReceiptHandle" in str(error)):
@@ -253,7 +422,7 @@ class SqsQueue:
         """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another."""
         held = sum(self._count().values())
         try:
-            self.calls.call("purge_queue")
+            self.call("purge_queue")
         except CallError as error:
             if not error.codes & _PURGING:
                 raise
@@ -264,7 +433,7 @@ class SqsQueue:
             ) from None
         self._purged = time.monotonic()
         self._receipts.forget(self.qid)
-        self.counters.add("deleted", held)
+        self.count("deleted", held)
         return held
 
     # -- what SQS cannot do
@@ -290,12 +459,9 @@ class SqsQueue:
 
     # -- figures
 
-    def prepare_stats(self) -> bool:
-        return False
-
     def stats(self) -> Stats:
         """Approximate: right about a minute later. new: those not in flight; bytes, oldest: unknown at SQS."""
-        states, own = self._count(), self.counters.counts()
+        states, own = self._count(), self.counts()
         stats = Stats(**states, **own, expired=self._receipts.expired(self.qid), storage=self.options.storage)
         stats.new = stats.ready + stats.delayed
         return stats

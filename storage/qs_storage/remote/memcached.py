@@ -10,7 +10,7 @@ from hashlib import blake2b
 from heapq import merge
 from typing import ClassVar
 
-from ...engine import (
+from ..engine import (
     SECOND,
     Clock,
     Feature,
@@ -23,12 +23,11 @@ from ...engine import (
     RemoteError,
     UnsupportedError,
 )
-from ...names import directory_of
-from ..registry import QueueRegistry
-from .consumer import POLL_INTERVAL, Visible
-from .layout import Entry, Keys
-from .memcached_queue import MemcachedQueue
-from .servers import Servers
+from ..names import directory_of
+from ..remote_engine import RootedEngine
+from .memcached_layout import Entry, Keys
+from .memcached_queue import POLL_INTERVAL, MemcachedQueue, Visible
+from .memcached_servers import Servers
 
 DEFAULT_SERVERS = (("127.0.0.1", 11211),)
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
@@ -59,7 +58,7 @@ class Notifier:
             return self._condition.wait_for(lambda: [self._changes.get(qid, 0) for qid in qids] != seen, seconds)
 
 
-class MemcachedEngine:
+class MemcachedEngine(RootedEngine[MemcachedQueue]):
     """See RemoteEngine."""
 
     name: ClassVar[str] = "memcached"
@@ -89,15 +88,13 @@ class MemcachedEngine:
         namespace: str = "qs",
     ) -> None:
         """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace:
-        begins all keys, 1 to 40 of A-Za-z0-9_.-. RemoteError without the library, UnsupportedError for the
-        namespace."""
+        begins all keys, 1 to 40 of A-Za-z0-9_.-. UnsupportedError for the namespace."""
         if not _NAMESPACE.fullmatch(namespace):
             raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")
         self._servers = Servers(servers, namespace)
         self._namespace = namespace
         self._clock = clock
-        self._registry = QueueRegistry(root, self.name, None, self._open)
-        self.queues, self.queue, self.create = self._registry.queues, self._registry.queue, self._registry.create
+        super().__init__(root)
         self._notifier = Notifier()
 
     def describe(self) -> str:
@@ -106,18 +103,20 @@ class MemcachedEngine:
 
     # -- queues
 
-    def _open(self, qid: str, options: Options) -> MemcachedQueue:
+    def open_queue(self, qid: str, options: Options) -> MemcachedQueue:
         keys = Keys(f"{self._namespace}:{_name_in_keys(qid)}")
         return MemcachedQueue(qid, options, keys, self._servers, self._clock, partial(self._notifier.notify, qid))
 
-    def options(self, qid: str) -> Options:
-        return self.queue(qid).options
+    def check_options(self, options: Options) -> None:
+        if options.timestamps != "us":
+            raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
+        super().check_options(options)
 
     def configure(self, qid: str, options: Options) -> None:
         raise UnsupportedError(f"the options of a queue of the storage {self.name!r} cannot be changed")
 
     def remove(self, qid: str, *, force: bool) -> None:
-        self._registry.remove(qid, force=force)
+        super().remove(qid, force=force)
         self._notifier.notify(qid)
 
     # -- messages
@@ -144,14 +143,14 @@ class MemcachedEngine:
             while not self._notifier.wait(qids, seen, self._pause(qids, until)):
                 if (stop is not None and stop.is_set()) or time.monotonic() >= until:
                     return []
-                if any(self.queue(qid).consumer.start_poll() for qid in qids):
+                if any(self.queue(qid).start_poll() for qid in qids):
                     break
             if stop is not None and stop.is_set():
                 return []
 
     def _pause(self, qids: Sequence[str], until: float) -> float:
         """Returns the seconds until the next look."""
-        due = min(self.queue(qid).consumer.next_due() for qid in qids)
+        due = min(self.queue(qid).next_due() for qid in qids)
         return max(min(until - time.monotonic(), POLL_INTERVAL, (due - self._clock()) / SECOND), 0.0)
 
     def _receive_visible(
@@ -166,7 +165,7 @@ class MemcachedEngine:
             failed: RemoteError | None = None
             for queue, entries in taken:
                 try:
-                    messages += queue.consumer.deliver(entries)
+                    messages += queue.deliver(entries)
                 except RemoteError as error:
                     failed = error
             if failed is not None and not messages:
@@ -178,14 +177,14 @@ class MemcachedEngine:
         """Hides the oldest visible messages and returns them. Looks again if other processes took all of them."""
         with ExitStack() as stack:
             for queue in queues:  # in the order of their names, so that no two threads wait for each other
-                stack.enter_context(queue.reader.locked())
+                stack.enter_context(queue.pages.locked())
             while True:
-                looks = [queue.consumer.look(count, max_bytes) for queue in queues]
+                looks = [queue.look(count, max_bytes) for queue in queues]
                 chosen = _choose([visible for _, visible in looks], count, max_bytes)
                 taken: _Taken = []
                 for queue, (snapshot, _), visible in zip(queues, looks, chosen, strict=True):
                     try:
-                        entries = [] if snapshot is None else queue.consumer.take(snapshot, visible, visibility)
+                        entries = [] if snapshot is None else queue.take(snapshot, visible, visibility)
                     except RemoteError:
                         if taken:  # from other queues: it is delivered
                             return taken
@@ -202,7 +201,7 @@ class MemcachedEngine:
         done: list[MemcachedQueue] = []
         try:
             for target in targets.values():
-                if target.producer.insert(mid, message.payload or b""):
+                if target.insert(mid, message.payload or b""):
                     done.append(target)
                 else:
                     _check_same(target, message)

@@ -4,12 +4,15 @@ pymemcache's rendezvous hashing gives each key one server, also while that is do
 two writers could each swap a page of their own.
 """
 
-import importlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...engine import QueueFullError, RemoteError
+from pymemcache import Client
+from pymemcache.client.rendezvous import RendezvousHash
+from pymemcache.exceptions import MemcacheUnexpectedCloseError
+
+from ..engine import QueueFullError, RemoteError
 
 CONNECT_TIMEOUT = 2.0
 CALL_TIMEOUT = 5.0
@@ -21,6 +24,7 @@ _BATCH = 200
 _ROOM_TRIES = 20
 _ROOM_WAIT = 0.01
 """Seconds between tries to use the reserve: another server may be using it."""
+_CLOSED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 
 
 class UnsureError(RemoteError):
@@ -31,20 +35,10 @@ class NoRoomError(QueueFullError):
     """memcached has no memory left for an item of that size."""
 
 
-def _load(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise RemoteError(
-            "the storage 'memcached' needs pymemcache, which is not installed: pip install 'qsbus[memcached]'"
-        ) from None
-
-
 class Server:
     """Several threads may use it; each call has its own connection."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._library = _load("pymemcache")
         self.address = (host, port)
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._closed = False
@@ -61,7 +55,7 @@ class Server:
                 result = getattr(client, method)(*args, **named)
             except Exception as error:
                 client.close()
-                if self._was_closed(error):
+                if isinstance(error, _CLOSED):
                     self._close_free()  # what was opened before the same restart
                     if tries:
                         continue
@@ -79,17 +73,13 @@ class Server:
         try:
             return self._free.pop()  # the one used last: it is the least likely to have been closed
         except IndexError:
-            return self._library.Client(
+            return Client(
                 self.address,
                 connect_timeout=CONNECT_TIMEOUT,
                 timeout=CALL_TIMEOUT,
                 no_delay=True,
                 default_noreply=False,
             )
-
-    def _was_closed(self, error: Exception) -> bool:
-        closed = (self._library.exceptions.MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
-        return isinstance(error, closed)
 
     def _translated(self, error: Exception, *, sure: bool) -> Exception:
         what = f"memcached at {self.name}"
@@ -101,7 +91,7 @@ class Server:
         kind = RemoteError if sure else UnsureError
         if isinstance(error, TimeoutError):
             return kind(f"{what} does not answer within {CALL_TIMEOUT:g} seconds: see what keeps it, and try again")
-        if isinstance(error, OSError) or self._was_closed(error):
+        if isinstance(error, OSError | MemcacheUnexpectedCloseError):
             reason = getattr(error, "strerror", None) or text or "it closed the connection"
             return kind(f"{what} cannot be used: {reason}: start it, or correct its address, and try again")
         return kind(f"{what} answers what is not understood ({text}): see whether it is a memcached")
@@ -122,12 +112,12 @@ class Servers:
     """All servers, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
-        """namespace: begins the keys of reserves. RemoteError without addresses or the client library."""
+        """namespace: begins the keys of reserves. RemoteError without addresses."""
         if not addresses:
             raise RemoteError("no memcached server is named: give at least one as HOST:PORT")
         self._servers = {server.name: server for server in (Server(host, port) for host, port in addresses)}
         self._namespace = namespace
-        self._ring = _load("pymemcache.client.rendezvous").RendezvousHash(sorted(self._servers))
+        self._ring = RendezvousHash(sorted(self._servers))
 
     def describe(self) -> str:
         return ", ".join(self._servers)
