@@ -70,8 +70,8 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
         choices=storages,
         metavar="NAME",
         default=_DEFAULTS.storage,
-        help="engine of new queues that do not name one: journal (default), files, dirq-simple, dirq, null, memcached, "
-        "sqs, or one that another package brings",
+        help="engine of new queues that do not name one: journal, files, dirq-simple, dirq, null, memcached, sqs, or "
+        "one that another package brings (default: %(default)s)",
     )
     parser.add_argument(
         "--durability",

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from ..engine import SECOND, Clock, QueueFullError, RemoteError
 from .memcached_layout import Entry, Keys
@@ -27,6 +28,13 @@ _RECOUNT = 5.0
 """Seconds between two full counts. The item's number is too large after a crash, or when memcached evicts messages."""
 
 
+class Stored(NamedTuple):
+    """A payload in memcached: the token in its keys, and its size."""
+
+    token: bytes
+    size: int
+
+
 class Payloads:
     """The payloads of one queue, in chunks. A payload is stored before its message and removed after it. Methods raise
     RemoteError, `store` also NoRoomError."""
@@ -35,35 +43,32 @@ class Payloads:
         self._keys = keys
         self._servers = servers
 
-    def store(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Stores payloads, all or none. Returns their tokens."""
+    def store(self, payloads: Sequence[bytes]) -> list[Stored]:
+        """Stores payloads, all or none."""
         push = os.urandom(8)
-        tokens = [push + index.to_bytes(4, "big") for index in range(len(payloads))]
-        stored: list[str] = []
+        stored = [Stored(push + index.to_bytes(4, "big"), len(payload)) for index, payload in enumerate(payloads)]
         batch: dict[str, bytes] = {}
         size = 0
         try:
-            for token, payload in zip(tokens, payloads, strict=True):
-                for chunk, key in enumerate(self._chunks(token, len(payload))):
+            for each, payload in zip(stored, payloads, strict=True):
+                for chunk, key in enumerate(self._chunks(each)):
                     batch[key] = payload[chunk * CHUNK : (chunk + 1) * CHUNK]
                     size += len(batch[key])
                     if size >= _AT_ONCE:
-                        stored += batch
                         self._servers.set_many(batch)
                         batch, size = {}, 0
-            stored += batch
             self._servers.set_many(batch)
         except NoRoomError:
-            self._delete(stored)
+            self.remove(stored)
             raise
-        return tokens
+        return stored
 
-    def _chunks(self, token: bytes, size: int) -> list[str]:
-        return [self._keys.chunk(token, chunk) for chunk in range(-(-size // CHUNK))]
+    def _chunks(self, payload: Stored | Entry) -> list[str]:
+        return [self._keys.chunk(payload.token, chunk) for chunk in range(-(-payload.size // CHUNK))]
 
     def find(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
         """Returns the complete payloads by token."""
-        names = {entry.token: (entry.size, self._chunks(entry.token, entry.size)) for entry in entries}
+        names = {entry.token: (entry.size, self._chunks(entry)) for entry in entries}
         items = self._servers.get([key for _, keys in names.values() for key in keys])
         found = {}
         for token, (size, keys) in names.items():
@@ -72,18 +77,10 @@ class Payloads:
                 found[token] = payload
         return found
 
-    def remove(self, entries: Iterable[Entry]) -> None:
+    def remove(self, payloads: Iterable[Stored | Entry]) -> None:
         """Raises nothing: what stays only takes room."""
-        self._delete([key for entry in entries for key in self._chunks(entry.token, entry.size)])
-
-    def remove_stored(self, tokens: Iterable[bytes], payloads: Iterable[bytes]) -> None:
-        """Removes stored payloads that no message has. Raises nothing."""
-        pairs = zip(tokens, payloads, strict=True)
-        self._delete([key for token, payload in pairs for key in self._chunks(token, len(payload))])
-
-    def _delete(self, keys: list[str]) -> None:
         with contextlib.suppress(RemoteError):
-            self._servers.delete(keys)
+            self._servers.delete([key for payload in payloads for key in self._chunks(payload)])
 
 
 class PushKeys:
@@ -91,12 +88,12 @@ class PushKeys:
     message is stored, and holds the id afterwards. Another process that finds a claim without an id searches for the
     message: the claim's process may have been killed. Methods raise RemoteError, `claim` also NoRoomError."""
 
-    def __init__(self, pages: Pages, servers: Servers, clock: Clock, tokens: Sequence[bytes]) -> None:
-        """tokens: of the payloads of all drafts."""
+    def __init__(self, pages: Pages, servers: Servers, clock: Clock, stored: Sequence[Stored]) -> None:
+        """stored: the payloads of all drafts."""
         self._pages = pages
         self._servers = servers
         self._clock = clock
-        self._tokens = tokens
+        self._tokens = [each.token for each in stored]
         self._began = clock()
         self._claimed: dict[str, int] = {}  # key -> index of its draft
         self._same: dict[int, int] = {}  # drafts with the key of an earlier draft -> that draft

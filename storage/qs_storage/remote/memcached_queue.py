@@ -26,7 +26,7 @@ from ..engine import (
 )
 from ..names import MAX_MID
 from ..remote_engine import RemoteQueue
-from .memcached_items import Capacity, Payloads, PushKeys
+from .memcached_items import Capacity, Payloads, PushKeys, Stored
 from .memcached_layout import MOST, OPEN, PAGE, RETIRED, SEALED, Entry, Keys, Page, no_such_message
 from .memcached_pages import NEVER, Pages, Snapshot, tries
 from .memcached_servers import Servers
@@ -108,43 +108,41 @@ class MemcachedQueue(RemoteQueue):
             raise UnsupportedError(f"a list of {len(drafts)} messages is too long for memcached: {MOST} is the most")
         if not drafts:
             return []
-        payloads = [draft.payload for draft in drafts]
-        tokens = self._payloads.store(payloads)
-        keys = PushKeys(self.pages, self._servers, self._clock, tokens)
+        stored = self._payloads.store([draft.payload for draft in drafts])
+        keys = PushKeys(self.pages, self._servers, self._clock, stored)
         try:
             fresh = keys.claim([draft.key for draft in drafts])
-            mids = self._store([drafts[index] for index in fresh], [tokens[index] for index in fresh])
+            mids = self._store([(drafts[index].delay, stored[index]) for index in fresh])
         except QueueFullError:
             keys.release()
-            self._payloads.remove_stored(tokens, payloads)
+            self._payloads.remove(stored)
             raise
-        old = set(range(len(drafts))).difference(fresh)
-        self._payloads.remove_stored([tokens[index] for index in old], [payloads[index] for index in old])
+        self._payloads.remove([stored[index] for index in set(range(len(drafts))).difference(fresh)])
         mids = keys.settle(dict(zip(fresh, mids, strict=True)))
         self._changed()
         return mids
 
-    def _store(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
-        if not drafts:
+    def _store(self, delayed: Sequence[tuple[int, Stored]]) -> list[int]:
+        """Makes messages of payloads, each with its delay."""
+        if not delayed:
             return []
-        with self.pages.locked(), self._capacity.reserve(len(drafts)):
+        with self.pages.locked(), self._capacity.reserve(len(delayed)):
             for _ in tries():
                 snapshot, _ = self.pages.tail()
-                mids = self._append(snapshot, len(drafts), lambda page: self._add(page, drafts, tokens))
+                mids = self._append(snapshot, len(delayed), lambda page: self._add(page, delayed))
                 if mids is not None:
                     self.count("pushed", len(mids))
                     return mids
         raise self.pages.busy()
 
-    def _add(self, page: Page, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
+    def _add(self, page: Page, delayed: Sequence[tuple[int, Stored]]) -> list[int]:
         now = self._clock()
         first = max(now, page.last + 1, self.pages.last_mid + 1)
-        if first + len(drafts) - 1 > MAX_MID:
+        if first + len(delayed) - 1 > MAX_MID:
             raise QueueFullError(f"queue {self.qid!r} has had the id {page.last}: no room is left for another one")
-        for mid, (draft, token) in enumerate(zip(drafts, tokens, strict=True), first):
-            visible_at = now + draft.delay if draft.delay else 0
-            page.insert(Entry(mid, visible_at, 0, len(draft.payload), draft.delay > 0, token))
-        return list(range(first, first + len(drafts)))
+        for mid, (delay, payload) in enumerate(delayed, first):
+            page.insert(Entry(mid, now + delay if delay else 0, 0, payload.size, delay > 0, payload.token))
+        return list(range(first, first + len(delayed)))
 
     def _append(self, snapshot: Snapshot, count: int, add: Callable[[Page], _T | None]) -> _T | None:
         """Lets `add` put messages into the last page. None: the queue changed; look again."""
@@ -163,20 +161,20 @@ class MemcachedQueue(RemoteQueue):
         """Stores a copy under its id. False if the queue holds that id."""
         if self._holds(mid):  # then it needs no room
             return False
-        [token] = self._payloads.store([payload])
+        [stored] = self._payloads.store([payload])
         try:
             with self.pages.locked(), self._capacity.reserve(1):
-                done = self._insert(Entry(mid, 0, 0, len(payload), False, token))
+                done = self._insert(Entry(mid, 0, 0, stored.size, False, stored.token))
                 if not done:
                     self._capacity.give_back(1)
         except QueueFullError:
-            self._payloads.remove_stored([token], [payload])
+            self._payloads.remove([stored])
             raise
         if done:
             self.count("pushed")
             self._changed()
         else:
-            self._payloads.remove_stored([token], [payload])
+            self._payloads.remove([stored])
         return done
 
     def _holds(self, mid: int) -> bool:

@@ -370,6 +370,8 @@ class SqsQueue(RemoteQueue):
             self.shown = time.monotonic()
             try:
                 self.call("change_message_visibility_batch", Entries=entries)
+            except NoSuchQueueError:
+                return
             except StorageError as error:
                 _logger.warning(
                     "%d messages of queue %r are not given back before their time: %s", len(entries), self.qid, error
