@@ -29,7 +29,7 @@ class TellingEngine(RemoteAsEngine):
         now = self.remote._clock()
         times = [
             entry.visible_at
-            for page in self.queue("q").reader.scan(-1)
+            for page in self.queue("q").pages.scan(-1)
             for entry in page.entries
             if entry.visible_at > now
         ]
