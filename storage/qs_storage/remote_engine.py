@@ -25,6 +25,7 @@ from .engine import (
     Queue,
     QueueExistsError,
     Receipt,
+    StorageError,
     UnsupportedError,
 )
 from .names import directory_of, qid_of
@@ -102,23 +103,22 @@ def installed_engines() -> "Mapping[str, EntryPoint]":
 
 def open_engine(storage: str, root: str, clock: Clock, options: Mapping[str, Any]) -> RemoteEngine | None:
     """Imports and opens an engine, None if none of that name is installed. options: what flags say of this storage.
-    UnsupportedError if it cannot be imported, as without its library; StorageError, OSError as the engine raises."""
+    UnsupportedError if that is not possible, as without its library; StorageError, OSError as the engine raises."""
     entry = installed_engines().get(storage)
     if entry is None:
         return None
     try:
-        make = entry.load()
+        engine: RemoteEngine = entry.load()(root, clock=clock, **options)
     except ModuleNotFoundError as error:
         package = entry.dist.name if entry.dist is not None else storage
         raise UnsupportedError(
             f"the storage {storage!r} needs {error.name}, which is not installed here: "
             f"pip install '{package}[{storage}]'"
         ) from None
-    except Exception as error:
-        raise UnsupportedError(
-            f"the storage {storage!r} cannot be used: {entry.value} cannot be imported: {error!r}"
-        ) from None
-    engine: RemoteEngine = make(root, clock=clock, **options)
+    except (StorageError, OSError):
+        raise
+    except Exception as error:  # whatever somebody else's code does
+        raise UnsupportedError(f"the storage {storage!r} cannot be used: {entry.value} fails with {error!r}") from error
     return engine
 
 

@@ -119,10 +119,11 @@ def test_foreign_queues(registry: Elsewhere, tmp_path: Path) -> None:
     ("value", "said"),
     [
         ("lacking_qs_engine:Engine", "needs lacking_qs_engine, which is not installed here: pip install 'tape[tape]'"),
-        ("qs_storage.remote_engine:Nothing", "qs_storage.remote_engine:Nothing cannot be imported: AttributeError"),
+        ("qs_storage.remote_engine:Nothing", "cannot be used: qs_storage.remote_engine:Nothing fails with Attribute"),
+        ("qs_storage.names:qid_of", "cannot be used: qs_storage.names:qid_of fails with TypeError("),
     ],
 )
-def test_an_engine_that_cannot_be_imported(
+def test_an_engine_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, said: str
 ) -> None:
     """The error says what is missing and how to install it, or which entry point is wrong and why."""
