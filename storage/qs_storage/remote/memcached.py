@@ -4,7 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from hashlib import blake2b
 from heapq import merge
@@ -18,7 +18,6 @@ from ..engine import (
     NoSuchMessageError,
     NoSuchQueueError,
     Options,
-    OtherMessageError,
     Receipt,
     RemoteError,
     UnsupportedError,
@@ -201,13 +200,12 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
         done: list[MemcachedQueue] = []
         try:
             for target in targets.values():
-                if target.insert(mid, message.payload or b""):
-                    done.append(target)
-                else:
-                    _check_same(target, message)
+                if target.insert(message):
+                    done.append(target)  # noqa: PERF401 - they are what has to be taken back
         except Exception:
             for target in done:
-                _take_back(target, mid)
+                with suppress(NoSuchMessageError, NoSuchQueueError, RemoteError):  # it may be gone
+                    target.delete(Receipt(mid))
             raise
 
     def close(self) -> None:
@@ -232,21 +230,3 @@ def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) ->
             break
         chosen[index].append(each)
     return chosen
-
-
-def _check_same(target: MemcachedQueue, message: Message) -> None:
-    """Raises OtherMessageError if the queue has another message of that id."""
-    try:
-        other = target.read(Receipt(message.mid))
-    except NoSuchMessageError:
-        return  # it was there a moment ago
-    if other.payload != message.payload:
-        raise OtherMessageError(f"queue {target.qid!r} holds another message with the id {message.mid}")
-
-
-def _take_back(target: MemcachedQueue, mid: int) -> None:
-    """Deletes a copy after another one failed. It may be gone."""
-    try:
-        target.delete(Receipt(mid))
-    except (NoSuchMessageError, NoSuchQueueError, RemoteError):
-        return

@@ -1,5 +1,6 @@
 """One queue in memcached."""
 
+import contextlib
 import logging
 import time
 from bisect import bisect_right
@@ -14,6 +15,7 @@ from ..engine import (
     Message,
     NoSuchMessageError,
     Options,
+    OtherMessageError,
     QueueFullError,
     QueueNotEmptyError,
     Receipt,
@@ -157,14 +159,14 @@ class MemcachedQueue(RemoteQueue):
 
         return self.pages.change(snapshot, snapshot.head.last, edit, use_reserve=False)
 
-    def insert(self, mid: int, payload: bytes) -> bool:
-        """Stores a copy under its id. False if the queue holds that id."""
-        if self._holds(mid):  # then it needs no room
+    def insert(self, message: Message) -> bool:
+        """Stores a copy under its id. False if the queue has it already. OtherMessageError."""
+        if self._has(message):  # then it needs no room
             return False
-        [stored] = self._payloads.store([payload])
+        [stored] = self._payloads.store([message.payload or b""])
         try:
             with self.pages.locked(), self._capacity.reserve(1):
-                done = self._insert(Entry(mid, 0, 0, stored.size, False, stored.token))
+                done = self._insert(Entry(message.mid, 0, 0, stored.size, False, stored.token))
                 if not done:
                     self._capacity.give_back(1)
         except QueueFullError:
@@ -175,13 +177,18 @@ class MemcachedQueue(RemoteQueue):
             self._changed()
         else:
             self._payloads.remove([stored])
+            self._has(message)
         return done
 
-    def _holds(self, mid: int) -> bool:
+    def _has(self, message: Message) -> bool:
+        """Raises OtherMessageError if the queue has another message of that id."""
         try:
-            return self.pages.change_message(Receipt(mid), lambda page, index: True)[0]
+            other = self.read(Receipt(message.mid))
         except NoSuchMessageError:
             return False
+        if other.payload != message.payload:
+            raise OtherMessageError(f"queue {self.qid!r} holds another message with the id {message.mid}")
+        return True
 
     def _insert(self, entry: Entry) -> bool:
         def add(page: Page) -> bool | None:
@@ -303,11 +310,9 @@ class MemcachedQueue(RemoteQueue):
             entry = page.entries[index]
             page.put(index, entry._replace(visible_at=0, receives=entry.receives - 1))
 
-        try:
+        with contextlib.suppress(RemoteError, NoSuchMessageError, StaleReceiptError):
             for entry in entries:
                 self.pages.change_message(Receipt(entry.mid, entry.receives), edit)
-        except (RemoteError, NoSuchMessageError, StaleReceiptError):
-            return
 
     def _remove_lost(self, entry: Entry, number: int) -> None:
         """Removes a message whose payload is gone: evicted by memcached, or deleted with the message."""
