@@ -135,7 +135,7 @@ def _options_in(root: str, disk: Disk) -> dict[str, Options]:
 # -- engines with a directory for each queue
 
 
-class RemoteQueue:
+class RemoteQueue(Queue):
     """What the queues of such engines share; see Queue. Several threads may use one. Its methods also raise
     RemoteError."""
 
@@ -183,7 +183,7 @@ class RemoteQueue:
 Q = TypeVar("Q", bound=RemoteQueue)
 
 
-class RootedEngine(Generic[Q]):
+class RootedEngine(RemoteEngine, Generic[Q]):
     """The queues of an engine. Each has a directory in the root with its options only: `ls` shows the queue, and no
     other storage takes its name. Several threads may use it.
 

@@ -168,6 +168,10 @@ class Receipts:
 
 
 class SqsQueue(RemoteQueue):
+    """What is in flight is known to the server that received it: SQS finds no message by its id."""
+
+    last_mid: int = -1
+
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, client: SqsClient, prefix: str, receipts: Receipts, clock: Clock, given: int
     ) -> None:
@@ -175,7 +179,6 @@ class SqsQueue(RemoteQueue):
         BadQueueNameError."""
         super().__init__(qid, options)
         self.given = given
-        self.last_mid = -1
         self.shown = -math.inf
         """When a message was made visible, by time.monotonic: SQS may give it to any long poll of the queue."""
         self._client = client
