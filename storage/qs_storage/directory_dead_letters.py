@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
 from .engine import NoSuchQueueError, Origin, Queue, StorageError
 from .lifecycle import Event
 from .message_state import MessageState
 from .message_store import MessageMover, MessageStore
+from .policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
 from .publisher import Publisher
 from .recording import QueueRecorder
 

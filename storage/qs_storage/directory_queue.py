@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from .backoff import backoff_of
-from .dead_letter_policy import dead_letter_queue, refuse_reason, refuse_reject, refuse_uncounted, with_origin
 from .directory_dead_letters import DirectoryDeadLetters
 from .directory_retirement import DirectoryRetirement
 from .engine import (
@@ -23,6 +21,7 @@ from .engine import (
 from .index.queries import IndexQueries
 from .message_state import FOREIGN, MessageState
 from .message_store import DirectoryWatch, MessageMover, MessageStore
+from .policy import backoff_of, dead_letter_queue, refuse_reason, refuse_reject, refuse_uncounted, with_origin
 from .publisher import Publisher, Writer
 from .queues import EngineQueue
 from .recording import QueueRecorder

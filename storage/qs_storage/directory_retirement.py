@@ -3,8 +3,8 @@
 from .engine import Options, Stats
 from .message_state import MessageState
 from .message_store import MessageStore
+from .policy import end_of, too_old_since
 from .recording import QueueRecorder
-from .retention import end_of, too_old_since
 
 
 class DirectoryRetirement:

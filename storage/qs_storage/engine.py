@@ -231,7 +231,7 @@ class Message:
 class Options:
     """visibility: microseconds; capacity: messages; paused: gives nothing out; dead_letter: the queue for messages
     after max_receives receives; retention: microseconds after which a message that is not in flight is removed, see
-    `retention.py`; backoff, backoff_max: microseconds, see `backoff.py`. None, empty: no bound. A change of the object
+    `policy.py`; backoff, backoff_max: microseconds, see there. None, empty: no bound. A change of the object
     takes effect at once."""
 
     storage: str = ""

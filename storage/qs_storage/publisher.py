@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from .capacity import require_room
 from .engine import Draft, NoKeysError, Options, Stats
+from .policy import require_room
 from .shared import Shared
 
 STAGED = 1000

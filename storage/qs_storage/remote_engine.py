@@ -13,8 +13,6 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from .backoff import refuse_backoff
-from .dead_letter_policy import refuse_dead_letters, refuse_reason, refuse_reject, refuse_uncounted
 from .disk import Disk
 from .engine import (
     Clock,
@@ -29,7 +27,14 @@ from .engine import (
     UnsupportedError,
 )
 from .names import directory_of, qid_of
-from .retention import refuse_retention
+from .policy import (
+    refuse_backoff,
+    refuse_dead_letters,
+    refuse_reason,
+    refuse_reject,
+    refuse_retention,
+    refuse_uncounted,
+)
 from .settings import MAKING, make_queue, read_options, write_options
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
-from .backoff import refuse_backoff
-from .dead_letter_policy import check_dead_letter
 from .disk import Disk
 from .engine import (
     Options,
@@ -22,9 +20,9 @@ from .engine import (
     UnsupportedError,
 )
 from .names import PRIVATE, directory_of, parse_message, qid_of
+from .policy import check_dead_letter, refuse_backoff, refuse_retention
 from .queues import EngineQueue
 from .remote_engine import installed_engines
-from .retention import refuse_retention
 from .settings import MAKING, make_queue, read_options, storage_in, write_options
 from .shared import Shared
 

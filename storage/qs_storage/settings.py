@@ -13,10 +13,10 @@ import shutil
 import tomllib
 from collections.abc import Callable
 
-from .backoff import contradiction_in
 from .disk import Disk
 from .engine import SECOND, BadQueueNameError, Options, QueueExistsError, StorageError
 from .names import directory_of
+from .policy import contradiction_in
 
 FILE = ".queue.toml"
 MAKING = ".making-"

@@ -5,8 +5,8 @@ from support.contract_bench import needs
 from support.engine_calls import WINDOW, configure, listed, receive
 from support.engines import Bench, arrived
 
-from qs_storage.backoff import backoff_of
 from qs_storage.engine import SECOND, Feature, Message, Options, Receipt
+from qs_storage.policy import backoff_of
 
 BACKOFF = 60 * SECOND
 LONGEST = 200 * SECOND

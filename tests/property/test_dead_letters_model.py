@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
 
-from qs_storage.backoff import backoff_of
 from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import (
     Draft,
@@ -28,6 +27,7 @@ from qs_storage.engine import (
     StaleReceiptError,
     State,
 )
+from qs_storage.policy import backoff_of
 
 QUEUES = ("q", "dead", "last")
 """Each is the dead-letter queue of the one before it."""

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_storage.backoff import contradiction_in
 from qs_storage.engine import DEFAULT_VISIBILITY, SECOND, NoSuchQueueError, Options, QueueExistsError
+from qs_storage.policy import contradiction_in
 
 from .service import BadRequestError, Service, qid_of
 

@@ -2,8 +2,8 @@
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_storage.dead_letter_policy import REDRIVING
 from qs_storage.engine import Redrive, UnsupportedError
+from qs_storage.policy import REDRIVING
 
 from .service import BadRequestError, Service, qid_of
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..capacity import require_room
 from ..engine import BatchOrderError, Clock, NoSuchPartError, Options
 from ..names import check_name, quoted
+from ..policy import require_room
 from . import records
 from .claim_records import EMPTY, Published, Staged
 from .places import segment_of

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from ..capacity import require_room
-from ..dead_letter_policy import DeadLetterMoves, new_origin
 from ..engine import Clock, Origin, Receipt, StorageError
+from ..policy import DeadLetterMoves, new_origin, require_room
 from .log_interface import Moving
 from .store import Store
 from .table import MessageTable

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..capacity import require_room
 from ..engine import Clock, Draft, OtherMessageError
 from ..names import MAX_MID
+from ..policy import require_room
 from ..queues import EngineQueue
 from . import records
 from .keys import Keys, digest

@@ -8,9 +8,9 @@ the messages, `door` takes in files that other programs put into the directory.
 from functools import partial
 from typing import ClassVar
 
-from ..dead_letter_policy import dead_letter_queue
 from ..engine import Options, State, Stats
 from ..index.queries import IndexQueries
+from ..policy import dead_letter_queue
 from ..queues import EngineQueue
 from ..shared import Shared
 from .dead_letters import DeadLetters

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from ..capacity import require_room
-from ..dead_letter_policy import other_storage
 from ..engine import Clock, Queue
 from ..names import WITHHELD
+from ..policy import other_storage, require_room
 from .log_interface import Moving
 from .reader import DamagedRecordError
 from .store import Store

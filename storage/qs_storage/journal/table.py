@@ -7,7 +7,6 @@ The table appends no records. The modules that change it do: `pushing`, `deliver
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from ..dead_letter_policy import is_exhausted, with_origin
 from ..engine import (
     Message,
     NoSuchMessageError,
@@ -22,7 +21,7 @@ from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
 from ..lifecycle import Event
 from ..names import FAR, MAX_MID, WITHHELD
-from ..retention import end_of, too_old_upto
+from ..policy import end_of, is_exhausted, too_old_upto, with_origin
 from ..shared import Shared
 from .claim_records import Staged
 from .store import READY, State, Store, reason_size, record_size

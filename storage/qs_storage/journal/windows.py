@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..backoff import backoff_of
 from ..engine import Clock, Receipt, not_in_flight
 from ..names import MAX_MID
+from ..policy import backoff_of
 from . import records
 from .store import Store
 from .table import MessageTable

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from ..dead_letter_policy import check_dead_letter
 from ..disk import Disk
 from ..engine import (
     Clock,
@@ -22,6 +21,7 @@ from ..engine import (
     StorageError,
     UnsupportedError,
 )
+from ..policy import check_dead_letter
 from ..remote_engine import RootedEngine
 from ..settings import storage_in
 from .sqs_calls import (

@@ -8,9 +8,9 @@ from types import FrameType
 import pytest
 from support.engines import ManualClock
 
-from qs_storage.backoff import backoff_of, contradiction_in
 from qs_storage.directories import JournalEngine
 from qs_storage.engine import SECOND, Draft, Durability, Options
+from qs_storage.policy import backoff_of, contradiction_in
 
 MID = 1_760_000_000_000_000
 

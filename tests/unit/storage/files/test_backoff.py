@@ -9,8 +9,8 @@ import pytest
 from support.engines import EPOCH, LOTS, Bench, FaultyDisk, always, files_engine
 
 from qs_server.main.qs_dir import main as qs_dir
-from qs_storage.backoff import backoff_of
 from qs_storage.engine import SECOND, Durability, Options, Receipt, StaleReceiptError, State
+from qs_storage.policy import backoff_of
 from qs_storage.vsqs import Queue as Library
 
 WINDOW = 5 * SECOND

@@ -1,5 +1,18 @@
-"""The rules of dead letters for every storage: what can be asked of a queue, when a message dies, and what becomes of
-one that cannot move.
+"""The rules of a queue's options, for every storage: capacity, retention, back-off and dead letters.
+
+They say what can be asked of a queue of which storage, and what follows for its messages. They keep nothing, except
+`DeadLetterMoves`, which knows what the log has said already.
+
+Retention. Messages are too old for their queue by their id: the time of the push, of the death in a dead-letter queue,
+or for a copy of the push of the original.
+
+Back-off. It is how long a message that was received in vain stays hidden before it is visible again. In vain is a
+receive that counts and ends without a delete, a reject, or a delay of its own: the message is released, its window
+ends, or its subscriber goes. The message is `delayed` until the back-off is over. How long follows from the queue's
+options, the message's id and its receives alone. So a window that ends while no server runs leads to the same moment,
+and every start computes it again.
+
+Dead letters. A message that was received too often, or was rejected, moves to another queue of the same storage.
 """
 
 import logging
@@ -7,11 +20,13 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from .engine import (
+    SECOND,
     DeadLetterCycleError,
     Message,
     NoDeadLetterQueueError,
     Options,
     Origin,
+    QueueFullError,
     StorageError,
     UnsupportedError,
 )
@@ -20,12 +35,105 @@ from .queues import EngineQueue
 _logger = logging.getLogger(__name__)
 Kind = TypeVar("Kind", bound=EngineQueue)
 Moved = TypeVar("Moved")
-_STORAGES = ("files", "journal", "sqs")
-"""Storages with dead letters."""
+
+_WITH_RETENTION = ("dirq", "dirq-simple", "files", "journal", "sqs")
+"""Storages that remove old messages."""
+_WITH_BACKOFF = ("dirq", "dirq-simple", "files", "journal")
+_WITH_DEAD_LETTERS = ("files", "journal", "sqs")
 _WITH_REASONS = ("files", "journal")
 """Storages that keep reasons, and reject messages."""
 REDRIVING = "'files' and 'journal'"
 """Storages that can take a receive back and move dead letters back."""
+
+DEFAULT_MAX = 3600 * SECOND
+"""The longest back-off of a queue that names none."""
+_SPREAD = 10
+"""A back-off is up to one tenth shorter or longer, so that jobs that failed together do not all come back together."""
+_BITS = 20
+"""Bits of the number that chooses within the spread."""
+_FACTOR = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio: the products of adjacent ids, modulo 2**64, are far apart (Knuth, TAOCP 3, 6.4).
+The ids of a list of messages are adjacent."""
+
+
+# -- capacity and retention -------------------------------------------------------------------------------------------
+
+
+def require_room(
+    qid: str,
+    capacity: int | None,
+    held: Callable[[], int],
+    more: int,
+    refresh: Callable[[], object] = lambda: None,
+) -> None:
+    """Raises QueueFullError unless `more` messages fit. held: the known count; refresh: looks for more room."""
+    if capacity is None or held() + more <= capacity:
+        return
+    refresh()
+    if (now := held()) + more > capacity:
+        raise QueueFullError(f"queue {qid!r} holds {now} messages; its capacity is {capacity}")
+
+
+def refuse_retention(options: Options) -> None:
+    """Raises UnsupportedError for a retention in another storage."""
+    if options.retention is not None and options.storage not in _WITH_RETENTION:
+        raise UnsupportedError(
+            f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storages "
+            + ", ".join(map(repr, _WITH_RETENTION))
+        )
+
+
+def too_old_since(options: Options, now: int) -> int | None:
+    """Returns the time up to which messages are too old, None: none is. Microseconds since the Epoch."""
+    return None if options.retention is None or now < options.retention else now - options.retention
+
+
+def too_old_upto(options: Options, now: int, unit: int) -> int:
+    """Returns the greatest id that is too old, -1: none. now: microseconds; unit: microseconds of 1 in an id."""
+    time = too_old_since(options, now)
+    return -1 if time is None else time // unit
+
+
+def end_of(options: Options, pushed_at: int) -> int | None:
+    """Returns when a message is too old, None: never. Microseconds since the Epoch."""
+    return None if options.retention is None else pushed_at + options.retention
+
+
+# -- back-off ---------------------------------------------------------------------------------------------------------
+
+
+def backoff_of(options: Options, mid: int, receives: int) -> int:
+    """Returns for how long a message is hidden that was received in vain: microseconds, 0 without back-off. receives:
+    how often it was received, this time included."""
+    if options.backoff is None or receives < 1:
+        return 0
+    longest = DEFAULT_MAX if options.backoff_max is None else options.backoff_max
+    # No more doublings than reach the longest of all: 2**1000 is no number to multiply with.
+    wanted = min(options.backoff << min(receives - 1, 60), longest)
+    chosen = ((mid + receives) * _FACTOR & (1 << 64) - 1) >> 64 - _BITS
+    return max(wanted + wanted * (2 * chosen - (1 << _BITS)) // (_SPREAD << _BITS), 1)
+
+
+def contradiction_in(options: Options) -> str | None:
+    """Returns what is wrong about the back-off of these options, None if nothing is."""
+    if options.backoff is None:
+        return None if options.backoff_max is None else "'backoff-max' needs a 'backoff', which is what it bounds"
+    longest = DEFAULT_MAX if options.backoff_max is None else options.backoff_max
+    if options.backoff <= longest:
+        return None
+    return f"'backoff' is longer than 'backoff-max', which is {longest / SECOND:g} seconds"
+
+
+def refuse_backoff(options: Options) -> None:
+    """Raises UnsupportedError for a back-off in another storage."""
+    if options.backoff is not None and options.storage not in _WITH_BACKOFF:
+        raise UnsupportedError(
+            f"the storage {options.storage!r} has no back-off: 'backoff' is for queues of the storages "
+            + ", ".join(map(repr, _WITH_BACKOFF))
+        )
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
 
 
 def refuse_uncounted(storage: str, *, count: bool) -> None:
@@ -51,10 +159,10 @@ def _with_reasons() -> str:
 
 def refuse_dead_letters(options: Options) -> None:
     """Raises UnsupportedError for a dead-letter queue of a storage without dead letters."""
-    if options.dead_letter and options.storage not in _STORAGES:
+    if options.dead_letter and options.storage not in _WITH_DEAD_LETTERS:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
-            + " and ".join(map(repr, _STORAGES))
+            + " and ".join(map(repr, _WITH_DEAD_LETTERS))
         )
 
 
