@@ -30,12 +30,11 @@ from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
 from .journal.store import KEYS
-from .lifecycle import Lifecycle
+from .lifecycle import Lifecycle, Totals
 from .nullqueue import NullQueue
 from .queues import EngineQueue, take_oldest
 from .root import OpenQueue, RootDirectory
 from .shared import Activity, Shared
-from .totals import Totals
 from .watch import Watch
 
 _REPORTS = 4000
@@ -69,8 +68,7 @@ class DirectoriesEngine(Engine):
             self._journal.open()
         self._watch = Watch()
         self._activity = Activity()
-        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, lifecycle=lifecycle)
-        self._shared.find_or_make = self._find_or_make
+        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._find_or_make, lifecycle)
         storages: dict[str, OpenQueue] = {
             "journal": self._journal.open_queue,
             "files": open_files_queue,
@@ -91,6 +89,8 @@ class DirectoriesEngine(Engine):
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def queues(self) -> Collection[str]:
+        if self._activity.vanished:
+            self._root.reopen_vanished()
         return self._queues.keys()
 
     def in_place(self, qid: str) -> bool:
@@ -98,7 +98,7 @@ class DirectoriesEngine(Engine):
 
     def queue(self, qid: str) -> EngineQueue:
         queue = self._queues.get(qid)
-        if queue is None or len(self._watch.expected) > _REPORTS:
+        if queue is None or self._activity.vanished or len(self._watch.expected) > _REPORTS:
             self.refresh()  # somebody may just have made it
             queue = self._queues.get(qid)
             if queue is None:
@@ -200,6 +200,8 @@ class DirectoriesEngine(Engine):
         activity, journal = self._activity, self._journal
         if activity.staged:
             self._root.publish_staged()
+        if activity.vanished:
+            self._root.reopen_vanished()
         failed: dict[tuple[str, int], OSError] = {}
         if self._root.failures:
             failed, self._root.failures = self._root.failures, failed
@@ -278,6 +280,7 @@ class DirectoriesEngine(Engine):
 
     def refresh(self) -> None:
         self._watch.refresh()
+        self._root.reopen_vanished()
 
     def fileno(self) -> int | None:
         return self._watch.fileno()

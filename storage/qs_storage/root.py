@@ -61,7 +61,6 @@ class RootDirectory:
         self._storages = storages
         self._default = default
         self._on_closed = on_closed
-        shared.vanished = self.reopen
         shared.watch.add(path, self, of_queues=True)
 
     def scan(self) -> None:
@@ -95,6 +94,7 @@ class RootDirectory:
                     return  # another server keeps it
                 known = ", ".join(map(repr, (*self._storages, *sorted(installed_engines()))))
                 raise StorageError(f"{path}/.queue.toml: there is no storage {options.storage!r}; there are {known}")
+            self._shared.activity.vanished.pop(qid, None)
             self.queues[qid] = self._storages[options.storage](path, qid, options, self._shared)
         except (OSError, StorageError) as error:
             if strict:
@@ -102,6 +102,7 @@ class RootDirectory:
             _logger.error("%s cannot be used: %s", path, error)
 
     def _close(self, qid: str) -> None:
+        self._shared.activity.vanished.pop(qid, None)
         queue = self.queues.pop(qid, None)
         if queue is not None:
             self.gone.add(qid)
@@ -119,20 +120,24 @@ class RootDirectory:
         if os.path.isdir(path) and not os.path.islink(path):
             self._open(directory, strict=False)
 
+    def reopen_vanished(self) -> None:
+        """Does so for all of which the watch has reported it. Call it when no queue is in use."""
+        vanished = self._shared.activity.vanished
+        while vanished:
+            self.reopen(next(iter(vanished)))
+
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """See Watched."""
+        """See Watched. A directory that has come is noted like one that has gone."""
         qid = qid_of(os.fsdecode(name))
         if qid is not None and not self.in_place(qid):
-            self.reopen(qid)
+            self._shared.vanished(qid)
 
     def rescan(self) -> None:
         """See Watched."""
-        for qid in list(self.queues):
-            if not self.in_place(qid):
-                self.reopen(qid)
-        for name in self._disk.directories_in(self.path):
-            if not name.startswith(".") and qid_of(name) not in self.queues:
-                self._open(name, strict=False)
+        gone = [directory_of(qid) for qid in self.queues]  # first: one that is renamed keeps its watch
+        for name in (*gone, *self._disk.directories_in(self.path)):
+            if not name.startswith("."):
+                self.changed(os.fsencode(name), appeared=True)
 
     def vanished(self) -> None:
         """Logs that the root is gone. Every operation says so then; those on the journal after a start."""

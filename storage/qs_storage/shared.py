@@ -22,6 +22,9 @@ class Activity:
         """Their messages, each maybe with an open file."""
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
+        self.vanished: dict[str, None] = {}
+        """Queues whose directory is gone or another one by now, in the order of the reports. The engine reopens them
+        between two operations: nobody closes a queue in the middle of its own."""
         self.expiries: list[tuple[int, str]] = []
         """A heap of announced times and queues. The first may be outdated: ask the queue, and `drop` it."""
         self._announced: dict[str, int] = {}
@@ -49,17 +52,16 @@ def _no_queue(qid: str, storage: str) -> EngineQueue:
     raise NoSuchQueueError(f"there is no queue {qid!r}")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Shared:
-    """vanished: is told the queue whose directory is gone; find_or_make: returns the queue of a name, made with a
-    storage if needed; lifecycle: receives events of messages, None: nobody does."""
+    """find_or_make: returns the queue of a name, made with a storage if needed; lifecycle: receives events of messages,
+    None: nobody does."""
 
     clock: Clock
     durability: Durability
     disk: Disk
     watch: Watch
     activity: Activity
-    vanished: Callable[[str], None] = lambda qid: None
     find_or_make: Callable[[str, str], EngineQueue] = _no_queue
     lifecycle: Lifecycle | None = None
 
@@ -67,6 +69,10 @@ class Shared:
     def always(self) -> bool:
         """A commit has to survive a power loss."""
         return self.durability is Durability.ALWAYS
+
+    def vanished(self, qid: str) -> None:
+        """Notes that a queue's directory is gone."""
+        self.activity.vanished[qid] = None
 
     def idle_seconds(self, path: str) -> float:
         """Returns for how long nobody has written to a file. OSError.

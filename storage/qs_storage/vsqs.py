@@ -24,7 +24,7 @@ from .directory_queue import DirectoryQueue
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
 from .files.files_queue import open_files_queue
-from .in_use import QueueInUseError, check_no_server
+from .journal.lock import is_in_use
 from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
 from .shared import Activity, Shared
@@ -45,6 +45,28 @@ class QueueException(StorageError):  # noqa: N818 - named as in vsqs
 
 class QueueFullException(QueueException):
     """The queue is still full after a wait."""
+
+
+class QueueInUseError(StorageError):
+    """The messages of the queue are in a journal, and not in its directory."""
+
+
+def check_no_server(path: str) -> None:
+    """Raises QueueInUseError for a directory that is a queue of a journal: its files are on their way into that. See
+    docs/storage.md, "Moving messages in and out"."""
+    root = os.path.dirname(os.path.realpath(path))
+    running = is_in_use(os.path.join(root, JOURNAL))
+    if read_options(path, "journal" if running else "files").storage != "journal":
+        return
+    if running:
+        raise QueueInUseError(
+            f"a server is running on {root}, and has the messages of this queue in its journal (storage 'journal'): "
+            "`qs receive` and `qs export` take them out"
+        )
+    raise QueueInUseError(
+        f"the messages of this queue are in the journal of {root} (storage 'journal'): start the server, or use "
+        "`queue-journal.py export`, which writes them to files"
+    )
 
 
 class Queue:
@@ -78,10 +100,9 @@ class Queue:
         self._end_read = self._end_write = -1
         self._activity = Activity()
         self._watch = Watch()
-        self._gone = False
         self._publish_only = publish_only
         durability = Durability.ALWAYS if sync else Durability.NONE
-        self._shared = Shared(self._clock, durability, Disk(), self._watch, self._activity, self._vanished)
+        self._shared = Shared(self._clock, durability, Disk(), self._watch, self._activity)
         try:
             if not create:
                 _check_is_queue(self.path)
@@ -101,9 +122,6 @@ class Queue:
         # To move messages to other queues, and to remove old ones, is left to servers.
         options.dead_letter, options.max_receives, options.retention = "", None, None
         return open_files_queue(self.path, os.path.basename(self.path), options, self._shared)
-
-    def _vanished(self, name: str) -> None:
-        self._gone = True
 
     def __enter__(self) -> "Queue":
         return self
@@ -203,8 +221,8 @@ class Queue:
         if self._closed:
             raise QueueException(f"the queue on {self.path} has been closed")
         self._watch.refresh()
-        if self._gone:  # somebody has removed the directory, and maybe made it again
-            self._gone = False
+        if self._activity.vanished:  # somebody has removed the directory, and maybe made it again
+            self._activity.vanished.clear()
             self._queue.close()
             self._queue = self._open()
         if not self._queue.watch.watched:

@@ -19,7 +19,6 @@ from typing import Any
 
 from qs_storage.disk import Disk
 from qs_storage.engine import StorageError
-from qs_storage.in_use import check_no_server
 from qs_storage.tools import counted
 from qs_storage.tools.elements import (
     DIRQ,
@@ -35,6 +34,7 @@ from qs_storage.tools.elements import (
 )
 from qs_storage.tools.ends import TICK, Body, End, Taken, open_end, put_all, take_all
 from qs_storage.tools.purging import purge
+from qs_storage.vsqs import check_no_server
 
 from .qs_dir_flags import make_parser
 from .tool_process import Meter, UsageError, become_owner, described, run, say, to_stdout

@@ -16,8 +16,8 @@ from ..dirq import Queue, QueueError, QueueSimple
 from ..dirq.element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX
 from ..dirq.schema import Schema, is_piece, parse_schema
 from ..engine import StorageError
-from ..in_use import check_no_server
 from ..settings import read_options
+from ..vsqs import check_no_server
 from .elements import DIRQ, VSQS, intermediates, names_in
 
 TICK = 0.2
