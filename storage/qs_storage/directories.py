@@ -25,7 +25,7 @@ from .engine import (
     UnfinishedError,
     UnsupportedError,
 )
-from .files.files_queue import open_files_queue
+from .files.queue import FilesQueue
 from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
@@ -71,7 +71,7 @@ class DirectoriesEngine(Engine):
         self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._find_or_make, lifecycle)
         storages: dict[str, OpenQueue] = {
             "journal": self._journal.open_queue,
-            "files": open_files_queue,
+            "files": FilesQueue,
             "dirq-simple": open_dirq_queue,
             "dirq": open_dirq_queue,
             "null": NullQueue,

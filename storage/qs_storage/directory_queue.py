@@ -1,31 +1,34 @@
 """A queue in a directory that other programs may share. Every operation acts on the files at once."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
-from .directory_dead_letters import DirectoryDeadLetters
-from .directory_retirement import DirectoryRetirement
 from .engine import (
     Message,
     NoSuchMessageError,
-    Options,
-    Origin,
     OtherMessageError,
     Receipt,
+    Redrive,
     StaleReceiptError,
     State,
     Stats,
     not_in_flight,
 )
 from .index.queries import IndexQueries
-from .message_state import FOREIGN, MessageState
-from .message_store import DirectoryWatch, MessageMover, MessageStore
-from .policy import backoff_of, dead_letter_queue, refuse_reason, refuse_reject, refuse_uncounted, with_origin
-from .publisher import Publisher, Writer
+from .lifecycle import Event
+from .message_store import FOREIGN, MessageState, MessageStore, Writer
+from .policy import (
+    backoff_of,
+    end_of,
+    refuse_reason,
+    refuse_reject,
+    refuse_uncounted,
+    too_old_since,
+    with_origin,
+)
+from .publisher import Publisher
 from .queues import EngineQueue
-from .recording import QueueRecorder
-from .shared import Shared
 
 _AT_ONCE = 1000
 """Messages in one slice of `prepare_stats` or `purge`: some 30 ms."""
@@ -34,86 +37,82 @@ _AS_LONG_AS = 25
 """Windows that can be ended in the time of a move, for which a file is synced."""
 
 
-class DirectoryQueue:
-    """See EngineQueue. For one thread at a time. Locks of other programs raise StaleReceiptError."""
+class DirectoryQueue(Publisher):
+    """See EngineQueue. For one thread at a time. Locks of other programs raise StaleReceiptError.
+
+    A layout with dead letters and reasons has a class of its own, which overrides `redrive`, `reject`, `_giving` and
+    `_bury`."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    has_dead_letters: ClassVar[bool] = False
+    """It also keeps reasons."""
 
-    def __init__(  # noqa: PLR0917
-        self,
-        path: str,
-        qid: str,
-        options: Options,
-        shared: Shared,
-        store: MessageStore,
-        writer: Writer[Any],
-        watch: DirectoryWatch,
-        dismantle: Callable[[], None],
-        mover: MessageMover | None = None,
-    ) -> None:
-        """path: is listed at once; dismantle: removes what is no file; mover: None without dead letters. OSError."""
-        self.path = path
-        self.qid = qid
-        self.options = options
-        self.watch = watch
-        self.dismantle = dismantle
-        self._clock = shared.clock
-        self._refresh = shared.watch.refresh
-        self._find_or_make = shared.find_or_make
-        self._store = store
-        self._writer = writer
-        index = self._index = store.index
-        self._recorder = QueueRecorder(qid, index, shared)
-        self._publisher = Publisher(qid, options, writer, shared, index.__len__)
-        self.counts = self._publisher.counts
-        self._queries = IndexQueries(index, store.load, _AT_ONCE)
-        self._origins: Mapping[int, Origin] = {} if mover is None else mover.origins
-        self._reasons: Mapping[int, str] = {} if mover is None else mover.reasons
-        self.redrive: DirectoryDeadLetters | None = None
-        if mover is not None:
-            self.redrive = DirectoryDeadLetters(store, mover, self._publisher, self._recorder, self._find_dead_letters)
-        self.push = self._publisher.push
-        self.flush = self._publisher.flush
-        self.note_removed = self._recorder.note_all_deleted
-        self.prepare_stats = self._queries.prepare
-        self.time = store.pushed_at
-        self.arrived = store.arrived
-        self.in_place = store.in_place
-        self._retirement = DirectoryRetirement(options, store, self._recorder, self.counts)
-        self.retire, self.next_expiry = self._retirement.retire, self._retirement.next_due
-        self.commit = store.commit
-        self.file_of = store.path_of
-        try:
-            watch.rescan()
-        except BaseException:
-            watch.unwatch()
-            raise
-
-    def _find_dead_letters(self) -> DirectoryDeadLetters | None:
-        """Returns those of the dead-letter queue, which is made if needed. StorageError, OSError."""
-        return dead_letter_queue(self._find_or_make, self.options, DirectoryQueue).redrive
+    def __init__(self, store: MessageStore, writer: Writer) -> None:
+        """Lists the directory of the store, which nobody has opened, at once. OSError."""
+        super().__init__(store, writer)
+        self._clock = store.shared.clock
+        self._queries = IndexQueries(store.index, store.load, _AT_ONCE)
+        self._hidden_loaded: object = None
+        """The listing of which all hidden messages are loaded: only the disk knows the delayed ones."""
+        store.open()
 
     def __len__(self) -> int:
         return len(self._index)
 
     @property
     def last_mid(self) -> int:
-        return self._store.last_mid
+        return self.store.last_mid
 
-    def close(self) -> list[int]:
-        left = self._publisher.close()
-        self.watch.unwatch()
-        return left
+    @property
+    def redrive(self) -> Redrive | None:
+        return None
+
+    def time(self, number: int) -> int:
+        return self.store.pushed_at(number)
+
+    # -- the directory --------------------------------------------------------------------------------------------
+
+    def in_place(self) -> bool:
+        return self.store.in_place()
+
+    def arrived(self) -> None:
+        self.store.arrived()
+
+    def commit(self) -> None:
+        self.store.commit()
+
+    def dismantle(self) -> None:
+        self.store.dismantle()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
+        """Reports an event of a loaded message. See Lifecycle."""
+        if self._shared.lifecycle is not None:
+            self._shared.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer)
+
+    def _note_gone(
+        self, event: Event, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+    ) -> None:
+        """Reports why a message is gone. See Lifecycle."""
+        if self._shared.lifecycle is not None:
+            self._shared.lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
+
+    def note_removed(self) -> None:
+        """Reports all messages deleted with the queue, with sizes as far as known."""
+        if self._shared.lifecycle is not None:
+            for mid in self._index.messages.after(-1, len(self._index)):
+                self._note_gone("deleted", mid, self._index.known_size(mid), None)
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
     def first_ready(self) -> int | None:
-        self._publisher.publish()
+        self.publish()
         if self.options.retention is None:
             return self._index.ready.first()
-        found = self._index.ready.after(self._retirement.upto(), 1)
+        found = self._index.ready.after(self._too_old(), 1)
         return found[0] if found else None
 
     @property
@@ -123,7 +122,7 @@ class DirectoryQueue:
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        store = self._store
+        store = self.store
         with store.exclusive(mid) as state:
             if state is None or state.hidden:
                 return None
@@ -135,19 +134,19 @@ class DirectoryQueue:
                 return None
         self.counts.delivered += 1
         self.counts.redelivered += taken.receives > 1
-        self._recorder.note("received", mid, taken.receives)
+        self._note("received", mid, taken.receives)
         return self._message(mid, "delivered", taken, payload)
 
     def _message(self, mid: int, status: str, state: MessageState, payload: bytes | None = None) -> Message:
-        visible_at = None if state.hidden in (0, FOREIGN) else self._store.time(state.hidden)
-        message = Message(self.qid, mid, status, state.receives, self.time(mid), visible_at, payload)
-        if self._reasons:
-            message.reason = self._reasons.get(mid)
-        return with_origin(message, self._origins)
+        visible_at = None if state.hidden in (0, FOREIGN) else self.store.time(state.hidden)
+        message = Message(self.qid, mid, status, state.receives, self.store.pushed_at(mid), visible_at, payload)
+        if self.store.reasons:
+            message.reason = self.store.reasons.get(mid)
+        return with_origin(message, self.store.origins)
 
     def _end_of(self, visibility: int | None) -> int:
         window = self.options.visibility if visibility is None else visibility
-        return max(self._store.number(self._clock() + window), 1)
+        return max(self.store.number(self._clock() + window), 1)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class DirectoryQueue:
         while True:
             self.expire()
             state = self._find(mid)
-            if not state.hidden and mid <= self._retirement.upto():
+            if not state.hidden and mid <= self._too_old():
                 raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
             if not state.hidden and not peek and self.options.paused:
                 return self._message(mid, "ready", state)
@@ -165,7 +164,7 @@ class DirectoryQueue:
 
     def _look_at(self, mid: int, state: MessageState) -> Message | None:
         status = "ready" if not state.hidden else "delayed" if state.delayed else "in-flight"
-        payload = None if state.hidden else self._store.read(mid, 0)
+        payload = None if state.hidden else self.store.read(mid, 0)
         if payload is None and not state.hidden:
             return None
         return self._message(mid, status, state, payload)
@@ -174,14 +173,14 @@ class DirectoryQueue:
         while True:
             state = self._find(receipt.mid)
             if self._matches(receipt, state):
-                payload = self._store.read(receipt.mid, state.hidden)
+                payload = self.store.read(receipt.mid, state.hidden)
                 if payload is not None:
                     return self._message(receipt.mid, "delivered", state, payload)
 
     def _find(self, mid: int) -> MessageState:
         """Raises NoSuchMessageError."""
-        self._publisher.publish()
-        state = self._store.look(mid)
+        self.publish()
+        state = self.store.look(mid)
         if state is None:
             raise self._no_such(mid)
         return state
@@ -194,41 +193,44 @@ class DirectoryQueue:
         mid, seen = receipt
         if seen is None or state.receives == seen:
             return True
-        if not self._store.is_current(mid, state):
+        if not self.store.is_current(mid, state):
             return False
         raise StaleReceiptError(
             f"message {mid} of queue {self.qid!r} has been received {state.receives} times by now, not {seen}"
         )
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        self._publisher.publish()
+        self.publish()
         self.expire()
         return self._queries.list_mids(state, count, after)
 
+    def prepare_stats(self) -> bool:
+        return self._queries.prepare()
+
     def stats(self) -> Stats:
-        self._publisher.publish()
+        self.publish()
         self.expire()
-        return self._queries.stats(self.counts, lambda mid: self._clock() - self.time(mid))
+        return self._queries.stats(self.counts, lambda mid: self._clock() - self.store.pushed_at(mid))
 
     # -- copying --------------------------------------------------------------------------------------------------
 
     def payload_of(self, mid: int) -> bytes:
         while True:
-            payload = self._store.read(mid, self._find(mid).hidden)
+            payload = self.store.read(mid, self._find(mid).hidden)
             if payload is not None:
                 return payload
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """See EngineQueue. FileExistsError for an id that another process is writing."""
-        self._publisher.publish()
+        self.publish()
         payload = source.payload_of(mid)
         if self._holds(mid, payload):
             return False
-        self._publisher.require_room(1)
-        file = source.file_of(mid) if isinstance(source, DirectoryQueue) else None
+        self.require_room(1)
+        file = source.store.path_of(mid) if isinstance(source, DirectoryQueue) else None
         staged = self._writer.write_copy(mid, payload, file)
-        self._store.saw(mid)
-        self._refresh()  # whoever has pushed or copied one of that id has been reported by now
+        self.store.saw(mid)
+        self._shared.watch.refresh()  # whoever has pushed or copied one of that id has been reported by now
         taken = False
         try:
             taken = not self._holds(mid, payload)
@@ -236,13 +238,13 @@ class DirectoryQueue:
             if not taken:
                 self._writer.discard([staged])
         if taken:
-            self._publisher.publish_copy(staged)
+            self.publish_copy(staged)
         return taken
 
     def _holds(self, mid: int, payload: bytes) -> bool:
         """Tells whether the message is here. OtherMessageError for another one of that id."""
-        while (state := self._store.look(mid)) is not None:
-            own = self._store.read(mid, state.hidden)
+        while (state := self.store.look(mid)) is not None:
+            own = self.store.read(mid, state.hidden)
             if own is not None:
                 if own != payload:
                     raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
@@ -254,10 +256,10 @@ class DirectoryQueue:
     @contextlib.contextmanager
     def _held(self, receipt: Receipt, *, removing: bool = False) -> Iterator[MessageState]:
         """Keeps other servers away from a message, and gives its state. NoSuchMessageError, StaleReceiptError."""
-        self._publisher.publish()
+        self.publish()
         matches = False
         while not matches:
-            with self._store.exclusive(receipt.mid, removing=removing) as state:
+            with self.store.exclusive(receipt.mid, removing=removing) as state:
                 if state is None:
                     raise self._no_such(receipt.mid)
                 matches = self._matches(receipt, state)
@@ -278,20 +280,20 @@ class DirectoryQueue:
 
     def _remove(self, mid: int, state: MessageState) -> bool:
         size = self._index.size(mid)
-        removed = self._store.remove(mid, state)
+        removed = self.store.remove(mid, state)
         if removed:
-            self._recorder.note_gone("deleted", mid, size, None if state.receives < 0 else state.receives)
+            self._note_gone("deleted", mid, size, None if state.receives < 0 else state.receives)
         return removed
 
     def remove(self, mid: int, expiry: int) -> bool:
-        with self._store.exclusive(mid, removing=True) as state:
+        with self.store.exclusive(mid, removing=True) as state:
             return state is not None and state.hidden == expiry and self._remove(mid, state)
 
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
-        letters, mid, store = self.redrive, receipt.mid, self._store
-        if letters is None:
+        mid, store = receipt.mid, self.store
+        if not self.has_dead_letters:
             refuse_uncounted(self.options.storage, count=count)
             refuse_reason(self.options.storage, reason)
         while True:
@@ -305,31 +307,33 @@ class DirectoryQueue:
                 if delay is None and in_flight and count:
                     wait = backoff_of(self.options, mid, receives)
                 until = store.number(self._clock() + wait) if wait else 0
-                with contextlib.nullcontext() if letters is None else letters.giving(mid, state, reason):
-                    if letters is not None and letters.bury(mid, state, receives, None):
+                with self._giving(mid, state, reason):
+                    if self._bury(mid, state, receives, None):
                         return None
-                    if mid <= self._retirement.upto():
-                        if self._retirement.remove(mid, state, None):
+                    if mid <= self._too_old():
+                        if self._retire_one(mid, state, None):
                             return None
                         continue
                     wanted = MessageState(until, receives, delayed=True)
                     if store.hide(mid, state, wanted) if until else store.show(mid, state, receives):
                         self.counts.released += 1
-                        self._recorder.note("released", mid, receives)
+                        self._note("released", mid, receives)
                         return store.time(until) if until else None
 
+    def _giving(self, mid: int, state: MessageState, reason: str | None) -> contextlib.AbstractContextManager[None]:
+        """Writes why a message is given back, before the body does it."""
+        return contextlib.nullcontext()
+
+    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
+        """Moves a message with so many receives to the dead-letter queue, within `exclusive`. peer: see Lifecycle.
+        Returns False if it is not exhausted, or cannot move."""
+        return False
+
     def reject(self, receipt: Receipt, reason: str | None) -> None:
-        letters = self.redrive
-        if letters is None:
-            raise refuse_reject(self.options.storage)
-        rejected = False
-        while not rejected:
-            self.expire()
-            with self._held(receipt) as state:
-                rejected = letters.reject(receipt.mid, state, reason)
+        raise refuse_reject(self.options.storage)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        mid, store = receipt.mid, self._store
+        mid, store = receipt.mid, self.store
         while True:
             self.expire()
             with self._held(receipt) as state:
@@ -337,12 +341,12 @@ class DirectoryQueue:
                     raise not_in_flight(self.qid, mid)
                 until = self._end_of(visibility)
                 if store.hide(mid, state, MessageState(until, state.receives)):
-                    self._recorder.note("extended", mid, state.receives)
+                    self._note("extended", mid, state.receives)
                     return store.time(until)
 
     def purge(self, upto: int, count: int) -> int:
         """See EngineQueue. Messages that others have locked stay."""
-        self._publisher.publish()
+        self.publish()
         removed, after = 0, -1
         try:
             while removed < count and (mids := self._index.messages.after(after, min(count - removed, _AT_ONCE))):
@@ -357,7 +361,7 @@ class DirectoryQueue:
 
     def _purge_one(self, mid: int) -> bool:
         while True:
-            with self._store.exclusive(mid, removing=True) as state:
+            with self.store.exclusive(mid, removing=True) as state:
                 if state is None or state.hidden == FOREIGN:
                     return False
                 if self._remove(mid, state):
@@ -368,30 +372,78 @@ class DirectoryQueue:
     def expire(self, count: int | None = None) -> int:
         """See EngineQueue. Moves at most twenty messages to the dead-letter queue, which count as 25 each."""
         done = moved = 0
-        now, upto = self._store.number(self._clock()), self._retirement.upto()
-        while (count is None or done < count) and moved < _MOVES and (mid := self._store.due(now)) is not None:
+        now, upto = self.store.number(self._clock()), self._too_old()
+        while (count is None or done < count) and moved < _MOVES and (mid := self.store.due(now)) is not None:
             done += 1
-            with self._store.exclusive(mid) as state:
+            with self.store.exclusive(mid) as state:
                 if state is None or not 0 < state.hidden <= now:
                     continue
-                if self.redrive is not None and self.redrive.bury(mid, state, state.receives, ""):
+                if self._bury(mid, state, state.receives, ""):
                     moved += 1
                     done += _AS_LONG_AS - 1
                     self.counts.expired += not state.delayed
                     continue
                 until = self._backed_off_until(mid, state)
                 if until > now:
-                    ended = self._store.hide(mid, state, MessageState(until, state.receives, delayed=True))
+                    ended = self.store.hide(mid, state, MessageState(until, state.receives, delayed=True))
                 else:
-                    ended = self._store.show(mid, state, state.receives)
+                    ended = self.store.show(mid, state, state.receives)
             if ended and not state.delayed:
                 self.counts.expired += 1
                 if mid > upto:  # what is too old is retired instead
-                    self._recorder.note("expired", mid, state.receives, peer="")
+                    self._note("expired", mid, state.receives, peer="")
         return done if count is None else min(done, count)
 
     def _backed_off_until(self, mid: int, state: MessageState) -> int:
         """Returns until when a message stays hidden whose window or delay is over, 0: no longer. It follows from the
         end of the window, and not from now, so that all servers that share the directory choose the same name."""
         wait = 0 if state.delayed else backoff_of(self.options, mid, state.receives)
-        return self._store.number(self._store.time(state.hidden) + wait) if wait else 0
+        return self.store.number(self.store.time(state.hidden) + wait) if wait else 0
+
+    # -- retention ------------------------------------------------------------------------------------------------
+
+    def _too_old(self) -> int:
+        """Returns the greatest id that is too old, -1: none. Such messages are given out to nobody."""
+        time = too_old_since(self.options, self._clock())
+        return -1 if time is None else self.store.last_at(time)
+
+    def next_expiry(self) -> int | None:
+        """See EngineQueue. OSError."""
+        due = self.store.next_expiry()
+        if self.options.retention is None:
+            return due
+        index = self._index
+        if self._hidden_loaded is not index.messages:
+            for mid in index.hidden.after(-1, len(index.hidden)):
+                self.store.load(mid)
+            self._hidden_loaded = index.messages
+        oldest = index.oldest()
+        end = None if oldest is None else end_of(self.options, self.store.pushed_at(oldest))
+        return end if due is None or (end is not None and end < due) else due
+
+    def retire(self, count: int) -> int:
+        """See EngineQueue. The oldest first; returns how many it looked at. A failure holds up no others; OSError if
+        there are none."""
+        upto = self._too_old()
+        failure: OSError | None = None
+        done = 0
+        for mid in self._index.old(upto, count) if upto >= 0 else ():
+            try:
+                with self.store.exclusive(mid, removing=True) as state:
+                    if state is not None and (not state.hidden or state.delayed):
+                        self._retire_one(mid, state, "")
+                done += 1
+            except OSError as error:
+                failure = error
+        if failure is not None and not done:
+            raise failure
+        return done
+
+    def _retire_one(self, mid: int, state: MessageState, peer: str | None) -> bool:
+        """Removes an old message, within `exclusive`. peer: see Lifecycle. False if another process was faster."""
+        size = self._index.size(mid)
+        removed = self.store.remove(mid, state)
+        if removed:
+            self.counts.retired += 1
+            self._note_gone("retired", mid, size, None if state.receives < 0 else state.receives, peer=peer)
+        return removed

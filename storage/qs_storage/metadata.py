@@ -1,106 +1,89 @@
-"""Keeps metadata of messages over restarts, in the message's file or in a hidden file beside it."""
+"""Keeps what is known of a message beside its payload and the name of its file, over restarts.
+
+It is in extended attributes of the file, which renames keep, or, where the file system has none, in hidden files in the
+queue's directory. Each kind has a store.
+
+`AttributeStore`, of the vsqs layout: how often a message was received (`user.qs.receives`), and until when it is
+delayed (`user.qs.delayed`, the end of a delay, which counts only while it is the file's extension too). A moved message
+gets a new id and begins at 0: `user.qs.receives` is `COUNT`, or `COUNT MID`, which counts for that id only. Beside it
+the store has the reasons: `user.qs.reason` is the last one of a release or reject, whatever the id. The hidden files
+are `.MID.attributes` and `.MID.reason`.
+
+`OriginStore`, of the vsqs layout: the origin of a dead letter (`engine.Origin`). It is written before the move, and
+holds for the id after it. It is a line of `user.qs.dead`, with a second line while a dead letter moves on; the hidden
+file is `.MID.dead` in the target directory.
+
+The leases of elements, in the layouts of dirq, are in `dirq/elements.py`.
+"""
 
 import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import Generic, NamedTuple, TypeVar
 
 from .disk import NO_ROOM, Disk
+from .engine import Origin
 
 _PROBE = "user.qs.probe"
+_OURS = "user.qs."
+_RECEIVES = "user.qs.receives"
+_DELAYED = "user.qs.delayed"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
-ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
+_ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
 """Errors of an extended attribute that is missing or must not be read."""
 _LARGEST = 2000
 """Bytes of the largest hidden file."""
+_LONGEST_REASON = 1024
+"""Bytes of a reason. Another program may have written more."""
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Matches characters of another program's reason that no answer can carry."""
+_ORIGIN = re.compile("([0-9]{1,18}) " * 5 + r"(receives|rejected) ([^\n]+)")
 
 Value = TypeVar("Value")
 
 
-class Medium(Protocol[Value]):
-    """Reads and writes metadata. path: of the file as it is named now. OSError."""
+class Kind(NamedTuple, Generic[Value]):
+    """attribute: the name of the extended attribute; suffix, base: the hidden file is `.ID` and the suffix, with an id
+    in decimal digits (10) or 14 hexadecimal ones (16); decode: takes anything, and nothing for the default."""
 
-    def read(self, path: str, mid: int) -> Value:
-        """Returns the default if there is none."""
-
-    def write(self, path: str, mid: int, value: Value) -> None:
-        """Raises FileNotFoundError if the message is gone."""
-
-
-class Codec(NamedTuple, Generic[Value]):
-    """The names and contents of hidden files: `.ID` and a suffix. base: 10, or 16 for 14 digits."""
-
+    attribute: str
     suffix: str
     base: int
     encode: Callable[[Value], bytes]
     decode: Callable[[bytes], Value]
 
 
-class SidecarFiles(Generic[Value]):
-    """Keeps metadata in hidden files in one directory."""
+class MetadataStore(Generic[Value]):
+    """One kind of metadata of one directory's messages. path: of the file as it is named now.
 
-    def __init__(self, directory: str, disk: Disk, codec: Codec[Value], *, sync: bool) -> None:
-        """sync: whether to sync written files."""
+    Consuming makes room, so it has to work on a full disk, and also on files that we may not write to. Metadata that
+    could not be written is in `unwritten` for as long as the process lives."""
+
+    def __init__(self, kind: Kind[Value], directory: str, disk: Disk, *, lists: bool | None, sync: bool) -> None:
+        """lists: whether to list the names of attributes first, as asking for a missing one, which most are, takes
+        twice as long; None: without extended attributes, see `lists_attributes`. sync: whether to sync hidden files."""
+        self.beside = lists is None
+        """The metadata is in files of its own."""
+        self.unwritten: dict[int, Value] = {}
+        self._kind = kind
         self._directory = directory
         self._disk = disk
-        self._codec = codec
+        self._lists = bool(lists)
         self._sync = sync
-        self._spec, digits = ("014x", "[0-9a-f]{14}") if codec.base == 16 else ("d", "[0-9]{1,18}")
-        self._match = re.compile(rf"\.({digits}){re.escape(codec.suffix)}").fullmatch
-
-    def _path(self, mid: int) -> str:
-        return f"{self._directory}/.{mid:{self._spec}}{self._codec.suffix}"
-
-    def read(self, path: str, mid: int) -> Value:
-        try:
-            fd = self._disk.open_file(self._path(mid), os.O_RDONLY)
-        except (FileNotFoundError, PermissionError):
-            return self._codec.decode(b"")
-        try:
-            return self._codec.decode(self._disk.read(fd, _LARGEST))
-        finally:
-            self._disk.close(fd)
-
-    def write(self, path: str, mid: int, value: Value) -> None:
-        self._disk.write_file(self._path(mid), self._codec.encode(value) + b"\n", sync=self._sync)
-
-    def remove(self, mid: int) -> None:
-        """Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(self._path(mid))
-
-    def orphans(self, names: Iterable[str], known: Callable[[int], bool]) -> Iterator[int]:
-        """Yields the ids of files without a message, see MetadataStore.clear."""
-        mids = (int(match[1], self._codec.base) for match in map(self._match, names) if match)
-        return (mid for mid in mids if not known(mid))
-
-
-class MetadataStore(Generic[Value]):
-    """The metadata of one directory's messages. path: of the file as it is named now."""
-
-    def __init__(self, medium: Medium[Value], merge: Callable[[Value, Value], Value]) -> None:
-        """merge: joins the stored value and the one that could not be written."""
-        self._medium = medium
-        self._merge = merge
-        self._sidecars = medium if isinstance(medium, SidecarFiles) else None
-        self.beside = self._sidecars is not None
-        """The metadata is in files of its own."""
-        # Consuming makes room, so it has to work on a full disk, and also on files that we may not write to. Metadata
-        # that could not be written is kept here for as long as the process lives.
-        self.unwritten: dict[int, Value] = {}
+        self._spec, digits = ("014x", "[0-9a-f]{14}") if kind.base == 16 else ("d", "[0-9]{1,18}")
+        self._match = re.compile(rf"\.({digits}){re.escape(kind.suffix)}").fullmatch
 
     def read(self, path: str, mid: int) -> Value:
         """Returns the default for a message that is gone. OSError."""
-        stored = self._medium.read(path, mid)
         unwritten = self.unwritten.get(mid)
-        return stored if unwritten is None else self._merge(stored, unwritten)
+        return self._stored(path, mid) if unwritten is None else unwritten
 
     def write(self, path: str, mid: int, value: Value, *, or_fail: bool = False) -> None:
-        """or_fail: a full disk raises OSError, as other failures do."""
+        """Does nothing for a message that is gone. or_fail: a full disk raises OSError, as other failures do."""
         try:
-            self._medium.write(path, mid, value)
+            self._store(path, mid, value)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -111,23 +94,62 @@ class MetadataStore(Generic[Value]):
             self.unwritten.pop(mid, None)
 
     def forget(self, mid: int) -> None:
-        """Removes metadata of a message that is gone. OSError."""
+        """Removes metadata of a message that is gone. An attribute goes with its file. OSError."""
         self.unwritten.pop(mid, None)
-        if self._sidecars is not None:
-            self._sidecars.remove(mid)
+        if self.beside:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(self._path(mid))
 
     def clear(self, names: Collection[str], known: Callable[[int], bool]) -> None:
         """Removes metadata without messages. names: of other files; known: tells whether a message exists. OSError."""
-        for mid in () if self._sidecars is None else self._sidecars.orphans(names, known):
-            self.forget(mid)
+        if self.beside:
+            for match in filter(None, map(self._match, names)):
+                if not known(mid := int(match[1], self._kind.base)):
+                    self.forget(mid)
+
+    def _stored(self, path: str, mid: int) -> Value:
+        content = self._read_file(mid) if self.beside else self._attributes(path, self._kind.attribute)[0]
+        return self._kind.decode(content)
+
+    def _store(self, path: str, mid: int, value: Value) -> None:
+        content = self._kind.encode(value)
+        if self.beside:
+            self._disk.write_file(self._path(mid), content + b"\n", sync=self._sync)
+        else:
+            self._disk.setxattr(path, self._kind.attribute, content, follow_symlinks=False)
+
+    def _path(self, mid: int) -> str:
+        return f"{self._directory}/.{mid:{self._spec}}{self._kind.suffix}"
+
+    def _read_file(self, mid: int) -> bytes:
+        try:
+            fd = self._disk.open_file(self._path(mid), os.O_RDONLY)
+        except (FileNotFoundError, PermissionError):
+            return b""
+        try:
+            return self._disk.read(fd, _LARGEST).removesuffix(b"\n")
+        finally:
+            self._disk.close(fd)
+
+    def _attributes(self, path: str, *names: str) -> list[bytes]:
+        """Returns extended attributes, each empty if there is none. OSError."""
+        there = self._names(path) if self._lists else names
+        return [_read_attribute(self._disk, path, name) if name in there else b"" for name in names]
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return self._disk.listxattr(path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return []
+            raise
 
 
-def read_attribute(disk: Disk, path: str, name: str) -> bytes:
-    """Returns an extended attribute, empty if there is none. OSError."""
+def _read_attribute(disk: Disk, path: str, name: str) -> bytes:
     try:
         return disk.getxattr(path, name, follow_symlinks=False)
     except OSError as error:
-        if error.errno in ABSENT:
+        if error.errno in _ABSENT:
             return b""
         raise
 
@@ -147,3 +169,158 @@ def lists_attributes(directory: str, disk: Disk) -> bool | None:
         if error.errno not in NO_ROOM | {errno.ENODATA}:
             raise
     return lists
+
+
+# -- receives, delays and reasons of the vsqs layout ------------------------------------------------------------------
+
+
+class Attributes(NamedTuple):
+    """delayed: the end of the delay, 0 for none."""
+
+    receives: int = 0
+    delayed: int = 0
+
+
+class Stored(NamedTuple):
+    """A message in a file of the layout vsqs. expiry: hidden until then, 0: visible; reason: empty for none."""
+
+    mid: int
+    expiry: int
+    attributes: Attributes
+    payload: bytes
+    reason: str = ""
+
+
+def _number(value: bytes) -> int:
+    return int(value) if value.isdigit() and len(value) <= 18 else 0
+
+
+def _count(value: bytes, mid: int) -> int:
+    number, _, bound = value.partition(b" ")
+    return _number(number) if not bound or _number(bound) == mid else 0
+
+
+def _decode_attributes(content: bytes) -> Attributes:
+    words = content.split()
+    return Attributes(*map(int, words)) if len(words) == 2 and all(map(bytes.isdigit, words)) else Attributes()
+
+
+def _decode_reason(content: bytes) -> str:
+    return _NOT_IN_XML.sub("\ufffd", content[:_LONGEST_REASON].decode(errors="replace"))
+
+
+_ATTRIBUTES = Kind(_RECEIVES, ".attributes", 10, lambda attributes: b"%d %d" % attributes, _decode_attributes)
+_REASON: Kind[str] = Kind("user.qs.reason", ".reason", 10, str.encode, _decode_reason)
+
+
+class AttributeStore(MetadataStore[Attributes]):
+    """The attributes of a directory in the vsqs layout, and in `reasons` why messages were given back."""
+
+    def __init__(self, directory: str, disk: Disk, *, lists: bool | None, sync: bool) -> None:
+        """See MetadataStore."""
+        super().__init__(_ATTRIBUTES, directory, disk, lists=lists, sync=sync)
+        self.reasons = MetadataStore(_REASON, directory, disk, lists=lists, sync=sync)
+        """Empty for none."""
+
+    def read(self, path: str, mid: int) -> Attributes:
+        stored = self._stored(path, mid)
+        return max(stored, self.unwritten.get(mid, stored))  # another server may have counted on
+
+    def receives(self, path: str, mid: int) -> int:
+        """Raises OSError."""
+        if self.beside or mid in self.unwritten:
+            return self.read(path, mid).receives
+        return _count(self._attributes(path, _RECEIVES)[0], mid)
+
+    def may_be_there(self, path: str, mid: int) -> bool:
+        """Tells whether a message may have attributes, a reason or an origin, for the time that it takes to ask for one
+        of them. False for most that other programs have written. OSError."""
+        if not self._lists or mid in self.unwritten or mid in self.reasons.unwritten:
+            return True
+        return any(name.startswith(_OURS) for name in self._names(path))
+
+    def bind(self, path: str, mid: int) -> bool:
+        """Binds the receives to this id before the file gets another one. Returns whether the file changed. OSError."""
+        count = 0 if self.beside else _count(self._attributes(path, _RECEIVES)[0], mid)
+        if count:
+            self._disk.setxattr(path, _RECEIVES, b"%d %d" % (count, mid), follow_symlinks=False)
+        return count > 0
+
+    def forget(self, mid: int) -> None:
+        self.unwritten.pop(mid, None)
+        if self.beside or self.reasons.unwritten:  # else it has gone with the file
+            super().forget(mid)
+            self.reasons.forget(mid)
+
+    def clear(self, names: Collection[str], known: Callable[[int], bool]) -> None:
+        super().clear(names, known)
+        self.reasons.clear(names, known)
+
+    def _stored(self, path: str, mid: int) -> Attributes:
+        if self.beside:
+            return super()._stored(path, mid)
+        receives, delayed = self._attributes(path, _RECEIVES, _DELAYED)
+        return Attributes(_count(receives, mid), _number(delayed))
+
+    def _store(self, path: str, mid: int, value: Attributes) -> None:
+        if self.beside:
+            super()._store(path, mid, value)
+            return
+        for name, number in ((_RECEIVES, value.receives), (_DELAYED, value.delayed)):
+            if number or (name == _RECEIVES and not value.delayed):
+                self._disk.setxattr(path, name, b"%d" % number, follow_symlinks=False)
+
+
+def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
+    """Returns the store for the directory's file system. sync: of hidden files. OSError."""
+    return AttributeStore(directory, disk, lists=lists_attributes(directory, disk), sync=sync)
+
+
+# -- origins of the vsqs layout ---------------------------------------------------------------------------------------
+
+
+def _line(mid: int, origin: Origin) -> bytes:
+    numbers = mid, origin.mid, origin.receives, origin.at, origin.pushed_at
+    return f"{' '.join(map(str, numbers))} {origin.reason} {origin.qid}".encode()
+
+
+def _parse(line: str) -> tuple[int, Origin] | None:
+    found = _ORIGIN.fullmatch(line)
+    if found is None:
+        return None
+    mid, before, receives, at, pushed_at = map(int, found.groups()[:5])
+    return mid, Origin(found[7], before, receives, at, found[6], pushed_at)
+
+
+def _decode_origin(content: bytes) -> Origin | None:
+    parsed = _parse(content.decode(errors="replace"))
+    return None if parsed is None else parsed[1]
+
+
+_DEAD: Kind[Origin | None] = Kind(
+    "user.qs.dead", ".dead", 10, lambda origin: b"" if origin is None else _line(0, origin), _decode_origin
+)
+
+
+class OriginStore(MetadataStore[Origin | None]):
+    """The origins of one directory's dead letters; None: it is no dead letter. path: wherever the file is."""
+
+    def __init__(self, directory: str, disk: Disk, *, beside: bool, sync: bool) -> None:
+        """beside: without extended attributes; sync: hidden files."""
+        super().__init__(_DEAD, directory, disk, lists=None if beside else False, sync=sync)
+
+    def write_move(self, path: str, mid: int, new: int, origin: Origin) -> None:
+        """Writes the origin of a message that is about to move here. mid, new: its ids before and after. OSError."""
+        if self.beside:
+            self._store(path, new, origin)
+            return
+        before = self._stored(path, mid)
+        lines = [_line(new, origin)] if before is None else [_line(mid, before), _line(new, origin)]
+        self._disk.setxattr(path, _DEAD.attribute, b"\n".join(lines), follow_symlinks=False)
+
+    def _stored(self, path: str, mid: int) -> Origin | None:
+        if self.beside:
+            return super()._stored(path, mid)
+        value = self._attributes(path, _DEAD.attribute)[0]
+        parsed = [_parse(line) for line in value.decode(errors="replace").split("\n")]
+        return next((each[1] for each in parsed if each is not None and each[0] == mid), None)

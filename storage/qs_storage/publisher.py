@@ -1,74 +1,32 @@
 """Pushes to a queue in a directory: messages are written at once, and published together."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Sequence
 
-from .engine import Draft, NoKeysError, Options, Stats
+from .engine import Draft, NoKeysError, Stats
+from .message_store import MessageStore, Staged, Writer
 from .policy import require_room
-from .shared import Shared
 
 STAGED = 1000
 """Messages, maybe with open files, before they are published."""
 
 
-class StagedMessage(Protocol):
-    """A written message that is not visible."""
+class Publisher:
+    """The part of a queue that takes pushes, each all or nothing."""
 
-    mid: int
-    size: int
-
-
-Staged = TypeVar("Staged", bound=StagedMessage)
-
-
-class Writer(Protocol[Staged]):
-    """Writes the messages of one queue. OSError."""
-
-    def stage(self, draft: Draft) -> Staged:
-        """Writes a message that no consumer sees. QueueFullError if no id is left."""
-
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
-        """Writes a copy under its id. file: the original's path a moment ago, or None. FileExistsError for an id
-        that somebody is writing; NoSuchQueueError."""
-
-    def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
-        """Makes messages durable, a list as a whole if the layout can. Returns the failed requests by first id."""
-
-    def show(self, staged: Staged) -> None:
-        """Makes a message visible."""
-
-    def finish(self, request: list[Staged]) -> None:
-        """Ends a request after all its messages are visible."""
-
-    def take_back(self, staged: Staged) -> None:
-        """Removes a visible message of a request that failed. Raises nothing."""
-
-    def discard(self, request: list[Staged]) -> None:
-        """Removes messages that are not visible. Raises nothing."""
-
-
-class Publisher(Generic[Staged]):
-    """Takes pushes, each all or nothing."""
-
-    def __init__(
-        self, qid: str, options: Options, writer: Writer[Staged], shared: Shared, held: Callable[[], int]
-    ) -> None:
-        """held: counts the queue's messages."""
-        self.counts = Stats(storage=options.storage)
-        self._qid = qid
-        self.options = options
+    def __init__(self, store: MessageStore, writer: Writer) -> None:
+        self.path = store.path
+        self.qid = store.qid
+        self.options = store.options
+        self.store = store
+        self.counts = Stats(storage=self.options.storage)
         self._writer = writer
-        self._shared = shared
-        self._activity = shared.activity
-        self._held = held
+        self._index = store.index
+        self._shared = store.shared
+        self._activity = store.shared.activity
         self._requests: list[list[Staged]] = []
         self._failed: dict[int, OSError] = {}
         self._peers: dict[int, str] = {}
         """Clients of staged pushes, by first id."""
-
-    def __len__(self) -> int:
-        """Counts staged messages."""
-        return sum(map(len, self._requests))
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Writes messages, all or none. Returns their ids. NoKeysError for a key; QueueFullError, OSError."""
@@ -98,13 +56,19 @@ class Publisher(Generic[Staged]):
             raise error
 
     def require_room(self, count: int) -> None:
-        require_room(
-            self._qid, self.options.capacity, lambda: self._held() + len(self), count, self._shared.watch.refresh
-        )
+        """Raises QueueFullError unless so many messages fit."""
+        require_room(self.qid, self.options.capacity, self._with_staged, count, self._shared.watch.refresh)
+
+    def _with_staged(self) -> int:
+        return len(self._index) + self._staged()
+
+    def _staged(self) -> int:
+        """Counts messages that are not visible yet."""
+        return sum(map(len, self._requests))
 
     def _add(self, request: list[Staged]) -> None:
         self._requests.append(request)
-        self._activity.staged[self._qid] = self.flush
+        self._activity.staged[self.qid] = self.flush
         self._activity.staged_messages += len(request)
 
     def flush(self) -> dict[int, OSError]:
@@ -117,13 +81,13 @@ class Publisher(Generic[Staged]):
         """Makes pushed messages visible. Call it before looking at messages; `flush` returns failures."""
         if not self._requests:
             return
-        requests = self._take()
+        requests = self._take_staged()
         failed = self._writer.sync(requests)
         for request in requests:
             first = request[0].mid
             if first not in failed:
                 try:
-                    self._show(request)
+                    self._make_visible(request)
                     continue
                 except OSError as error:
                     failed[first] = error
@@ -131,12 +95,12 @@ class Publisher(Generic[Staged]):
         self._failed |= failed
         self._peers.clear()
 
-    def _take(self) -> list[list[Staged]]:
-        self._activity.staged_messages -= len(self)
+    def _take_staged(self) -> list[list[Staged]]:
+        self._activity.staged_messages -= self._staged()
         requests, self._requests = self._requests, []
         return requests
 
-    def _show(self, request: list[Staged]) -> None:
+    def _make_visible(self, request: list[Staged]) -> None:
         shown: list[Staged] = []
         try:
             for staged in request:
@@ -152,12 +116,13 @@ class Publisher(Generic[Staged]):
         if lifecycle is not None:
             peer = self._peers.get(request[0].mid)  # a copy has none: it is made visible by whoever stored it
             for staged in request:
-                lifecycle.note("pushed", self._qid, staged.mid, staged.size, 0, peer=peer)
+                lifecycle.note("pushed", self.qid, staged.mid, staged.size, 0, peer=peer)
 
     def close(self) -> list[int]:
-        """Takes back what is not visible. Returns the first ids of failed requests."""
-        requests = self._take()
+        """Takes back what is not visible, and stops watching. Returns the first ids of failed requests."""
+        requests = self._take_staged()
         for request in requests:
             self._writer.discard(request)
-        self._activity.forget(self._qid)
+        self._activity.forget(self.qid)
+        self.store.close()
         return [*self._failed, *(request[0].mid for request in requests)]

@@ -20,10 +20,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from .directory_queue import DirectoryQueue
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
-from .files.files_queue import open_files_queue
+from .files.queue import FilesQueue
 from .journal.lock import is_in_use
 from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
@@ -111,7 +110,7 @@ class Queue:
             self._watch.close()
             raise
 
-    def _open(self) -> DirectoryQueue:
+    def _open(self) -> FilesQueue:
         self._shared.disk.make_directories(self.path, sync=self._shared.always)
         if not self._publish_only:
             try:
@@ -121,7 +120,7 @@ class Queue:
         options = read_options(self.path, "files")
         # To move messages to other queues, and to remove old ones, is left to servers.
         options.dead_letter, options.max_receives, options.retention = "", None, None
-        return open_files_queue(self.path, os.path.basename(self.path), options, self._shared)
+        return FilesQueue(self.path, os.path.basename(self.path), options, self._shared)
 
     def __enter__(self) -> "Queue":
         return self
@@ -225,8 +224,8 @@ class Queue:
             self._activity.vanished.clear()
             self._queue.close()
             self._queue = self._open()
-        if not self._queue.watch.watched:
-            self._queue.watch.rescan()
+        if not self._queue.store.watched:
+            self._queue.store.rescan()
 
     def _commit(self) -> None:
         if self._activity.dirty:
@@ -241,7 +240,7 @@ class Queue:
             return False
         if until is not None:
             waits.append(max((until - self._clock()) / SECOND, 0.0))
-        if not self._queue.watch.watched:
+        if not self._queue.store.watched:
             waits.append(_POLL)
         self._start_watching()
         self._changes.wait(min(waits) if waits else None)

@@ -13,7 +13,7 @@ from support.engines import LOTS, Crash, WithoutAttributes, failed
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.dirq import Queue
-from qs_storage.dirq.element_names import LOCKED_DIRECTORY
+from qs_storage.dirq.elements import LOCKED_DIRECTORY
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
 
@@ -97,7 +97,7 @@ def test_a_purge_at_each_step(tmp_path: Path, layout: str, operation: str) -> No
 
 def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push gives up when its directory was removed again and again; nothing is left, and the next one is taken."""
-    monkeypatch.setattr("qs_storage.dirq.layout.ATTEMPTS", 5)
+    monkeypatch.setattr("qs_storage.dirq.layouts.ATTEMPTS", 5)
     disk = SteppingDisk()
     engine = shared.open(disk)
 
@@ -173,17 +173,17 @@ def test_a_directory_that_goes_before_it_is_listed(
     name = shared.foreign.add(b"x")
     folder = shared.foreign.path / "7fffffff"
     queue: Any = shared.engine._queues["q"]
-    listed = queue._store.layout.listed
+    listed = queue.store.layout.listed
 
     def gone(name: str) -> Any:
-        queue._store.layout.listed = listed
+        queue.store.layout.listed = listed
         folder.rmdir()
         return listed(name)
 
     if watched:
-        queue._store.layout.listed = gone
+        queue.store.layout.listed = gone
         folder.mkdir()
-    queue.watch.folder_made(folder.name)
+    queue.store.folder_made(folder.name)
     folder.mkdir()
     shared.engine.refresh()
     os.rename(shared.foreign.path / name, folder / name[9:])

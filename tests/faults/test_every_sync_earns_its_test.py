@@ -39,7 +39,7 @@ SURVIVORS: dict[Removal, str] = {
 _RENAMED = frozenset(
     {
         "files/directory.py MessageDirectory._rename: rename",
-        "files/moving.py FileMover._rename: rename",
+        "files/queue.py FilesQueue._rename: rename",
         "dirq/folders.py make_obsolete: rename",
         "dirq/folders.py lock_file: link",
         "journal/intake.py Intake._rename_and_read: rename",
@@ -104,7 +104,7 @@ def test_the_tables_are_of_this_source() -> None:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("dead letters files", "files/moving.py FileMover._rename: sync_file"),
+        ("dead letters files", "files/queue.py FilesQueue._rename: sync_file"),
         ("dead letters files", "directories.py DirectoriesEngine._find_or_make: sync"),
         ("claims journal-buffered", "journal/segment.py SegmentWriter.write: sync"),
         ("claims journal", "journal/segment.py SegmentWriter._open: open_file O_DSYNC"),

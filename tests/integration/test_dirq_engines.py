@@ -11,7 +11,7 @@ from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
 from support.engines import arrived
 
 from qs_storage import inotify
-from qs_storage.dirq.element_names import is_directory
+from qs_storage.dirq.elements import is_directory
 from qs_storage.disk import Disk
 from qs_storage.engine import (
     SECOND,
@@ -192,15 +192,15 @@ def test_a_lock_that_is_lost_at_the_last_moment(shared: Shared) -> None:
     name = shared.foreign.add(b"x")
     shared.engine.refresh()
     queue: Any = shared.engine._queues["q"]
-    lock = queue._store.layout.lock
+    lock = queue.store.layout.lock
 
     def too_late(place: str) -> bool:
         assert shared.foreign.queue.lock(name)
         return bool(lock(place))
 
-    queue._store.layout.lock = too_late
+    queue.store.layout.lock = too_late
     assert shared.receive() == []
-    queue._store.layout.lock = lock
+    queue.store.layout.lock = lock
     again = shared.open()
     assert again.queue("q").list_mids(State.IN_FLIGHT, 10, -1) == [mid_of(name)]
     assert again.queue("q").get(mid_of(name), peek=True, visibility=None).receives == 0
@@ -287,8 +287,8 @@ def test_what_we_do_is_not_taken_for_theirs(shared: Shared) -> None:
     shared.engine.refresh()
     seen: list[str] = []
     queue: Any = shared.engine._queues["q"]
-    changed = queue.watch.element_changed
-    queue.watch.element_changed = lambda folder, name: (seen.append(name), changed(folder, name))
+    changed = queue.store.element_changed
+    queue.store.element_changed = lambda folder, name: (seen.append(name), changed(folder, name))
     first, second = shared.push(b"1", b"2")
     shared.push(b"3", delay=SECOND)
     theirs = shared.foreign.add(b"4")

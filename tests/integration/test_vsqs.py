@@ -220,7 +220,7 @@ def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFix
     with queue.Queue(tmp_path, create=True, sync=False) as q:
         (tmp_path / "later").write_text("")
         for _ in range(2):
-            q._queue.watch.rescan()
+            q._queue.store.rescan()
             assert q.size() == 0
         assert [record.args[0] for record in caplog.records] == [  # type: ignore[index]
             *(str(tmp_path / name) for name in sorted(("hello.txt", "007"), key=os.listdir(tmp_path).index)),

@@ -13,7 +13,7 @@ from support.engines import EPOCH, WithoutAttributes
 from support.examples import run_machine
 
 from qs_storage.directories import DirectoriesEngine
-from qs_storage.dirq.element_names import is_directory, mid_at, name_of
+from qs_storage.dirq.elements import is_directory, mid_at, name_of
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability
 

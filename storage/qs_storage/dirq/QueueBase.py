@@ -7,8 +7,7 @@ import random
 from typing import Self
 
 from ..disk import Disk
-from .element_names import is_directory, is_element
-from .folders import DurableDirectory, make_directory, names_in, touch
+from .elements import DurableDirectory, is_directory, is_element, make_directory, names_in, touch
 
 
 class QueueBase:

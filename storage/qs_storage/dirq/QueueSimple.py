@@ -12,15 +12,21 @@ import os
 import time
 
 from ..disk import Disk
-from .element_names import (
+from .elements import (
     ATTEMPTS,
     LOCKED_SUFFIX,
     TEMPORARY_SUFFIX,
+    alone,
     directory_of_now,
     element_name,
     is_element,
+    is_older,
+    lock_file,
+    masked,
+    names_in,
+    read_file,
+    remove_if_empty,
 )
-from .folders import alone, is_older, lock_file, masked, names_in, read_file, remove_if_empty
 from .QueueBase import QueueBase
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC

@@ -5,11 +5,9 @@ import logging
 import os
 from array import array
 
-from .element_names import FAR, is_directory, mid_of, name_of
-from .element_state import Elements
-from .folders import names_in
+from .elements import FAR, LOCKED_SUFFIX, is_directory, is_element, mid_of, name_of, names_in
 from .places import Folder
-from .simple_layout import is_name
+from .store import Elements
 
 _logger = logging.getLogger(__name__)
 _IDLE = 3600
@@ -19,7 +17,7 @@ _IDLE = 3600
 class _FolderWatcher:
     """Passes reports about one intermediate directory on."""
 
-    def __init__(self, listing: "ElementListing", name: str) -> None:
+    def __init__(self, listing: "WatchedElements", name: str) -> None:
         self._listing = listing
         self._name = name
 
@@ -33,69 +31,51 @@ class _FolderWatcher:
         self._listing.folder_gone(self._name)
 
 
-class ElementListing:
-    """See DirectoryWatch. Reports come from Watch."""
+class WatchedElements(Elements):
+    """Knows all elements of a queue, as reports of changes come from Watch."""
 
-    def __init__(self, elements: Elements) -> None:
-        """Lists nothing yet: see `rescan`. OSError."""
-        self.path = elements.path
-        self._elements = elements
-        self._places = elements.places
-        self._layout = elements.layout
-        self._shared = elements.shared
-        self._disk = elements.shared.disk
-        self._watch = elements.shared.watch
-        self._watched = self._watch.add(self.path, self, of_queues=True)  # first: what comes then is seen twice
-
-    @property
-    def watched(self) -> bool:
-        return self._watched >= 0
-
-    def unwatch(self) -> None:
-        for name in list(self._places.folders):
-            self._places.unwatch(name)
-        self._watch.remove(self._watched)
-
-    def vanished(self) -> None:
-        self._shared.vanished(self._elements.qid)
+    def close(self) -> None:
+        for name in list(self.places.folders):
+            self.places.unwatch(name)
+        super().close()
 
     def rescan(self) -> None:
-        self._layout.clear_left_behind("", [], self._is_old)
+        self.layout.clear_left_behind("", [], self._is_old)
         # In this order, that of a push backwards: what others are adding meanwhile is seen in one state or the next.
-        leases = self._elements.leases
+        leases = self.leases
         files = names_in(self.path) if leases.beside else []
-        written = self._layout.being_written() if files else set()
-        self._places.clear()
+        written = self.layout.being_written() if files else set()
+        self.places.clear()
         locked: list[int] = []
-        for name in self._layout.folders():
+        for name in self.layout.folders():
             locked += self._place_all(name)
         self._index_all(locked)
-        leases.clear(files, lambda mid: mid in self._places or mid in written)
+        leases.clear(files, lambda mid: mid in self.places or mid in written)
         self._remove_idle_folders()
 
     def _place_all(self, name: str) -> set[int]:
         """Adds an intermediate directory with its elements. Returns the locked ones."""
         free, locked = self._list(name)
         found = set(locked)
-        last = self._places.last()
+        last = self.places.last()
         for mid in sorted(free + locked):
-            if mid <= last and mid in self._places:
+            if mid <= last and mid in self.places:
                 self._complain_of_twin(mid, name)
                 found.discard(mid)
             else:
-                self._places.add(mid, name)  # at the end, nearly always: directories and names go by the time
+                self.places.add(mid, name)  # at the end, nearly always: directories and names go by the time
         return found
 
     def _list(self, name: str) -> tuple[list[int], list[int]]:
         """Watches and lists an intermediate directory. Returns the free and the locked elements."""
-        watch = self._watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
-        self._places.folders[name] = Folder(watch=watch)
+        watch = self.shared.watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
+        self.places.folders[name] = Folder(watch=watch)
         try:
-            listed = self._layout.listed(name)
+            listed = self.layout.listed(name)
         except FileNotFoundError:
-            self._places.unwatch(name)  # or it would be taken for watched when it is made again
+            self.places.unwatch(name)  # or it would be taken for watched when it is made again
             return [], []
-        self._layout.clear_left_behind(name, listed.others, self._is_old)
+        self.layout.clear_left_behind(name, listed.others, self._is_old)
         return listed.free, listed.locked
 
     def _complain_of_twin(self, mid: int, folder: str) -> None:
@@ -106,20 +86,20 @@ class ElementListing:
 
     def _is_old(self, path: str, seconds: int) -> bool:
         try:
-            return self._shared.idle_seconds(path) > seconds
+            return self.shared.idle_seconds(path) > seconds
         except OSError:
             return False
 
     def _index_all(self, locked: list[int]) -> None:
-        mids = self._places.mids()
-        states = {mid: self._elements.state_of(mid) for mid in locked}
+        mids = self.places.mids()
+        states = {mid: self.state_of(mid) for mid in locked}
         gone = {mid for mid, state in states.items() if state is None}
         hidden = {mid: state.hidden for mid, state in states.items() if state is not None and state.hidden}
         for mid in gone:
-            self._places.remove(mid)
-        self._elements.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
+            self.places.remove(mid)
+        self.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
         ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
-        self._elements.reset(ready, hidden)
+        self.reset(ready, hidden)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """Handles an intermediate directory that was made or removed."""
@@ -132,9 +112,9 @@ class ElementListing:
 
     def folder_made(self, folder: str) -> None:
         """Adds an intermediate directory, which may have elements by now."""
-        if folder in self._places.folders:
+        if folder in self.places.folders:
             return
-        self._elements.touch_new_folder(folder)
+        self.touch_new_folder(folder)
         free, locked = self._list(folder)
         for mid in (*free, *locked):
             self._adopt(mid, folder)
@@ -142,48 +122,48 @@ class ElementListing:
 
     def folder_gone(self, folder: str) -> None:
         """Forgets an intermediate directory that was removed, and maybe made again."""
-        known = self._places.folders.get(folder)
+        known = self.places.folders.get(folder)
         if known is None:
             return
-        self._places.unwatch(folder)
+        self.places.unwatch(folder)
         after = -1
-        while known.elements > 0 and (mids := self._places.mids(after, 1000)):
+        while known.elements > 0 and (mids := self.places.mids(after, 1000)):
             after = mids[-1]
             for mid in mids:
-                if self._places.is_in(mid, folder):
-                    self._elements.look(mid)  # it stays if we have pushed it since, into the directory made again
+                if self.places.is_in(mid, folder):
+                    self.look(mid)  # it stays if we have pushed it since, into the directory made again
         if os.path.isdir(f"{self.path}/{folder}"):
             self.folder_made(folder)
 
     def element_changed(self, folder: str, name: str) -> None:
         """Handles a change of an element or its lock, which may have changed again."""
-        if not is_name(name):
+        if not is_element(name.removesuffix(LOCKED_SUFFIX)):
             return
         mid = mid_of(name[:14])
-        if self._places.is_in(mid, folder):
-            self._elements.look(mid)
+        if self.places.is_in(mid, folder):
+            self.look(mid)
         elif os.path.lexists(f"{self.path}/{folder}/{name[:14]}"):
             self._adopt(mid, folder)
 
     def _adopt(self, mid: int, folder: str) -> None:
-        if self._places.is_in(mid, folder):
-            self._places.folders[folder].elements += 1  # by us, before the directory was known to us
+        if self.places.is_in(mid, folder):
+            self.places.folders[folder].elements += 1  # by us, before the directory was known to us
             return
-        if mid in self._places:
+        if mid in self.places:
             self._complain_of_twin(mid, folder)
             return
-        self._places.add(mid, folder)
-        self._elements.index.add(mid, 0)
-        self._elements.saw(mid)
-        state = self._elements.look(mid)
+        self.places.add(mid, folder)
+        self.index.add(mid, 0)
+        self.saw(mid)
+        state = self.look(mid)
         if state is not None and not state.hidden:
-            self._elements.arrived()
+            self.arrived()
 
     def _remove_idle_folders(self) -> None:
         """Removes empty directories that are long unused, but the last, as dirq's purge does."""
-        for name in sorted(self._places.folders)[:-1]:
+        for name in sorted(self.places.folders)[:-1]:
             path = f"{self.path}/{name}"
-            if not self._places.folders[name].elements and self._is_old(path, _IDLE):
+            if not self.places.folders[name].elements and self._is_old(path, _IDLE):
                 with contextlib.suppress(OSError):
                     self._disk.rmdir(path)
-                    self._places.unwatch(name)
+                    self.places.unwatch(name)

@@ -1,11 +1,10 @@
 """Knows the intermediate directory of each element of a queue."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..index.midmap import MidMap
 from ..watch import Watch
-from .element_names import name_of
+from .elements import name_of
 
 
 @dataclass(slots=True)
@@ -17,11 +16,10 @@ class Folder:
 
 
 class Places:
-    """The layout's Changes. A place is the path of an element in the queue's directory, DIRECTORY/NAME."""
+    """A place is the path of an element in the queue's directory, DIRECTORY/NAME."""
 
     def __init__(self, watch: Watch) -> None:
         self.folders: dict[str, Folder] = {}
-        self.on_new_folder: Callable[[str], None] = lambda folder: None
         self._watch = watch
         self._numbers = MidMap()
         """Numbers of intermediate directories, not 0."""
@@ -68,6 +66,7 @@ class Places:
         self._watch.remove(self.folders.pop(folder).watch)
 
     def expect(self, folder: str, event: int, name: str) -> None:
+        """Notes a change of ours that `inotify` will report, if the intermediate directory is watched."""
         if folder in self.folders:
             self._watch.expect(self.folders[folder].watch, event, name)
 

@@ -14,19 +14,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..disk import Disk
-from .element_names import (
+from .elements import (
     ATTEMPTS,
     LOCKED_DIRECTORY,
     OBSOLETE_DIRECTORY,
     TEMPORARY_DIRECTORY,
+    alone,
+    count_elements,
     element_name,
     is_being_added,
     is_full_name,
-)
-from .Exceptions import QueueError, QueueLockError
-from .folders import (
-    alone,
-    count_elements,
     is_older,
     is_taken,
     lock_directory,
@@ -37,6 +34,7 @@ from .folders import (
     remove_element,
     remove_if_empty,
 )
+from .Exceptions import QueueError, QueueLockError
 from .QueueBase import QueueBase
 from .QueueSet import QueueSet
 from .schema import Schema, is_piece

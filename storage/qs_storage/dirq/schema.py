@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine import Options, StorageError, UnsupportedError
-from .element_names import LOCKED_DIRECTORY
+from .elements import LOCKED_DIRECTORY
 from .Exceptions import QueueError
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch

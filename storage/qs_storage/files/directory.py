@@ -10,54 +10,35 @@ import os
 import stat
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-from .. import inotify
 from ..disk import READ
 from ..engine import Durability, Options, Origin
-from ..index.message_index import Index
-from ..message_state import MessageState
+from ..inotify import DELETE, MOVED_FROM, MOVED_TO
+from ..message_store import MessageState, MessageStore
+from ..metadata import Attributes, OriginStore, store_for
 from ..names import FAR, MAX_MID, message_name
-from ..origins import OriginStore
-from ..shared import DirectoryIdentity, Shared
-from .attributes import Attributes, store_for
+from ..shared import Shared
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 """Errors of something that is no file, or must not be read."""
 
 
-class MessageDirectory:
-    """See MessageStore."""
+class MessageDirectory(MessageStore):
+    """Looks at the messages, and changes them. `WatchedDirectory` lists them."""
+
+    far = FAR
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        """path: an existing directory. OSError."""
-        self.path = path
-        self.qid = qid
-        self.shared = shared
-        self.index = Index()
-        self.last_mid = -1
+        super().__init__(path, qid, options, shared)
         self.attributes = store_for(path, shared.disk, sync=shared.always)
         self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
-        self.origins: dict[int, Origin] = {}
-        """Those of the loaded dead letters, by id."""
-        self.reasons: dict[int, str] = {}
-        """Those of the loaded messages that have one, by id."""
-        self.in_place = DirectoryIdentity(path, shared.disk).in_place
-        self.watch = -1
-        """The number of reports about the directory."""
-        self._options = options
-        self._disk = shared.disk
-        self._activity = shared.activity
         self._unit = 1000 if options.timestamps == "ms" else 1
-        self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
 
     # -- what the engine is told
 
-    def arrived(self) -> None:
-        self._activity.arrived.add(self.qid)
-
     def announce(self, expiry: int) -> None:
         self._activity.announce(self.qid, self.time(expiry))
-        if self._options.retention is not None:
+        if self.options.retention is not None:
             self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
@@ -83,14 +64,11 @@ class MessageDirectory:
         """Returns at most as many microseconds as an answer can say: other programs may choose any number."""
         return number if self._unit == 1 else min(number * self._unit, MAX_MID)
 
-    pushed_at = time
+    def pushed_at(self, mid: int) -> int:
+        return self.time(mid)
 
     def last_at(self, time: int) -> int:
         return time // self._unit
-
-    def saw(self, mid: int) -> None:
-        if self.last_mid < mid < FAR:
-            self.last_mid = mid
 
     # -- looking at one
 
@@ -223,7 +201,7 @@ class MessageDirectory:
 
     def add(self, mid: int, expiry: int, size: int) -> None:
         """Adds a message of ours that got its name."""
-        self.shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
+        self.shared.watch.expect(self.watch, MOVED_TO, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
             self.announce(expiry)
@@ -310,8 +288,8 @@ class MessageDirectory:
             self.lost(mid, old)
             return False
         watch = self.shared.watch
-        watch.expect(self.watch, inotify.MOVED_FROM, message_name(mid, old))
-        watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, new))
+        watch.expect(self.watch, MOVED_FROM, message_name(mid, old))
+        watch.expect(self.watch, MOVED_TO, message_name(mid, new))
         return True
 
     def unlink(self, mid: int, expiry: int) -> bool:
@@ -321,7 +299,7 @@ class MessageDirectory:
         except FileNotFoundError:
             self.lost(mid, expiry)
             return False
-        self.shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
+        self.shared.watch.expect(self.watch, DELETE, message_name(mid, expiry))
         self.drop(mid)
         self.forget_attributes(mid)
         return True
@@ -348,6 +326,9 @@ class MessageDirectory:
             self.drop(mid)
 
     # -- time and durability
+
+    def dismantle(self) -> None:
+        """Does nothing: there are only files."""
 
     def due(self, now: int) -> int | None:
         return self.index.due(now)

@@ -1,6 +1,7 @@
 """Lists a queue's directory in the vsqs layout at the start, and then updates the index by reports of changes."""
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -11,64 +12,76 @@ from operator import eq
 from typing import NamedTuple
 
 from ..disk import Disk
+from ..engine import Options
 from ..names import FAR, NEW, parse_message, ready_among
+from ..shared import Shared
 from .directory import MessageDirectory
-from .writer import BATCH, END, TEMPORARY, FileWriter
 
 _logger = logging.getLogger(__name__)
+BATCH = ".batch-"
+"""Begins the name of a batch file, see `writer.py`."""
+TEMPORARY = ".tmp"
+END = "end"
+"""The last line of a complete batch file."""
 MOST_IGNORED = 20
 """Ignored files of a queue that the log names."""
+_STALE = 600
+"""Seconds without a write after which a crash has left a file."""
 
 
-class FileListing:
-    """See DirectoryWatch. Reports come from Watch."""
+class WatchedDirectory(MessageDirectory):
+    """Knows all messages of a directory, as reports of changes come from Watch."""
 
-    def __init__(self, directory: MessageDirectory, writer: FileWriter) -> None:
-        self._directory = directory
-        self._path = directory.path
-        self._clear_left_behind = writer.clear_left_behind
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared, *, clears: bool) -> None:
+        """clears: whether to remove files of crashed writers. OSError."""
+        super().__init__(path, qid, options, shared)
+        self.staged: set[int] = set()
+        """Messages that this process is writing."""
+        self._clears = clears
         self._ignored: set[str] = set()
         """Files that were logged."""
-        # Before listing: what comes in between is seen twice, not never.
-        directory.watch = directory.shared.watch.add(directory.path, self)
-
-    @property
-    def watched(self) -> bool:
-        return self._directory.watch >= 0
-
-    def unwatch(self) -> None:
-        self._directory.shared.watch.remove(self._directory.watch)
 
     def rescan(self) -> None:
-        directory, disk = self._directory, self._directory.shared.disk
-        ready, hidden, others = _list_messages(self._path, disk)
-        if _finish_batches(self._path, others, disk):
+        index, disk = self.index, self._disk
+        ready, hidden, others = _list_messages(self.path, disk)
+        if _finish_batches(self.path, others, disk):
             self.rescan()
             return
         written: set[int] = set()
         for name in others:
             parsed = parse_message(os.fsencode(name))
-            if parsed is not None and not self._clear_left_behind(name):
+            if parsed is not None and not self.clear_left_behind(name):
                 written.add(parsed[0])
-            elif name.startswith(".") and name.endswith(".tmp"):
-                self._clear_left_behind(name)
+            elif name.startswith(".") and name.endswith(TEMPORARY):
+                self.clear_left_behind(name)
             elif parsed is None:
                 self._log_ignored(name)
-        index = directory.index
         index.reset(ready, hidden)
-        directory.origins.clear()
-        directory.reasons.clear()
-        for store in (directory.attributes, directory.letters):
+        self.origins.clear()
+        self.reasons.clear()
+        for store in (self.attributes, self.letters):
             store.clear(others, lambda mid: mid in index.messages or mid in written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)
-        directory.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
+        self.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
         if index.ready:
-            directory.arrived()
+            self.arrived()
         if (due := index.expiries.first()) is not None:
-            directory.announce(due)
+            self.announce(due)
 
-    def vanished(self) -> None:
-        self._directory.shared.vanished(self._directory.qid)
+    def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
+        """Removes a file without a write for so many seconds. Returns whether it is gone."""
+        path = f"{self.path}/{name}"
+        is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self.staged
+        try:
+            idle = self.shared.idle_seconds(path)
+            if idle > after and self._clears and not is_ours:
+                self._disk.unlink(path)
+                _logger.info("%s was left behind by a crash; removed", path)
+                return True
+        except OSError as error:  # ENOENT: its writer has just finished it, or given up
+            if error.errno != errno.ENOENT:
+                _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
+        return False
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         parsed = parse_message(name)
@@ -76,43 +89,41 @@ class FileListing:
             self._log_ignored(os.fsdecode(name))
             return
         mid, expiry = parsed
-        directory, index = self._directory, self._directory.index
         if expiry == NEW:
             return
-        directory.saw(mid)
-        known = index.expiry(mid)
+        self.saw(mid)
+        known = self.index.expiry(mid)
         if appeared and known == expiry:
-            directory.reload_reason(mid, expiry)  # another server may have received it meanwhile, and given it back
+            self.reload_reason(mid, expiry)  # another server may have received it meanwhile, and given it back
             return
-        if appeared is (known == expiry) or os.path.lexists(directory.name_path(mid, expiry)) is not appeared:
+        if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:
             return  # by now it, or we, have done more
         if known is not None:
-            directory.drop(mid)
+            self.drop(mid)
         if appeared:
             self._adopt(mid, expiry)
 
     def _adopt(self, mid: int, expiry: int) -> None:
-        directory = self._directory
-        directory.index.add(mid, expiry)
+        self.index.add(mid, expiry)
         try:
-            if not directory.load(mid):
+            if not self.load(mid):
                 return
         except OSError as error:
-            _logger.warning("%s cannot be looked at yet: %s", directory.name_path(mid, expiry), error)
+            _logger.warning("%s cannot be looked at yet: %s", self.name_path(mid, expiry), error)
         if expiry:
-            directory.announce(expiry)
+            self.announce(expiry)
         else:
-            directory.arrived()
+            self.arrived()
 
     def _log_ignored(self, name: str) -> None:
         """Logs once that a file is no message, unless it is hidden (of servers and editors) or gone."""
-        path, logged = f"{self._path}/{name}", self._ignored
+        path, logged = f"{self.path}/{name}", self._ignored
         if name.startswith(".") or name in logged or len(logged) > MOST_IGNORED or not os.path.lexists(path):
             return
         logged.add(name)
         if len(logged) > MOST_IGNORED:
             _logger.warning(
-                "%s holds more than %d files that are no messages; no more are named", self._path, MOST_IGNORED
+                "%s holds more than %d files that are no messages; no more are named", self.path, MOST_IGNORED
             )
         else:
             _logger.warning(

@@ -6,53 +6,33 @@ publisher holds a lock on it, so that nobody finishes it too early.
 """
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import chain
 
 from ..disk import READ
 from ..engine import Draft, NoSuchQueueError, QueueFullError
+from ..message_store import Staged
+from ..metadata import Attributes
 from ..names import MAX_MID, message_name
-from .attributes import Attributes
-from .directory import MessageDirectory
+from .listing import BATCH, END, TEMPORARY, WatchedDirectory
 
 _logger = logging.getLogger(__name__)
-BATCH = ".batch-"
-TEMPORARY = ".tmp"
-END = "end"
-"""The last line of a complete batch file."""
 _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
-_STALE = 600
-"""Seconds without a write after which a crash has left a file."""
 _STALE_COPY = 1
 """Seconds for the copy of a message."""
 
 
-@dataclass(slots=True)
-class Staged:
-    """A message that is not visible. expiry: when it will be, 0: at once; fd: of `MID.new`, -1: closed."""
-
-    mid: int
-    expiry: int
-    size: int
-    fd: int
-
-
 class FileWriter:
-    """See Writer in publisher.py."""
+    """See Writer. The directory's `staged` has what it is writing."""
 
-    def __init__(self, directory: MessageDirectory, *, clears: bool) -> None:
-        """clears: whether `clear_left_behind` removes anything."""
+    def __init__(self, directory: WatchedDirectory) -> None:
         self._directory = directory
         self._shared = directory.shared
         self._disk = directory.shared.disk
         self._sync = directory.shared.always
-        self._clears = clears
-        self._staged: set[int] = set()
         self._batches: dict[int, int] = {}
         """Descriptors of the batch files, by first id."""
 
@@ -84,9 +64,9 @@ class FileWriter:
         return staged
 
     def _write_delay(self, staged: Staged) -> None:
-        path = self._new_path(staged.mid)
+        delay = Attributes(delayed=staged.until)
         try:
-            self._directory.attributes.write(path, staged.mid, Attributes(delayed=staged.expiry), or_fail=True)
+            self._directory.attributes.write(staged.temporary, staged.mid, delay, or_fail=True)
         except BaseException:
             self.discard([staged])
             raise
@@ -106,16 +86,19 @@ class FileWriter:
         """Removes what a crash left of the same copy: a beginning of the payload, not written to for a second. Else
         the next copy would have to wait for `_STALE`."""
         with contextlib.suppress(FileNotFoundError):
-            same = payload.startswith(self._disk.read_file(self._new_path(mid)))
-            self.clear_left_behind(f"{mid}.new", _STALE_COPY if same else _STALE)
+            if payload.startswith(self._disk.read_file(self._new_path(mid))):
+                self._directory.clear_left_behind(f"{mid}.new", _STALE_COPY)
+            else:
+                self._directory.clear_left_behind(f"{mid}.new")
 
     def _new_path(self, mid: int) -> str:
         return f"{self._directory.path}/{mid}.new"
 
     def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
         """file: one with that payload, for the kernel to copy if it exists. FileExistsError for a used id; OSError."""
-        fd = self._disk.open(self._new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
-        staged = Staged(mid, expiry, len(payload), fd)
+        path = self._new_path(mid)
+        fd = self._disk.open(path, _NEW_FILE | os.O_EXCL, 0o666)
+        staged = Staged(mid, expiry, len(payload), path, fd)
         try:
             if file is None or not self._copy(file, fd):
                 self._disk.write(fd, payload)
@@ -124,7 +107,7 @@ class FileWriter:
         except BaseException:
             self.discard([staged])
             raise
-        self._staged.add(mid)
+        self._directory.staged.add(mid)
         return staged
 
     def _copy(self, file: str, fd: int) -> bool:
@@ -169,7 +152,7 @@ class FileWriter:
         self._batches[request[0].mid] = fd
         with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lines = [f"{staged.mid}.new {message_name(staged.mid, staged.expiry)}" for staged in request]
+        lines = [f"{staged.mid}.new {message_name(staged.mid, staged.until)}" for staged in request]
         self._disk.write(fd, "\n".join([*lines, END]).encode())
         if self._sync:
             self._disk.fsync(fd)
@@ -179,9 +162,9 @@ class FileWriter:
         return f"{self._directory.path}/{BATCH}{request[0].mid}"
 
     def show(self, staged: Staged) -> None:
-        self._disk.rename(self._new_path(staged.mid), self._directory.name_path(staged.mid, staged.expiry))
-        self._staged.discard(staged.mid)
-        self._directory.add(staged.mid, staged.expiry, staged.size)
+        self._disk.rename(staged.temporary, self._directory.name_path(staged.mid, staged.until))
+        self._directory.staged.discard(staged.mid)
+        self._directory.add(staged.mid, staged.until, staged.size)
 
     def finish(self, request: list[Staged]) -> None:
         if request[0].mid in self._batches:
@@ -198,12 +181,12 @@ class FileWriter:
 
     def take_back(self, staged: Staged) -> None:
         try:
-            self._directory.unlink(staged.mid, staged.expiry)
+            self._directory.unlink(staged.mid, staged.until)
         except OSError as error:
             _logger.error("message %s of a list that failed stays in %s: %s", staged.mid, self._directory.path, error)
 
     def discard(self, request: list[Staged]) -> None:
-        paths = [self._new_path(staged.mid) for staged in request]
+        paths = [staged.temporary for staged in request]
         if request and request[0].mid in self._batches:
             # First: without it, a crash leaves nothing that a start would make visible.
             paths[:0] = [self._batch_path(request), self._batch_path(request) + TEMPORARY]
@@ -215,10 +198,10 @@ class FileWriter:
             except OSError as error:
                 _logger.warning("%s stays behind: %s", path, error)
         for staged in request:
-            self._staged.discard(staged.mid)
+            self._directory.staged.discard(staged.mid)
             with contextlib.suppress(OSError):
                 self._close(staged)
-            if staged.expiry:
+            if staged.until:
                 self._directory.forget_attributes(staged.mid)
         if request:
             self._unlock(request)
@@ -227,18 +210,3 @@ class FileWriter:
         if staged.fd >= 0:
             fd, staged.fd = staged.fd, -1
             self._disk.close(fd)
-
-    def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
-        """Removes a file without a write for so many seconds. Returns whether it is gone."""
-        path = f"{self._directory.path}/{name}"
-        is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self._staged
-        try:
-            idle = self._shared.idle_seconds(path)
-            if idle > after and self._clears and not is_ours:
-                self._disk.unlink(path)
-                _logger.info("%s was left behind by a crash; removed", path)
-                return True
-        except OSError as error:  # ENOENT: its writer has just finished it, or given up
-            if error.errno != errno.ENOENT:
-                _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
-        return False

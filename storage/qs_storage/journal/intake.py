@@ -52,13 +52,13 @@ def token_of(name: bytes) -> int | None:
 
 
 class FileReasons(Protocol):
-    """See `storage.files.attributes`."""
+    """See `metadata.AttributeStore`."""
 
     def read(self, path: str, mid: int, /) -> str: ...
 
 
 class FileStates(Protocol):
-    """See `storage.files.attributes`."""
+    """See `metadata.AttributeStore`."""
 
     @property
     def reasons(self) -> FileReasons: ...

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from ..disk import Disk
 from ..engine import Clock, Durability, Options, StorageError
-from ..files.attributes import store_for
+from ..metadata import store_for
 from ..names import JOURNAL
 from ..shared import Shared
 from . import records

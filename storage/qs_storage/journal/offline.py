@@ -6,7 +6,7 @@ from typing import Self
 
 from ..disk import Disk
 from ..engine import Clock, Durability
-from ..files.attributes import Attributes, Stored
+from ..metadata import Attributes, Stored
 from ..names import WITHHELD
 from ..shared import Activity, Shared
 from ..watch import Watch

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..dirq.element_names import (
+from ..dirq.elements import (
     LOCKED_DIRECTORY,
     LOCKED_SUFFIX,
     OBSOLETE_DIRECTORY,
@@ -20,7 +20,7 @@ from ..dirq.element_names import (
 )
 from ..disk import Disk
 from ..engine import SECOND, StorageError
-from ..files.attributes import in_files, in_sidecars
+from ..metadata import AttributeStore
 from ..names import JOURNAL, NEW, message_name, parse_message
 from ..settings import FILE, read_options
 
@@ -114,7 +114,8 @@ def elements(path: str, layout: str, now: float) -> Iterator[Element]:
 def _of_vsqs(path: str, now: float) -> Iterator[Element]:
     options = read_options(path, "files")
     unit = SECOND // 1000 if options.timestamps == "ms" else 1  # of the numbers in names, in microseconds
-    stores = in_files(Disk()), in_sidecars(path, Disk(), sync=False)  # `store_for` would write a probe
+    # `store_for` would write a probe.
+    stores = [AttributeStore(path, Disk(), lists=lists, sync=False) for lists in (False, None)]
     found = filter(None, (parse_message(os.fsencode(name)) for name, is_dir in names_in(path) if not is_dir))
     for mid, expiry in sorted(found):
         file = f"{path}/{mid}.new" if expiry == NEW else f"{path}/{message_name(mid, expiry)}"

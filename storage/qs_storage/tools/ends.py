@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import inotify, vsqs
 from ..dirq import Queue, QueueError, QueueSimple
-from ..dirq.element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX
+from ..dirq.elements import LOCKED_SUFFIX, TEMPORARY_SUFFIX
 from ..dirq.schema import Schema, is_piece, parse_schema
 from ..engine import StorageError
 from ..settings import read_options

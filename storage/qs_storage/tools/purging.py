@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..dirq import QueueError
 from ..disk import Disk
 from ..engine import Durability, wall_clock
-from ..files.files_queue import open_files_queue
+from ..files.queue import FilesQueue
 from ..names import MAX_MID, NEW, parse_message
 from ..settings import read_options
 from ..shared import Activity, Shared
@@ -56,7 +56,7 @@ def _purge_vsqs(path: str, max_temp: float, *, everything: bool) -> Purged:
         options = read_options(path, "files")
         options.backoff = None  # what has expired is made ready, as the user asks
         # Files that are being written are removed here, as old as the user says.
-        queue = open_files_queue(path, os.path.basename(path), options, shared, clears_unfinished=False)
+        queue = FilesQueue(path, os.path.basename(path), options, shared, clears_unfinished=False)
         expired = queue.expire()
         removed = queue.purge(MAX_MID, len(queue)) if everything else 0
         written = _remove_written(path, max_temp) if max_temp else 0

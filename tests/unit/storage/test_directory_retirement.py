@@ -104,7 +104,7 @@ def test_gone_meanwhile(make: Make, tmp_path: Path) -> None:
     bench.queue(retention=AGE)
     mids = bench.push(b"1", b"2")
     bench.clock.now += AGE
-    path = bench.engine.queue("q").file_of(mids[0])  # type: ignore[attr-defined]
+    path = bench.engine.queue("q").store.path_of(mids[0])  # type: ignore[attr-defined]
     os.rename(path, tmp_path / "elsewhere")
     bench.engine.expire(100)
     bench.engine.commit()

@@ -43,7 +43,7 @@ def test_some_of_many(tmp_path: Path, kind: type[DirectoriesEngine], monkeypatch
     assert redrive is not None
     everything = redrive.letters((), 2 * LETTERS)
     assert (len(everything), everything) == (LETTERS, sorted(everything))
-    holder = queue.table if kind is JournalEngine else queue.redrive._mover._directory
+    holder = queue.table if kind is JournalEngine else queue.store
     origins = CountedOrigins(holder.origins)
     monkeypatch.setattr(holder, "origins", origins)
     assert redrive.letters((), 7) == everything[:7]

@@ -23,7 +23,7 @@ from qs_storage.engine import (
     StaleReceiptError,
     State,
 )
-from qs_storage.files.listing import FileListing
+from qs_storage.files.listing import WatchedDirectory
 from qs_storage.watch import Watch
 
 
@@ -40,13 +40,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names that reach a queue as changed by others."""
     found: list[bytes] = []
-    original = FileListing.changed
+    original = WatchedDirectory.changed
 
-    def changed(self: FileListing, name: bytes, *, appeared: bool) -> None:
+    def changed(self: WatchedDirectory, name: bytes, *, appeared: bool) -> None:
         found.append(name)
         original(self, name, appeared=appeared)
 
-    monkeypatch.setattr(FileListing, "changed", changed)
+    monkeypatch.setattr(WatchedDirectory, "changed", changed)
     return found
 
 
@@ -177,7 +177,7 @@ def test_late_report_of_a_close(bench: Bench) -> None:
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 1, 50, 100)
     queue = bench.engine._queues["q"]  # type: ignore[attr-defined]
-    queue.watch.changed(b"%d" % mid, appeared=True)
+    queue.store.changed(b"%d" % mid, appeared=True)
     assert listed(bench, State.IN_FLIGHT) == [mid]
 
 

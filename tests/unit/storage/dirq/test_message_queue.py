@@ -9,7 +9,7 @@ import pytest
 from support.engines import EPOCH, LOTS, ManualClock
 
 from qs_storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
-from qs_storage.dirq.element_names import following, mid_at, mid_of, name_of, time_of
+from qs_storage.dirq.elements import following, mid_at, mid_of, name_of, time_of
 from qs_storage.engine import (
     SECOND,
     Draft,

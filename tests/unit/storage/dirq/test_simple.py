@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qs_storage.dirq import QueueSimple, element_names
+from qs_storage.dirq import QueueSimple, elements
 from qs_storage.dirq.QueueSimple import QueueSimple as BySubmodule
 
 NAME = re.compile(r"[0-9a-f]{8}/[0-9a-f]{14}")
@@ -297,7 +297,7 @@ def test_import_by_submodule() -> None:
 
 def test_names_grow() -> None:
     """Names that are made one after the other sort in that order."""
-    made = [element_names.element_name(3) for _ in range(1000)]
+    made = [elements.element_name(3) for _ in range(1000)]
     assert made == sorted(made)
-    assert all(map(element_names.is_element, made))
-    assert not element_names.is_element(made[0] + "\n")
+    assert all(map(elements.is_element, made))
+    assert not elements.is_element(made[0] + "\n")

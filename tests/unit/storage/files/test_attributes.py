@@ -10,12 +10,12 @@ from support.engines import Bench, FaultyDisk, WithoutAttributes, always, files_
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Receipt, State
-from qs_storage.files.attributes import Attributes, AttributeStore, in_files, in_sidecars, store_for
+from qs_storage.metadata import Attributes, AttributeStore, store_for
 
 STORES: dict[str, Callable[[Path, Disk], AttributeStore]] = {
-    "extended": lambda directory, disk: in_files(disk),
-    "listed": lambda directory, disk: in_files(disk, lists=True),
-    "sidecar": lambda directory, disk: in_sidecars(str(directory), disk, sync=True),
+    "extended": lambda directory, disk: AttributeStore(str(directory), disk, lists=False, sync=True),
+    "listed": lambda directory, disk: AttributeStore(str(directory), disk, lists=True, sync=True),
+    "sidecar": lambda directory, disk: AttributeStore(str(directory), disk, lists=None, sync=True),
 }
 
 

@@ -2,23 +2,31 @@
 
 The disk is the truth: each operation looks at its element first (`look`), and keeps other servers of ours away from
 it (`exclusive`). The index says where to look.
+
+A lease says how often an element was received, and until when a server of ours has it locked. It is an extended
+attribute of the element, `user.qs.state`, or, where the file system has none, a hidden file `.NAME.state` in the
+queue's directory. A server of ours sets the time of a locked element's last change to the end of its lease; any other
+program sets it to the present. So a lock is ours while that time is not after the end of the lease: another program's
+lock can only follow ours, and dirq's `purge`, which goes by that time, spares our lock as long as any.
 """
 
 import contextlib
 import errno
 import fcntl
 import logging
+import os
+import re
 from array import array
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..disk import READ
 from ..engine import SECOND, Durability, Options
-from ..index.message_index import Index
-from ..message_state import FOREIGN, MessageState
-from ..shared import DirectoryIdentity, Shared
-from .element_names import FAR, mid_at, time_of
-from .layout import Layout
-from .lease_metadata import Lease, LeaseStore, is_ours, lease_store_for, stamp
+from ..message_store import FOREIGN, MessageState, MessageStore
+from ..metadata import Kind, MetadataStore, lists_attributes
+from ..shared import Shared
+from .elements import FAR, mid_at, time_of
+from .layouts import Layout
 from .places import Places
 
 _logger = logging.getLogger(__name__)
@@ -27,41 +35,51 @@ _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, e
 _LATEST = 10**17
 """Microseconds: the end of the longest window."""
 _LOOK_AGAIN = 1 * SECOND
+_LEASE = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([01])")
+_LATEST_STAMP = 2**31 - 1
+"""Seconds: the last time that every file system can keep."""
 
 
-class Elements:
-    """See MessageStore."""
+class Lease(NamedTuple):
+    """until: the end of the window or the delay, 0 without a lock of ours; delayed: it is a delay."""
 
-    pushed_at = staticmethod(time_of)
+    receives: int = 0
+    until: int = 0
+    delayed: bool = False
 
-    def __init__(  # noqa: PLR0917
-        self, path: str, qid: str, options: Options, shared: Shared, layout: Layout, places: Places
-    ) -> None:
+
+def _decode_lease(value: bytes) -> Lease:
+    found = _LEASE.fullmatch(value)
+    if found is None:
+        return Lease()
+    receives, until, delayed = found.groups()
+    return Lease(int(receives), int(until), delayed == b"1")
+
+
+_KIND = Kind("user.qs.state", ".state", 16, lambda lease: b"%d %d %d" % lease, _decode_lease)
+
+
+class Elements(MessageStore):
+    """Looks at the elements, and changes them. `WatchedElements` lists them."""
+
+    far = FAR
+    of_queues = True
+
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared, layout: Layout, places: Places) -> None:  # noqa: PLR0917
         """path: an existing directory. OSError."""
-        self.path = path
-        self.qid = qid
-        self.shared = shared
-        self.index = Index()
+        super().__init__(path, qid, options, shared)
         self.layout = layout
         self.places = places
-        self.leases: LeaseStore = lease_store_for(path, shared.disk, sync=shared.always)
-        self.last_mid = -1
-        self.in_place = DirectoryIdentity(path, shared.disk).in_place
-        self._options = options
+        lists = None if lists_attributes(path, shared.disk) is None else False  # each has one, so it is asked for
+        self.leases = MetadataStore(_KIND, path, shared.disk, lists=lists, sync=shared.always)
         self._clock = shared.clock
-        self._disk = shared.disk
-        self._activity = shared.activity
         self._foreign: set[int] = set()
         """Elements that other programs are known to have locked."""
         self._look_again_at: int | None = None
-        self._unsynced: set[int] = set()
         self._unsynced_folders: set[str] = set()
         self._folders_made = False
 
     # -- what the engine is told
-
-    def arrived(self) -> None:
-        self._activity.arrived.add(self.qid)
 
     def touch(self, mid: int | None = None, folder: str = "") -> None:
         """Has the next commit sync an element's lease or lock, or the names in an intermediate directory."""
@@ -78,20 +96,16 @@ class Elements:
         self._folders_made = True
         self.touch(folder=folder)
 
-    def saw(self, mid: int) -> None:
-        if self.last_mid < mid < FAR:
-            self.last_mid = mid
+    def pushed_at(self, mid: int) -> int:
+        return time_of(mid)
 
-    @staticmethod
-    def last_at(time: int) -> int:
+    def last_at(self, time: int) -> int:
         return mid_at(time, 15)
 
-    @staticmethod
-    def number(time: int) -> int:
+    def number(self, time: int) -> int:
         return min(time, _LATEST)
 
-    @staticmethod
-    def time(number: int) -> int:
+    def time(self, number: int) -> int:
         return number
 
     # -- looking at one
@@ -109,7 +123,7 @@ class Elements:
         lease = self.leases.read(path, mid)
         if not locked:
             return MessageState(0, lease.receives)
-        if not is_ours(lease, status):
+        if not _is_ours(lease, status):
             return MessageState(FOREIGN, lease.receives)
         return MessageState(lease.until, lease.receives, lease.delayed)
 
@@ -187,7 +201,7 @@ class Elements:
         if expiry != FOREIGN:
             self._foreign.discard(mid)
             self._activity.announce(self.qid, expiry)
-            if self._options.retention is not None:
+            if self.options.retention is not None:
                 self.arrived()  # a delayed one may be too old before
             return
         self._foreign.add(mid)
@@ -328,6 +342,9 @@ class Elements:
 
     # -- durability
 
+    def dismantle(self) -> None:
+        self.layout.dismantle()
+
     def commit(self) -> None:
         for mid in list(self._unsynced):
             with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -341,3 +358,18 @@ class Elements:
             self._disk.sync_directory(self.path)
             self._folders_made = False
         self.layout.bury()
+
+
+def stamp(path: str, until: int) -> None:
+    """Sets the time of an element's last change to the end of our lease, if we are its owner: see above."""
+    seconds, micros = divmod(until, 1_000_000)
+    if seconds > _LATEST_STAMP:
+        seconds, micros = _LATEST_STAMP, 0
+    when = seconds * 1_000_000_000 + micros * 1000
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        os.utime(path, ns=(when, when))
+
+
+def _is_ours(lease: Lease, status: os.stat_result) -> bool:
+    """Tells whether a server of ours has made an element's lock. status: looked up after the lock."""
+    return lease.until > 0 and status.st_mtime_ns // 1000 <= lease.until

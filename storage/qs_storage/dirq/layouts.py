@@ -1,0 +1,463 @@
+"""The file operations that the server needs of the layouts of dirq.
+
+Of QueueSimple: an element is a file, its lock a second link of it, `NAME.lck`. Of Queue: an element is a directory of
+files, its lock the directory `locked` in it.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..disk import Disk
+from ..inotify import CREATE, DELETE, IS_DIRECTORY, MOVED_FROM, MOVED_TO
+from ..message_store import Staged
+from .elements import (
+    ATTEMPTS,
+    DELAYED_SUFFIX,
+    LOCKED_DIRECTORY,
+    LOCKED_SUFFIX,
+    OBSOLETE_DIRECTORY,
+    TEMPORARY_DIRECTORY,
+    TEMPORARY_SUFFIX,
+    count_elements,
+    is_being_added,
+    is_directory,
+    is_element,
+    is_taken,
+    lock_directory,
+    lock_file,
+    make_obsolete,
+    mid_of,
+    name_of,
+    names_in,
+    remove_element,
+    remove_if_empty,
+)
+from .places import Places
+from .schema import Body
+
+_logger = logging.getLogger(__name__)
+GRANULARITY = 60
+"""Seconds an intermediate directory of QueueSimple, as in dirq."""
+MAX_ELEMENTS = 16_000
+"""Elements of an intermediate directory of Queue, as in dirq."""
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+_MAX_TEMPORARY, _MAX_LOCK = 300, 600
+"""Seconds until dirq's purge removes an unfinished element, or a lock without its element."""
+
+
+IsOld = Callable[[str, int], bool]
+"""Takes a path and seconds: whether the file has not changed for so long."""
+
+
+class Listed(NamedTuple):
+    """An intermediate directory: ids of free and of locked elements, names of everything else."""
+
+    free: list[int]
+    locked: list[int]
+    others: list[str]
+
+
+class Layout(ABC):
+    """The file operations on one queue's elements. place: DIRECTORY/NAME. All raise OSError."""
+
+    def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
+        """path: of the queue; places: is told which reports to expect; sync: whether to keep back until a commit what
+        the commit has to cover."""
+        self.path = path
+        self._disk = disk
+        self._sync = sync
+        self._places = places
+
+    def folders(self) -> list[str]:
+        """Returns the intermediate directories, oldest first."""
+        return sorted(filter(is_directory, self._disk.directories_in(self.path)))
+
+    def element(self, place: str) -> str:
+        return f"{self.path}/{place}"
+
+    @abstractmethod
+    def listed(self, folder: str) -> Listed:
+        """Raises FileNotFoundError if the directory is gone."""
+
+    @abstractmethod
+    def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
+        """Removes what crashes left in an intermediate directory, or elsewhere (""). names: the others of `listed`."""
+
+    @abstractmethod
+    def being_written(self) -> set[int]:
+        """Returns the ids of elements that are being added, as far as they have one."""
+
+    @abstractmethod
+    def is_locked(self, place: str) -> bool: ...
+
+    @abstractmethod
+    def lock(self, place: str) -> bool:
+        """Returns False if the element is locked or gone."""
+
+    @abstractmethod
+    def unlock(self, place: str) -> None:
+        """Unlocks an element that we have locked."""
+
+    @abstractmethod
+    def size(self, place: str, status: os.stat_result) -> int | None:
+        """Returns bytes of payload; None for no message. status: of the element. FileNotFoundError."""
+
+    @abstractmethod
+    def read(self, place: str) -> bytes:
+        """Reads the payload."""
+
+    @abstractmethod
+    def erase(self, place: str) -> None:
+        """Removes an element that we have locked. FileNotFoundError."""
+
+    @abstractmethod
+    def bury(self) -> None:
+        """Removes what is left of erased elements after a commit. Raises nothing."""
+
+    def write(self, mid: int, payload: bytes, until: int) -> Staged:
+        """Writes a message under a name that is no element's, again if another program's purge has removed its empty
+        directory. until: when it becomes visible, 0: at once. FileExistsError; FileNotFoundError if the queue is
+        gone; UnsupportedError for the payload."""
+        staged = self._prepare(mid, payload, until)
+        for _ in range(ATTEMPTS):
+            try:
+                self._write(staged, payload)
+            except FileNotFoundError:
+                self._make_above(staged)
+            else:
+                return staged
+        raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", staged.temporary)
+
+    @abstractmethod
+    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+        """Returns what `_write` writes. UnsupportedError."""
+
+    @abstractmethod
+    def _write(self, staged: Staged, payload: bytes) -> None:
+        """Writes a message, or raises OSError and leaves nothing."""
+
+    @abstractmethod
+    def _make_above(self, staged: Staged) -> None:
+        """Makes the directory that `_write` needs, unless it exists."""
+
+    @abstractmethod
+    def lock_staged(self, staged: Staged) -> None:
+        """Locks a message that becomes visible later, now or in `publish`."""
+
+    @abstractmethod
+    def sync_staged(self, staged: Staged) -> None:
+        """Makes the content durable."""
+
+    @abstractmethod
+    def publish(self, staged: Staged) -> str:
+        """Makes it an element. Returns its intermediate directory. FileExistsError."""
+
+    @abstractmethod
+    def discard(self, staged: Staged) -> None:
+        """Raises nothing."""
+
+    @abstractmethod
+    def dismantle(self) -> None:
+        """Removes everything but elements and hidden files. OSError ENOTEMPTY if there is an element."""
+
+    def _make(self, folder: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            self._disk.mkdir(f"{self.path}/{folder}")
+
+    def _remove_folder(self, folder: str) -> None:
+        """Raises OSError ENOTEMPTY."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.rmdir(f"{self.path}/{folder}")
+
+    def _fill(self, fd: int, payload: bytes) -> None:
+        """Writes a payload into a new file, and closes it."""
+        try:
+            self._disk.write(fd, payload)
+            if self._sync:
+                self._disk.begin_writing(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _try_unlink(self, path: str) -> None:
+        try:
+            self._disk.unlink(path)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                _logger.warning("%s stays behind: %s", path, error)
+
+
+class SimpleLayout(Layout):
+    """Elements are files."""
+
+    def listed(self, folder: str) -> Listed:
+        names = os.listdir(f"{self.path}/{folder}")
+        elements = set(filter(is_element, names))
+        rest = [name for name in names if name not in elements]
+        locked = {name[:14] for name in rest if name.endswith(LOCKED_SUFFIX)} & elements
+        others = [name for name in rest if not name.endswith(LOCKED_SUFFIX) or name[:14] not in elements]
+        return Listed(list(map(mid_of, elements - locked)), list(map(mid_of, locked)), others)
+
+    def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
+        for name in names:
+            path = f"{self.path}/{folder}/{name}"
+            limit = _MAX_TEMPORARY if name.endswith(TEMPORARY_SUFFIX) else _MAX_LOCK
+            if name.endswith((TEMPORARY_SUFFIX, LOCKED_SUFFIX)) and is_old(path, limit):
+                self._try_unlink(path)
+
+    def being_written(self) -> set[int]:
+        names = [name for folder in self.folders() for name in names_in(f"{self.path}/{folder}")]
+        return {mid_of(name[:14]) for name in names if is_element(name.removesuffix(TEMPORARY_SUFFIX))}
+
+    def is_locked(self, place: str) -> bool:
+        return os.path.lexists(self.element(place) + LOCKED_SUFFIX)
+
+    def lock(self, place: str) -> bool:
+        try:
+            lock_file(self.element(place), self._disk)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        self._note(place, CREATE, LOCKED_SUFFIX)
+        return True
+
+    def unlock(self, place: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self.element(place) + LOCKED_SUFFIX)
+            self._note(place, DELETE, LOCKED_SUFFIX)
+
+    def _note(self, place: str, event: int, suffix: str = "") -> None:
+        folder, _, name = place.partition("/")
+        self._places.expect(folder, event, name + suffix)
+
+    def size(self, place: str, status: os.stat_result) -> int | None:
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def read(self, place: str) -> bytes:
+        return self._disk.read_file(self.element(place))
+
+    def erase(self, place: str) -> None:
+        path = self.element(place)
+        self._disk.unlink(path)
+        self._note(place, DELETE)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path + LOCKED_SUFFIX)
+            self._note(place, DELETE, LOCKED_SUFFIX)
+
+    def bury(self) -> None:
+        """Does nothing: an erased element is gone."""
+
+    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+        seconds = mid >> 24
+        folder = f"{seconds - seconds % GRANULARITY:08x}"
+        temporary = f"{self.path}/{folder}/{name_of(mid)}{TEMPORARY_SUFFIX}"
+        return Staged(mid, until, len(payload), temporary, folder=folder)
+
+    def _make_above(self, staged: Staged) -> None:
+        self._make(staged.folder)
+
+    def _write(self, staged: Staged, payload: bytes) -> None:
+        fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
+        self._places.expect(staged.folder, CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
+        try:
+            self._fill(fd, payload)
+        except BaseException:
+            self.discard(staged)
+            raise
+
+    def lock_staged(self, staged: Staged) -> None:
+        """Does nothing: `publish` links the lock."""
+
+    def sync_staged(self, staged: Staged) -> None:
+        self._disk.sync_file(staged.temporary)
+
+    def publish(self, staged: Staged) -> str:
+        name = name_of(staged.mid)
+        path = f"{self.path}/{staged.folder}/{name}"
+        if staged.until:
+            self._disk.link(staged.temporary, path + LOCKED_SUFFIX)
+            self._places.expect(staged.folder, CREATE, name + LOCKED_SUFFIX)
+        try:
+            self._disk.link(staged.temporary, path)
+        except OSError:
+            if staged.until:
+                self._try_unlink(path + LOCKED_SUFFIX)
+            raise
+        self._places.expect(staged.folder, CREATE, name)
+        with contextlib.suppress(OSError):  # what stays of it is removed like what a crash leaves
+            self._disk.unlink(staged.temporary)
+            self._places.expect(staged.folder, DELETE, name + TEMPORARY_SUFFIX)
+        return staged.folder
+
+    def discard(self, staged: Staged) -> None:
+        self._try_unlink(staged.temporary)
+
+    def dismantle(self) -> None:
+        for folder in self.folders():
+            path = f"{self.path}/{folder}"
+            for name in names_in(path):
+                if name.endswith((TEMPORARY_SUFFIX, LOCKED_SUFFIX)) and not os.path.lexists(f"{path}/{name[:14]}"):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._disk.unlink(f"{path}/{name}")
+            self._remove_folder(folder)
+
+
+class QueueLayout(Layout):
+    """Elements are directories."""
+
+    def __init__(self, path: str, disk: Disk, body: Body, places: Places, *, sync: bool) -> None:
+        """body: the payload's piece."""
+        super().__init__(path, disk, places, sync=sync)
+        self.body = body
+        self._insertion = ""
+        self._obsolete: list[str] = []
+        for name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+            disk.make_directories(f"{path}/{name}", sync=False)
+
+    def listed(self, folder: str) -> Listed:
+        free: list[int] = []
+        locked: list[int] = []
+        others: list[str] = []
+        for name in os.listdir(f"{self.path}/{folder}"):
+            if not is_element(name):
+                others.append(name)
+            elif self.is_locked(f"{folder}/{name}"):
+                locked.append(mid_of(name))
+            else:
+                free.append(mid_of(name))
+        return Listed(free, locked, others)
+
+    def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
+        if folder:
+            return
+        for above in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+            for name in filter(is_being_added, names_in(f"{self.path}/{above}")):
+                path = f"{self.path}/{above}/{name}"
+                if is_old(path, _MAX_TEMPORARY):
+                    self._try_remove(path)
+
+    def being_written(self) -> set[int]:
+        names = filter(is_being_added, names_in(f"{self.path}/{TEMPORARY_DIRECTORY}"))
+        return {mid_of(name.removesuffix(DELAYED_SUFFIX)) for name in names}
+
+    def _lock(self, place: str) -> str:
+        return f"{self.path}/{place}/{LOCKED_DIRECTORY}"
+
+    def is_locked(self, place: str) -> bool:
+        return os.path.lexists(self._lock(place))
+
+    def lock(self, place: str) -> bool:
+        try:
+            lock_directory(self.element(place), self._disk)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
+
+    def unlock(self, place: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.rmdir(self._lock(place))
+
+    def _file(self, place: str) -> str:
+        return f"{self.path}/{place}/{self.body.piece}"
+
+    def size(self, place: str, status: os.stat_result) -> int | None:
+        if not stat.S_ISDIR(status.st_mode):
+            return None
+        try:
+            found = self._disk.lstat(self._file(place))
+        except FileNotFoundError:
+            self._disk.lstat(self.element(place))  # or it is the element that is gone
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def read(self, place: str) -> bytes:
+        return self._disk.read_file(self._file(place))
+
+    def erase(self, place: str) -> None:
+        folder, _, name = place.partition("/")
+        obsolete = make_obsolete(self.path, place, secrets.randbelow(16), self._disk, self._make)
+        self._places.expect(folder, MOVED_FROM | IS_DIRECTORY, name)
+        self._obsolete.append(obsolete)
+        if not self._sync:
+            self.bury()
+
+    def bury(self) -> None:
+        """Removes renamed elements, once their directories are synced: a power loss could bring back a part of one."""
+        obsolete, self._obsolete = self._obsolete, []
+        for path in obsolete:
+            self._try_remove(path)
+
+    def _try_remove(self, path: str) -> None:
+        try:
+            remove_element(path, self._disk)
+        except OSError as error:
+            _logger.warning("%s stays behind: %s", path, error)
+
+    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+        self.body.check(payload)
+        name = name_of(mid) + (DELAYED_SUFFIX if until else "")
+        return Staged(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
+
+    def _make_above(self, staged: Staged) -> None:
+        self._make(TEMPORARY_DIRECTORY)
+
+    def _write(self, staged: Staged, payload: bytes) -> None:
+        self._disk.mkdir(staged.temporary)
+        try:
+            self._fill(self._disk.open(f"{staged.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
+        except BaseException:
+            self.discard(staged)
+            raise
+
+    def lock_staged(self, staged: Staged) -> None:
+        self._disk.mkdir(f"{staged.temporary}/{LOCKED_DIRECTORY}")
+
+    def sync_staged(self, staged: Staged) -> None:
+        self._disk.sync_file(f"{staged.temporary}/{self.body.piece}")
+        self._disk.sync_directory(staged.temporary)
+
+    def publish(self, staged: Staged) -> str:
+        name = name_of(staged.mid)
+        for _ in range(ATTEMPTS):
+            folder = self._folder_to_insert()
+            try:
+                self._disk.rename(staged.temporary, f"{self.path}/{folder}/{name}")
+            except FileNotFoundError:
+                if not os.path.lexists(staged.temporary):
+                    raise
+                self._insertion = ""  # it has just been purged
+            except OSError as error:
+                if is_taken(error):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{folder}/{name}") from None
+                raise
+            else:
+                self._places.expect(folder, MOVED_TO | IS_DIRECTORY, name)
+                return folder
+        raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", f"{self.path}/{folder}")
+
+    def _folder_to_insert(self) -> str:
+        """Returns the last intermediate directory, or a new one if it is full."""
+        if not self._insertion:
+            folders = self.folders()
+            self._insertion = folders[-1] if folders else f"{0:08x}"
+            self._make(self._insertion)
+        while count_elements(f"{self.path}/{self._insertion}", self._disk) >= MAX_ELEMENTS:
+            self._insertion = f"{int(self._insertion, 16) + 1:08x}"
+            self._make(self._insertion)
+        return self._insertion
+
+    def discard(self, staged: Staged) -> None:
+        self._try_remove(staged.temporary)
+
+    def dismantle(self) -> None:
+        for folder in self.folders():
+            self._remove_folder(folder)
+        for above in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+            for name in names_in(f"{self.path}/{above}"):
+                remove_element(f"{self.path}/{above}/{name}", self._disk)
+            remove_if_empty(f"{self.path}/{above}", self._disk)

@@ -1,0 +1,215 @@
+"""A queue of the vsqs layout, with dead letters.
+
+A file without extension is ready, with a number hidden until then (in flight or delayed), with `.new` being written.
+Any number of processes may share the directory, also the original vsqs: a rename succeeds for one of them.
+
+A message moves to another queue's directory, as a dead letter or back, by one rename. A `.new` file reserves the new
+id; attributes that hold after the move are written and synced; the file is renamed; the `.new` file is removed. So a
+message is always in one of the directories, and a failure before the rename changes nothing.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from ..directory_queue import DirectoryQueue
+from ..disk import READ
+from ..engine import Draft, NoSuchQueueError, Options, Origin, Queue, Receipt, Redrive, StorageError
+from ..inotify import MOVED_FROM, MOVED_TO
+from ..message_store import MessageState, Staged
+from ..names import message_name
+from ..policy import DeadLetterMoves, dead_letter_queue, is_exhausted, new_origin, other_storage
+from ..shared import Shared
+from .listing import WatchedDirectory
+from .writer import FileWriter
+
+_AT_ONCE = 1000
+
+
+class FilesQueue(DirectoryQueue):
+    """The queue in a directory, and its Redrive. Messages move one by one: `move` ends at the first failure."""
+
+    has_dead_letters = True
+
+    def __init__(
+        self, path: str, qid: str, options: Options, shared: Shared, *, clears_unfinished: bool = True
+    ) -> None:
+        """clears_unfinished: whether to remove files of crashed writers. OSError."""
+        self._directory = WatchedDirectory(path, qid, options, shared, clears=clears_unfinished)
+        self._files = FileWriter(self._directory)
+        self._moves = DeadLetterMoves(qid, options)
+        super().__init__(self._directory, self._files)
+
+    @property
+    def redrive(self) -> Redrive:
+        return self
+
+    # -- dying ----------------------------------------------------------------------------------------------------
+
+    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
+        return is_exhausted(self.options, receives) and self._moves.attempt(
+            lambda: self._die(mid, state, receives, peer)
+        )
+
+    def reject(self, receipt: Receipt, reason: str | None) -> None:
+        mid = receipt.mid
+        rejected = False
+        while not rejected:
+            self.expire()
+            with self._held(receipt) as state:
+                rejected = self._moves.reject(mid, lambda: self._reject(mid, state, reason))
+
+    def _reject(self, mid: int, state: MessageState, reason: str | None) -> bool:
+        with self._giving(mid, state, reason):
+            return self._die(mid, state, state.receives, None, "rejected")
+
+    @contextlib.contextmanager
+    def _giving(self, mid: int, state: MessageState, reason: str | None) -> Iterator[None]:
+        """Writes why a message is given back, before the body does it: whoever sees the message then sees the reason
+        too. If that raises, the reason before is written again. reason: None keeps the one before."""
+        if reason is None:
+            yield
+            return
+        before = self._directory.reasons.get(mid, "")
+        self._directory.write_reason(mid, state.hidden, reason)
+        try:
+            yield
+        except (OSError, StorageError):
+            self._directory.write_reason(mid, state.hidden, before)
+            raise
+
+    def _die(self, mid: int, state: MessageState, receives: int, peer: str | None, reason: str = "receives") -> bool:
+        """reason: of the origin. Returns False if another process was faster. StorageError, OSError."""
+        target = dead_letter_queue(self._shared.find_or_make, self.options, FilesQueue)
+        if target is self:
+            raise StorageError("it is the same queue")
+        target.require_room(1)
+        before, pushed_at = self._directory.origins.get(mid), self._directory.pushed_at(mid)
+        origin = new_origin(self.qid, mid, receives, self._clock(), pushed_at=pushed_at, before=before, reason=reason)
+        moved = self._move(mid, state, target, origin, peer) is not None
+        self.counts.dead += moved
+        self.counts.rejected += moved and reason == "rejected"
+        return moved
+
+    # -- redriving ------------------------------------------------------------------------------------------------
+
+    def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
+        """See Redrive."""
+        self.publish()
+        directory, origins = self._directory, self._directory.origins
+        candidates: Iterator[int]
+        if mids:
+            candidates = iter(sorted(set(mids)))
+        elif not self._index.unloaded and len(origins) <= _AT_ONCE:
+            candidates = iter(sorted(origins))
+        else:
+            candidates = self._all()
+        loaded = (mid for mid in candidates if directory.load(mid) and mid in origins)
+        return [(mid, origins[mid].qid) for mid in islice(loaded, count)]
+
+    def _all(self) -> Iterator[int]:
+        after = -1
+        while block := self._index.messages.after(after, _AT_ONCE):
+            yield from block
+            after = block[-1]
+
+    def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
+        """See Redrive. Returns those that moved: without those taken by others, and those from the first failure on.
+        QueueFullError, NoSuchQueueError, UnsupportedError, OSError: then nothing has changed."""
+        targets = [self._target(queue) for _, queue in letters]
+        for target in {id(target): target for target in targets}.values():
+            if not target.in_place():
+                raise NoSuchQueueError(f"there is no queue {target.qid!r} any more")
+            target.require_room(targets.count(target))
+        moved: list[tuple[int, int]] = []
+        for (mid, _), target in zip(letters, targets, strict=True):
+            try:
+                new = self._redrive(mid, target)
+            except (OSError, StorageError):
+                if not moved:
+                    raise
+                break  # the next call says it again
+            if new is not None:
+                moved.append((mid, new))
+        return moved
+
+    def _target(self, queue: Queue) -> "FilesQueue":
+        if not isinstance(queue, FilesQueue) or queue.options.storage != self.options.storage:
+            raise other_storage(self.options.storage, queue.options.storage)
+        return queue
+
+    def _redrive(self, mid: int, target: "FilesQueue") -> int | None:
+        while True:
+            with self._directory.exclusive(mid) as state:
+                if state is None or mid not in self._directory.origins:
+                    return None
+                new = self._move(mid, state, target, None, None)
+                if new is not None:
+                    return new
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def _move(
+        self, mid: int, state: MessageState, target: "FilesQueue", origin: Origin | None, peer: str | None
+    ) -> int | None:
+        """Moves a message to the end of another queue, visible and never received, with its reason. origin: if it
+        becomes a dead letter. Returns its new id; None if another process was faster. QueueFullError, NoSuchQueueError,
+        OSError."""
+        source, into = self._directory, target._directory
+        before, size = source.origins.get(mid), self._index.size(mid)
+        staged = target._reserve((mid,) if before is None else (mid, before.mid))
+        new = staged.mid
+        try:
+            moved = self._rename(mid, state, into, new, origin)
+        except BaseException:
+            target._give_up(staged)
+            raise
+        if not moved:
+            target._give_up(staged)
+            return None
+        watch = self._shared.watch
+        watch.expect(source.watch, MOVED_FROM, message_name(mid, state.hidden))
+        watch.expect(into.watch, MOVED_TO, message_name(new, 0))
+        reason = source.reasons.get(mid)
+        source.drop(mid)
+        source.touch()
+        into.receive(new, size, origin, reason)
+        target._files.discard([staged])
+        source.forget_attributes(mid)
+        if origin is None:
+            self._note_gone("redriven", mid, size, state.receives, peer=peer)
+        else:
+            self._note_gone("dead", mid, size, origin.receives, peer=peer)
+        target.counts.pushed += 1
+        target._note("pushed", new, 0, peer=peer)
+        return new
+
+    def _reserve(self, avoid: Collection[int]) -> Staged:
+        """Reserves an id. avoid: former ids, for which the message's attributes hold. QueueFullError, OSError."""
+        while (staged := self._files.stage(Draft(b""))).mid in avoid:
+            self._files.discard([staged])
+        return staged
+
+    def _give_up(self, staged: Staged) -> None:
+        self._files.discard([staged])
+        self._directory.forget_attributes(staged.mid)
+
+    def _rename(self, mid: int, state: MessageState, into: WatchedDirectory, new: int, origin: Origin | None) -> bool:
+        source = self._directory
+        path = source.name_path(mid, state.hidden)
+        try:
+            changed = source.attributes.bind(path, mid)
+            if origin is not None:
+                into.letters.write_move(path, mid, new, origin)
+                changed = True
+            if (reason := source.reasons.get(mid)) is not None:
+                into.attributes.reasons.write(path, new, reason)  # an attribute that is there already, or a hidden file
+            if changed and self._shared.always:
+                self._shared.disk.sync_file(path, READ)
+            self._shared.disk.rename(path, into.name_path(new, 0))
+        except FileNotFoundError:
+            if not into.in_place():
+                raise NoSuchQueueError(f"there is no queue {into.qid!r} any more") from None
+            source.lost(mid, state.hidden)
+            return False
+        return True
