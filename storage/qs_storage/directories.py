@@ -30,11 +30,9 @@ from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
 from .journal.store import KEYS
-from .lifecycle import Lifecycle, Totals
 from .nullqueue import NullQueue
-from .queues import EngineQueue, take_oldest
 from .root import OpenQueue, RootDirectory
-from .shared import Activity, Shared
+from .shared import Activity, EngineQueue, Lifecycle, Shared, Totals, take_oldest
 from .watch import Watch
 
 _REPORTS = 4000

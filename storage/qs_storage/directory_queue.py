@@ -16,7 +16,6 @@ from .engine import (
     not_in_flight,
 )
 from .index.queries import IndexQueries
-from .lifecycle import Event
 from .message_store import FOREIGN, MessageState, MessageStore, Writer
 from .policy import (
     backoff_of,
@@ -28,7 +27,7 @@ from .policy import (
     with_origin,
 )
 from .publisher import Publisher
-from .queues import EngineQueue
+from .shared import EngineQueue, Event
 
 _AT_ONCE = 1000
 """Messages in one slice of `prepare_stats` or `purge`: some 30 ms."""

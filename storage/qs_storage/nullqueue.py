@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
 from .names import MAX_MID
-from .queues import EngineQueue
-from .shared import DirectoryIdentity, Shared
+from .shared import DirectoryIdentity, EngineQueue, Shared
 
 
 class NullQueue:
@@ -25,7 +24,10 @@ class NullQueue:
         self.last_mid = -1
         self._shared = shared
         self.counts = Stats(storage=options.storage)
-        self.in_place = DirectoryIdentity(path, shared.disk).in_place
+        self._identity = DirectoryIdentity(path, shared.disk)
+
+    def in_place(self) -> bool:
+        return self._identity.in_place()
 
     def __len__(self) -> int:
         return 0
@@ -113,6 +115,10 @@ class NullQueue:
     def close(self) -> list[int]:
         return []
 
-    def _do_nothing(self) -> None: ...
+    def arrived(self) -> None: ...
 
-    arrived = commit = dismantle = note_removed = _do_nothing
+    def commit(self) -> None: ...
+
+    def dismantle(self) -> None: ...
+
+    def note_removed(self) -> None: ...

@@ -30,7 +30,7 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .queues import EngineQueue
+from .shared import EngineQueue
 
 _logger = logging.getLogger(__name__)
 Kind = TypeVar("Kind", bound=EngineQueue)

@@ -21,10 +21,9 @@ from .engine import (
 )
 from .names import PRIVATE, directory_of, parse_message, qid_of
 from .policy import check_dead_letter, refuse_backoff, refuse_retention
-from .queues import EngineQueue
 from .remote_engine import installed_engines
 from .settings import MAKING, make_queue, read_options, storage_in, write_options
-from .shared import Shared
+from .shared import EngineQueue, Shared
 
 _logger = logging.getLogger(__name__)
 _REMOVING = ".removing-"

@@ -1,14 +1,123 @@
-"""The dependencies that an engine gives each of its queues."""
+"""What an engine over a root directory and its queues know of each other: a queue's methods in addition to those of
+`engine.Queue`, the events that it reports, what it is given, and what the engine does over several queues.
+
+Ids are of one queue; `time` makes those of several comparable.
+"""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from .disk import Disk
-from .engine import SECOND, Clock, Durability, NoSuchQueueError, wall_clock
-from .lifecycle import Lifecycle
-from .queues import EngineQueue
+from .engine import SECOND, Clock, Durability, Message, NoSuchQueueError, Queue, Stats, StorageError, wall_clock
 from .watch import Watch
+
+
+class EngineQueue(Queue, Protocol):
+    path: str
+    qid: str
+
+    @property
+    def counts(self) -> Stats:
+        """Counts since the start."""
+
+    def __len__(self) -> int:
+        """Counts messages in any state, without pushes that are not visible yet."""
+
+    def first_ready(self) -> int | None:
+        """Returns the oldest visible message, or None."""
+
+    @property
+    def ready(self) -> int:
+        """The number of visible messages."""
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
+    ) -> Message | None:
+        """Receives a visible message. None: another process was faster, or the payload is over max_bytes."""
+
+    def payload_of(self, mid: int) -> bytes:
+        """Reads a payload in any state. NoSuchMessageError."""
+
+    def take_in(self, mid: int, source: "EngineQueue") -> bool:
+        """Stores a message of a queue with the same kind of ids, visible at once. False if it is here.
+        NoSuchMessageError, OtherMessageError, QueueFullError, NoSuchQueueError."""
+
+    def remove(self, mid: int, expiry: int) -> bool:
+        """Removes a message in the state of that expiry, 0: ready. False if another process was faster."""
+
+    def time(self, number: int, /) -> int:
+        """Returns the time in an id: microseconds since the Epoch."""
+
+    def arrived(self) -> None:
+        """Announces that there may be visible messages."""
+
+    def next_expiry(self) -> int | None:
+        """Returns when a window, a delay or a retention ends. Cheap, for each commit."""
+
+    def expire(self, count: int | None = None) -> int:
+        """Ends at most count due windows and delays, None: as many as a request has time for. Returns how many."""
+
+    def retire(self, count: int) -> int:
+        """Removes at most count messages that are too old and not in flight. Returns how many. OSError."""
+
+    def commit(self) -> None:
+        """Makes changes durable, with durability ALWAYS. FileNotFoundError if the directory is gone."""
+
+    def in_place(self) -> bool: ...
+
+    def dismantle(self) -> None:
+        """Removes from an empty queue's directory what is no message. OSError ENOTEMPTY if there is a message."""
+
+    def note_removed(self) -> None:
+        """Records that the queue has been removed with its messages."""
+
+    def close(self) -> list[int]:
+        """Takes back what is not visible, and closes. Returns the first ids of failed pushes."""
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+# Each is reported once, before the commit that makes it durable. Changes by other processes are not reported.
+
+Event = Literal["pushed", "received", "released", "expired", "extended", "dead", "redriven", "retired", "deleted"]
+"""pushed: by a push, a copy or a move; received: handed out; released: given back, or the connection was lost; expired:
+its window timed out (not a delay); extended: the end of its window was moved; deleted: by itself, by a purge, or with
+its queue.
+
+dead: moved to a dead-letter queue, instead of released or expired; redriven: moved from one. Both name the former
+queue and id; `pushed`, with 0 receives, follows for the new ones. retired: removed as older than the retention.
+"""
+
+
+class Lifecycle(Protocol):
+    """Methods have to be quick and must not raise."""
+
+    @property
+    def peer(self) -> str:
+        """The client of the current request: `HOST:PORT`, or empty."""
+
+    def note(
+        self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+    ) -> None:
+        """size: bytes of payload; receives: with this one; None: unknown. peer: None for the current client."""
+
+
+class Record(Protocol):
+    """Keeps or discards the events of each batch. Raises nothing."""
+
+    def begin(self, peer: str) -> None:
+        """peer: the client that causes the following events; empty for none."""
+
+    def commit(self) -> None:
+        """Keeps the events since the last call."""
+
+    def discard(self) -> None:
+        """Discards the events since the last call."""
+
+
+# -- what a queue is given --------------------------------------------------------------------------------------------
 
 
 class Activity:
@@ -101,3 +210,88 @@ class DirectoryIdentity:
             return self._look_up() == self._identity
         except FileNotFoundError:
             return False
+
+
+# -- over several queues ----------------------------------------------------------------------------------------------
+
+
+def take_oldest(
+    queues: Sequence[EngineQueue],
+    found: list[Message],
+    count: int,
+    visibility: int | None,
+    max_bytes: int,
+    *,
+    held: bool,
+) -> None:
+    """See Engine.receive. OSError, StorageError: earlier messages are in `found`."""
+    room: int | None = None  # the first message is handed out whatever its size
+    heads = [
+        (queue.time(mid), number, mid)
+        for number, queue in enumerate(queues)
+        if (mid := queue.first_ready()) is not None
+    ]
+    heapq.heapify(heads)  # each queue is looked at once, and again after each of its messages
+    while heads and len(found) < count:
+        _, number, mid = heads[0]
+        queue = queues[number]
+        try:
+            message = queue.take(mid, visibility, room, held=held)
+        except (OSError, StorageError):
+            queue.arrived()  # it is there still, for whoever comes next
+            raise
+        if message is not None:
+            found.append(message)
+            room = (max_bytes if room is None else room) - len(message.payload or b"") - len(message.reason or "")
+        elif room is not None and queue.first_ready() == mid:
+            return  # too large for what room there is left
+        following = queue.first_ready()
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (queue.time(following), number, following))
+
+
+DEAD, REJECTED = "messages_dead_lettered_total", "messages_rejected_total"
+"""All dead letters, and those that were rejected: to clients, one figure with a label for the reason."""
+_COUNTED = {
+    "pushed": "messages_pushed_total",
+    "delivered": "messages_received_total",
+    "redelivered": "messages_redelivered_total",
+    "deleted": "messages_deleted_total",
+    "released": "messages_released_total",
+    "expired": "messages_expired_total",
+    "dead": DEAD,
+    "rejected": REJECTED,
+    "retired": "messages_retired_total",
+}
+"""Fields of Stats, and their names as figures."""
+
+
+def totals_of(counts: Stats) -> dict[str, float]:
+    """Returns counts by their names as figures."""
+    return {name: getattr(counts, field) for field, name in _COUNTED.items()}
+
+
+class Totals:
+    """The sums of an engine's queues. They never go down, except when a commit fails."""
+
+    def __init__(self) -> None:
+        self._gone = dict.fromkeys(_COUNTED, 0)
+
+    def keep(self, queue: EngineQueue) -> None:
+        """Keeps the counts of a queue that goes."""
+        for field in _COUNTED:
+            self._gone[field] += getattr(queue.counts, field)
+
+    def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
+        """queues: those that exist."""
+        queues = list(queues)
+        counts = [queue.counts for queue in queues]
+        sums: dict[str, float] = {
+            name: self._gone[field] + sum([getattr(each, field) for each in counts]) for field, name in _COUNTED.items()
+        }
+        sums["messages_ready"] = sum([queue.ready for queue in queues])
+        sums["queues"] = len(queues)
+        sums["queues_paused"] = sum([queue.options.paused for queue in queues])
+        return sums

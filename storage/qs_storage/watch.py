@@ -2,20 +2,93 @@
 
 The kernel reports all changes in order. Our operations note the events that they cause; an event that is the next
 noted one is dropped. All others go to the owner of the directory, which asks the disk whether the report is still
-true.
+true. `Inotify` calls Linux's inotify(7), for which Python has no binding.
 """
 
+import ctypes
+import errno
 import logging
+import os
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from . import inotify
-
 _logger = logging.getLogger(__name__)
-_MESSAGE_EVENTS = inotify.CLOSE_WRITE | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.DELETE
-_QUEUE_EVENTS = inotify.CREATE | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.DELETE
-_APPEARED = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.CREATE
+
+CLOSE_WRITE = 0x8
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATE = 0x100
+DELETE = 0x200
+OVERFLOW = 0x4000
+IGNORED = 0x8000
+IS_DIRECTORY = 0x40000000
+_ONLY_DIRECTORY = 0x01000000
+_NONBLOCK = 0o4000
+_CLOEXEC = 0o2000000
+_RECORD = struct.Struct("iIII")
+_HEADER = _RECORD.size
+_unpack = _RECORD.unpack_from
+_BUFFER = 64 * 1024
+_MESSAGE_EVENTS = CLOSE_WRITE | MOVED_FROM | MOVED_TO | DELETE
+_QUEUE_EVENTS = CREATE | MOVED_FROM | MOVED_TO | DELETE
+_APPEARED = CLOSE_WRITE | MOVED_TO | CREATE
+
+Event = tuple[int, int, bytes]
+"""A watch, one of the constants above, maybe with IS_DIRECTORY, and a name in the directory."""
+
+
+class Inotify:
+    def __init__(self) -> None:
+        # One buffer for all calls: malloc is slow for this size, and a request makes several calls.
+        self._buffer = bytearray(_BUFFER)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = self._checked(self._libc.inotify_init1(_NONBLOCK | _CLOEXEC), "inotify_init1")
+
+    def _checked(self, result: int, what: str) -> int:
+        if result < 0:
+            code = ctypes.get_errno()
+            hint = {
+                errno.ENOSPC: "; raise fs.inotify.max_user_watches",
+                errno.EMFILE: "; raise fs.inotify.max_user_instances",
+            }.get(code, "")
+            raise OSError(code, os.strerror(code) + hint, what)
+        return result
+
+    def add(self, directory: str, mask: int) -> int:
+        """Watches a directory. Returns the watch. OSError."""
+        return self._checked(
+            self._libc.inotify_add_watch(self.fd, os.fsencode(directory), mask | _ONLY_DIRECTORY), directory
+        )
+
+    def remove(self, watch: int) -> None:
+        """Stops watching. An event IGNORED follows."""
+        self._libc.inotify_rm_watch(self.fd, watch)
+
+    def events(self) -> list[Event]:
+        """Returns the events since the last call, in order; never waits."""
+        events: list[Event] = []
+        data = self._buffer
+        while True:
+            try:
+                end = os.readv(self.fd, (data,))
+            except BlockingIOError:
+                return events
+            at = 0
+            while at < end:
+                watch, mask, _, length = _unpack(data, at)
+                at += _HEADER
+                events.append((watch, mask, bytes(data[at : at + length]).rstrip(b"\0")))
+                at += length
+            if end < _BUFFER // 2:
+                return events
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+# -- reports ----------------------------------------------------------------------------------------------------------
 
 
 class Watched(Protocol):
@@ -37,9 +110,9 @@ class Watch:
         self.expected: deque[tuple[int, int, bytes]] = deque()
         """Our own changes whose reports were not read yet."""
         self._reporting = False
-        self._inotify: inotify.Inotify | None = None
+        self._inotify: Inotify | None = None
         try:
-            self._inotify = inotify.Inotify()
+            self._inotify = Inotify()
         except (OSError, AttributeError) as error:
             _logger.warning(
                 "no inotify (%s): files that other programs put into queues are seen at the next start", error
@@ -91,12 +164,12 @@ class Watch:
             self._reporting = False
 
     def _foreign(self, watch: int, mask: int, name: bytes) -> None:
-        if mask & inotify.OVERFLOW:
+        if mask & OVERFLOW:
             _logger.warning("more changes by other programs than the kernel could report; the queues are listed again")
             self.expected.clear()
             for each in list(self._owners):
                 self._tell(each, lambda owner: owner.rescan())
-        elif mask & inotify.IGNORED:
+        elif mask & IGNORED:
             owner = self._owners.pop(watch, None)
             if owner is not None:
                 owner.vanished()
@@ -120,7 +193,7 @@ class Watch:
             self._inotify = None
 
 
-def _is_ignored(event: inotify.Event) -> bool:
+def _is_ignored(event: Event) -> bool:
     """Tells whether an event is about a file being written, or of a server."""
     _, mask, name = event
-    return not mask & inotify.IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")
+    return not mask & IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")

@@ -11,7 +11,7 @@ from support.serving import PROJECT
 
 from qs_server.history.record import open_history
 from qs_server.main.options import HistoryOptions
-from qs_storage.lifecycle import Event
+from qs_storage.shared import Event
 
 PAGE = PROJECT / "docs" / "history.md"
 TEXT = PAGE.read_text(encoding="utf-8")

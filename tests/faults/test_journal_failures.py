@@ -9,7 +9,6 @@ import pytest
 from support.crashing import Place, segments_of
 from support.engines import Crash, maintenance_of
 
-from qs_storage import inotify
 from qs_storage.engine import SECOND, Draft, Durability, NoSuchQueueError, Receipt
 
 MEBIBYTE = 1 << 20
@@ -96,7 +95,7 @@ def test_a_stop_with_a_queue_whose_directory_is_gone(
         raise OSError(errno.EMFILE, "no inotify")
 
     if not watched:
-        monkeypatch.setattr(inotify, "Inotify", refuse)
+        monkeypatch.setattr("qs_storage.watch.Inotify", refuse)
     place = make()
     place.queue("a", "b")
     place.push("a", b"x")

@@ -246,7 +246,7 @@ def test_arrivals_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("qs_storage.tools.ends.inotify.Inotify", refuse)
+    monkeypatch.setattr("qs_storage.tools.ends.Inotify", refuse)
     arrivals = Arrivals(str(path))
     begun = time.monotonic()
     assert arrivals.wait(WITHIN)

@@ -10,7 +10,6 @@ import pytest
 from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
 from support.engines import arrived
 
-from qs_storage import inotify
 from qs_storage.dirq.elements import is_directory
 from qs_storage.disk import Disk
 from qs_storage.engine import (
@@ -23,6 +22,7 @@ from qs_storage.engine import (
     StaleReceiptError,
     State,
 )
+from qs_storage.watch import OVERFLOW
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -321,7 +321,7 @@ def test_lost_reports(shared: Shared) -> None:
     shared.foreign.consume()
     third = mid_of(shared.foreign.add(b"3"))
     shared.engine._watch._inotify.events()  # type: ignore[union-attr]
-    shared.engine._watch._foreign(-1, inotify.OVERFLOW, b"")
+    shared.engine._watch._foreign(-1, OVERFLOW, b"")
     assert (listed(shared, State.IN_FLIGHT), listed(shared, State.READY)) == ([held.mid], [third])
     fourth = mid_of(shared.foreign.add(b"4"))
     shared.engine.refresh()

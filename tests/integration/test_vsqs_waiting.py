@@ -176,7 +176,7 @@ def test_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr("qs_storage.inotify.Inotify.__init__", refuse)
+        patched.setattr("qs_storage.watch.Inotify.__init__", refuse)
         blind = queue.Queue(path, create=True, sync=False)
     with blind, queue.Queue(path, create=True) as other:
         mid = other.publish(b"x")

@@ -54,7 +54,7 @@ def _has_attributes(directory: str) -> bool:
 @contextlib.contextmanager
 def nobody_else() -> Iterator[None]:
     """Reports of other programs' changes are not asked for: to end them takes several times as long as all the rest."""
-    with mock.patch("qs_storage.inotify.Inotify", _not_wanted):
+    with mock.patch("qs_storage.watch.Inotify", _not_wanted):
         logging.disable(logging.WARNING)
         try:
             yield

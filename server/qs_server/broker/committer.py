@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from qs_storage.engine import Durability, Effects, Engine
-from qs_storage.lifecycle import Record
+from qs_storage.shared import Record
 
 from .alarm import Alarm
 from .jobs import Job, Work

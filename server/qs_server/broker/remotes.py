@@ -15,8 +15,8 @@ from qs_storage.engine import (
     Stats,
     UnsupportedError,
 )
-from qs_storage.lifecycle import Event, Lifecycle
 from qs_storage.remote_engine import RemoteEngine
+from qs_storage.shared import Event, Lifecycle
 
 _logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 from qs_storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from qs_storage.engine import Message as Received
-from qs_storage.lifecycle import Record
+from qs_storage.shared import Record
 
 from .delivering import delivery_of
 from .leases import Key, Leases

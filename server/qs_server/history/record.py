@@ -18,7 +18,7 @@ from functools import lru_cache
 from qs_serving.errors import StartError
 from qs_storage.disk import Disk, reason_of
 from qs_storage.engine import Clock
-from qs_storage.lifecycle import Event
+from qs_storage.shared import Event
 
 from .files import HistoryFolder, OpenFile
 

@@ -18,8 +18,8 @@ from qs_storage.directories import (
 )
 from qs_storage.disk import Disk, reason_of
 from qs_storage.engine import Clock, Durability, Engine, StorageError, UnsupportedError
-from qs_storage.lifecycle import Lifecycle
 from qs_storage.remote_engine import RemoteEngine, foreign_queues, installed_engines, open_engine
+from qs_storage.shared import Lifecycle
 
 from ..broker.remotes import Remotes
 from .options import ServerOptions

@@ -25,7 +25,7 @@ from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock
-from qs_storage.lifecycle import DEAD, REJECTED, Lifecycle, totals_of
+from qs_storage.shared import DEAD, REJECTED, Lifecycle, totals_of
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer

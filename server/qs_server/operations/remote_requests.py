@@ -12,8 +12,8 @@ from typing import Any, cast
 import qs_schemas as wire
 from qs_schemas import Message
 from qs_storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
-from qs_storage.lifecycle import Event
 from qs_storage.remote_engine import RemoteEngine
+from qs_storage.shared import Event
 
 from ..broker.calling import Call
 from ..broker.jobs import Pause

@@ -12,6 +12,7 @@ import os
 import time
 
 from ..disk import Disk
+from .base import QueueBase
 from .elements import (
     ATTEMPTS,
     LOCKED_SUFFIX,
@@ -27,7 +28,6 @@ from .elements import (
     read_file,
     remove_if_empty,
 )
-from .QueueBase import QueueBase
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -15,16 +15,22 @@ with the Python package dirq and its relatives in other languages. A program tha
 loss by default, is told in docs/dirq.md.
 """
 
-from .Exceptions import QueueError, QueueLockError
+import sys
+
+from . import base
+from .base import QueueBase, QueueError, QueueLockError, QueueNull, QueueSet
 from .queue import Queue
-from .QueueNull import QueueNull
-from .QueueSet import QueueSet
 from .QueueSimple import QueueSimple
 
-# Three names are both a module and the class in it, and here they are the class. Programs that import the module by its
+# dirq has a module for each of these, whose names programs import.
+for _name in ("Exceptions", "QueueBase", "QueueNull", "QueueSet"):
+    sys.modules[f"{__name__}.{_name}"] = base
+Exceptions = base
+
+# Four names are both a module and the class in it, and here they are the class. Programs that import the module by its
 # path and then write the path out find the class there too.
-for _class in (QueueNull, QueueSet, QueueSimple):
+for _class in (QueueBase, QueueNull, QueueSet, QueueSimple):
     setattr(_class, _class.__name__, _class)
-del _class
+del _class, _name
 
 __all__ = ["Queue", "QueueError", "QueueLockError", "QueueNull", "QueueSet", "QueueSimple"]

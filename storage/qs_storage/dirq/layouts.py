@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..disk import Disk
-from ..inotify import CREATE, DELETE, IS_DIRECTORY, MOVED_FROM, MOVED_TO
 from ..message_store import Staged
+from ..watch import CREATE, DELETE, IS_DIRECTORY, MOVED_FROM, MOVED_TO
 from .elements import (
     ATTEMPTS,
     DELAYED_SUFFIX,

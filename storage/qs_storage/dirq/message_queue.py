@@ -1,27 +1,197 @@
-"""A queue of the server in a dirq directory, and how it writes messages and gives them ids.
+"""A queue of the server in a dirq directory: lists its elements, and then updates the index by reports of changes;
+writes messages, and gives them ids.
 
 An element is ready unless it is locked, as dirq's consumers lock it: in flight or delayed. Any number of processes
 may share the directory, as a lock succeeds for one of them.
 """
 
+import contextlib
 import errno
 import logging
 import os
 import secrets
+from array import array
 from collections.abc import Collection
 
 from ..directory_queue import DirectoryQueue
 from ..engine import Draft, Options, QueueFullError
 from ..message_store import Staged
 from ..shared import Shared
-from .elements import FAR, MAX_MID, following, mid_at
+from .elements import (
+    FAR,
+    LOCKED_SUFFIX,
+    MAX_MID,
+    following,
+    is_directory,
+    is_element,
+    mid_at,
+    mid_of,
+    name_of,
+    names_in,
+)
 from .layouts import Layout, QueueLayout, SimpleLayout
-from .listing import WatchedElements
-from .places import Places
+from .places import Folder, Places
 from .schema import body_of
-from .store import Lease, stamp
+from .store import Elements, Lease, stamp
 
 _logger = logging.getLogger(__name__)
+_IDLE = 3600
+"""Seconds for which an empty intermediate directory stays: dirq's programs fail if a listed one is gone."""
+
+
+class _FolderWatcher:
+    """Passes reports about one intermediate directory on."""
+
+    def __init__(self, listing: "WatchedElements", name: str) -> None:
+        self._listing = listing
+        self._name = name
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        self._listing.element_changed(self._name, os.fsdecode(name))
+
+    def rescan(self) -> None:
+        """Does nothing: the watcher of the queue's directory lists everything."""
+
+    def vanished(self) -> None:
+        self._listing.folder_gone(self._name)
+
+
+class WatchedElements(Elements):
+    """Knows all elements of a queue, as reports of changes come from Watch."""
+
+    def close(self) -> None:
+        for name in list(self.places.folders):
+            self.places.unwatch(name)
+        super().close()
+
+    def rescan(self) -> None:
+        self.layout.clear_left_behind("", [], self._is_old)
+        # In this order, that of a push backwards: what others are adding meanwhile is seen in one state or the next.
+        leases = self.leases
+        files = names_in(self.path) if leases.beside else []
+        written = self.layout.being_written() if files else set()
+        self.places.clear()
+        locked: list[int] = []
+        for name in self.layout.folders():
+            locked += self._place_all(name)
+        self._index_all(locked)
+        leases.clear(files, lambda mid: mid in self.places or mid in written)
+        self._remove_idle_folders()
+
+    def _place_all(self, name: str) -> set[int]:
+        """Adds an intermediate directory with its elements. Returns the locked ones."""
+        free, locked = self._list(name)
+        found = set(locked)
+        last = self.places.last()
+        for mid in sorted(free + locked):
+            if mid <= last and mid in self.places:
+                self._complain_of_twin(mid, name)
+                found.discard(mid)
+            else:
+                self.places.add(mid, name)  # at the end, nearly always: directories and names go by the time
+        return found
+
+    def _list(self, name: str) -> tuple[list[int], list[int]]:
+        """Watches and lists an intermediate directory. Returns the free and the locked elements."""
+        watch = self.shared.watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
+        self.places.folders[name] = Folder(watch=watch)
+        try:
+            listed = self.layout.listed(name)
+        except FileNotFoundError:
+            self.places.unwatch(name)  # or it would be taken for watched when it is made again
+            return [], []
+        self.layout.clear_left_behind(name, listed.others, self._is_old)
+        return listed.free, listed.locked
+
+    def _complain_of_twin(self, mid: int, folder: str) -> None:
+        _logger.warning(
+            "%s/%s/%s has the same name as an element in another directory; it is seen at the next start after that "
+            "one is gone", self.path, folder, name_of(mid),
+        )  # fmt: skip
+
+    def _is_old(self, path: str, seconds: int) -> bool:
+        try:
+            return self.shared.idle_seconds(path) > seconds
+        except OSError:
+            return False
+
+    def _index_all(self, locked: list[int]) -> None:
+        mids = self.places.mids()
+        states = {mid: self.state_of(mid) for mid in locked}
+        gone = {mid for mid, state in states.items() if state is None}
+        hidden = {mid: state.hidden for mid, state in states.items() if state is not None and state.hidden}
+        for mid in gone:
+            self.places.remove(mid)
+        self.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
+        ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
+        self.reset(ready, hidden)
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """Handles an intermediate directory that was made or removed."""
+        folder = os.fsdecode(name)
+        if is_directory(folder):
+            if os.path.isdir(f"{self.path}/{folder}"):
+                self.folder_made(folder)
+            else:
+                self.folder_gone(folder)
+
+    def folder_made(self, folder: str) -> None:
+        """Adds an intermediate directory, which may have elements by now."""
+        if folder in self.places.folders:
+            return
+        self.touch_new_folder(folder)
+        free, locked = self._list(folder)
+        for mid in (*free, *locked):
+            self._adopt(mid, folder)
+        self._remove_idle_folders()
+
+    def folder_gone(self, folder: str) -> None:
+        """Forgets an intermediate directory that was removed, and maybe made again."""
+        known = self.places.folders.get(folder)
+        if known is None:
+            return
+        self.places.unwatch(folder)
+        after = -1
+        while known.elements > 0 and (mids := self.places.mids(after, 1000)):
+            after = mids[-1]
+            for mid in mids:
+                if self.places.is_in(mid, folder):
+                    self.look(mid)  # it stays if we have pushed it since, into the directory made again
+        if os.path.isdir(f"{self.path}/{folder}"):
+            self.folder_made(folder)
+
+    def element_changed(self, folder: str, name: str) -> None:
+        """Handles a change of an element or its lock, which may have changed again."""
+        if not is_element(name.removesuffix(LOCKED_SUFFIX)):
+            return
+        mid = mid_of(name[:14])
+        if self.places.is_in(mid, folder):
+            self.look(mid)
+        elif os.path.lexists(f"{self.path}/{folder}/{name[:14]}"):
+            self._adopt(mid, folder)
+
+    def _adopt(self, mid: int, folder: str) -> None:
+        if self.places.is_in(mid, folder):
+            self.places.folders[folder].elements += 1  # by us, before the directory was known to us
+            return
+        if mid in self.places:
+            self._complain_of_twin(mid, folder)
+            return
+        self.places.add(mid, folder)
+        self.index.add(mid, 0)
+        self.saw(mid)
+        state = self.look(mid)
+        if state is not None and not state.hidden:
+            self.arrived()
+
+    def _remove_idle_folders(self) -> None:
+        """Removes empty directories that are long unused, but the last, as dirq's purge does."""
+        for name in sorted(self.places.folders)[:-1]:
+            path = f"{self.path}/{name}"
+            if not self.places.folders[name].elements and self._is_old(path, _IDLE):
+                with contextlib.suppress(OSError):
+                    self._disk.rmdir(path)
+                    self.places.unwatch(name)
 
 
 class ElementWriter:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..disk import Disk
+from .base import QueueBase, QueueError, QueueLockError, QueueSet
 from .elements import (
     ATTEMPTS,
     LOCKED_DIRECTORY,
@@ -34,9 +35,6 @@ from .elements import (
     remove_element,
     remove_if_empty,
 )
-from .Exceptions import QueueError, QueueLockError
-from .QueueBase import QueueBase
-from .QueueSet import QueueSet
 from .schema import Schema, is_piece
 
 __all__ = ["Queue", "QueueError", "QueueLockError", "QueueSet"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine import Options, StorageError, UnsupportedError
+from .base import QueueError
 from .elements import LOCKED_DIRECTORY
-from .Exceptions import QueueError
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
 """Matches the name of a piece of data, and so of its file."""

@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from ..disk import READ
 from ..engine import Durability, Options, Origin
-from ..inotify import DELETE, MOVED_FROM, MOVED_TO
 from ..message_store import MessageState, MessageStore
 from ..metadata import Attributes, OriginStore, store_for
 from ..names import FAR, MAX_MID, message_name
 from ..shared import Shared
+from ..watch import DELETE, MOVED_FROM, MOVED_TO
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})

@@ -15,11 +15,11 @@ from itertools import islice
 from ..directory_queue import DirectoryQueue
 from ..disk import READ
 from ..engine import Draft, NoSuchQueueError, Options, Origin, Queue, Receipt, Redrive, StorageError
-from ..inotify import MOVED_FROM, MOVED_TO
 from ..message_store import MessageState, Staged
 from ..names import message_name
 from ..policy import DeadLetterMoves, dead_letter_queue, is_exhausted, new_origin, other_storage
 from ..shared import Shared
+from ..watch import MOVED_FROM, MOVED_TO
 from .listing import WatchedDirectory
 from .writer import FileWriter
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, Options, StaleReceiptError, Stats
 from ..index.message_index import Index
 from ..index.midmap import MidMap
-from ..lifecycle import Event, Lifecycle
 from ..names import WITHHELD, check_name, quoted
+from ..shared import Event, Lifecycle
 from . import claim_records, records
 from .places import segment_of
 from .store import Store

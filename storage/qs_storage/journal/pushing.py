@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..engine import Clock, Draft, OtherMessageError
 from ..names import MAX_MID
 from ..policy import require_room
-from ..queues import EngineQueue
+from ..shared import EngineQueue
 from . import records
 from .keys import Keys, digest
 from .places import SHIFT

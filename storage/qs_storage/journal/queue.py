@@ -11,8 +11,7 @@ from typing import ClassVar
 from ..engine import Options, State, Stats
 from ..index.queries import IndexQueries
 from ..policy import dead_letter_queue
-from ..queues import EngineQueue
-from ..shared import Shared
+from ..shared import EngineQueue, Shared
 from .dead_letters import DeadLetters
 from .deletion import Deletion
 from .delivery import Delivery

@@ -19,10 +19,9 @@ from ..engine import (
 )
 from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
-from ..lifecycle import Event
 from ..names import FAR, MAX_MID, WITHHELD
 from ..policy import end_of, is_exhausted, too_old_upto, with_origin
-from ..shared import Shared
+from ..shared import Event, Shared
 from .claim_records import Staged
 from .store import READY, State, Store, reason_size, record_size
 

@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .. import inotify, vsqs
+from .. import vsqs
 from ..dirq import Queue, QueueError, QueueSimple
 from ..dirq.elements import LOCKED_SUFFIX, TEMPORARY_SUFFIX
 from ..dirq.schema import Schema, is_piece, parse_schema
 from ..engine import StorageError
 from ..settings import read_options
 from ..vsqs import check_no_server
+from ..watch import CREATE, DELETE, IGNORED, MOVED_TO, OVERFLOW, Inotify
 from .elements import DIRQ, VSQS, intermediates, names_in
 
 TICK = 0.2
@@ -28,7 +29,7 @@ _CATCH_UP = 0.1
 """Seconds of delay that following messages make up for, where there is a rate."""
 _LOOK_AGAIN = 2.0
 """Seconds between two lists without reports: inotify does not report a removed lock within an element of `dirq`."""
-_APPEARED = inotify.CREATE | inotify.MOVED_TO
+_APPEARED = CREATE | MOVED_TO
 _LOCK, _WRITTEN = LOCKED_SUFFIX.encode(), TEMPORARY_SUFFIX.encode()
 
 
@@ -278,9 +279,9 @@ class Arrivals:
         """path: an existing directory."""
         self._path = path
         self._watched: set[str] = set()
-        self._inotify: inotify.Inotify | None = None
+        self._inotify: Inotify | None = None
         try:
-            self._inotify = inotify.Inotify()
+            self._inotify = Inotify()
             self._inotify.add(path, _APPEARED)
         except (OSError, AttributeError):  # the latter where the C library has no such calls
             self.close()
@@ -290,19 +291,19 @@ class Arrivals:
         if self._inotify is None:
             return True
         events = self._inotify.events()
-        if any(mask & (inotify.IGNORED | inotify.OVERFLOW) for _, mask, _ in events):
+        if any(mask & (IGNORED | OVERFLOW) for _, mask, _ in events):
             self._watched.clear()  # one is gone, and maybe made again: to add a watch that there is does nothing
         arrived = any(_is_arrival(mask, name) for _, mask, name in events)
         if events or not self._watched:
             arrived = self._watch_new(self._inotify) or arrived
         return arrived
 
-    def _watch_new(self, reports: inotify.Inotify) -> bool:
+    def _watch_new(self, reports: Inotify) -> bool:
         before = len(self._watched)
         for name in intermediates(self._path):
             if name not in self._watched:
                 try:
-                    reports.add(f"{self._path}/{name}", _APPEARED | inotify.DELETE)
+                    reports.add(f"{self._path}/{name}", _APPEARED | DELETE)
                     self._watched.add(name)
                 except FileNotFoundError:
                     continue
@@ -327,6 +328,6 @@ class Arrivals:
 
 def _is_arrival(mask: int, name: bytes) -> bool:
     """Selects new elements and removed locks, not files being written and new locks."""
-    if mask & inotify.DELETE:
+    if mask & DELETE:
         return name.endswith(_LOCK)
-    return bool(mask & (_APPEARED | inotify.OVERFLOW)) and not name.endswith((_LOCK, _WRITTEN))
+    return bool(mask & (_APPEARED | OVERFLOW)) and not name.endswith((_LOCK, _WRITTEN))

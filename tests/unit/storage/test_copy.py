@@ -22,7 +22,7 @@ from qs_storage.engine import (
     State,
     UnsupportedError,
 )
-from qs_storage.inotify import Inotify
+from qs_storage.watch import Inotify
 
 MID = EPOCH + 10
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from support.engines import Bench, FaultyDisk, arrived, files_engine
 
-from qs_storage import inotify
 from qs_storage.engine import (
     Draft,
     Durability,
@@ -24,7 +23,7 @@ from qs_storage.engine import (
     State,
 )
 from qs_storage.files.listing import WatchedDirectory
-from qs_storage.watch import Watch
+from qs_storage.watch import OVERFLOW, Inotify, Watch
 
 
 @pytest.fixture
@@ -251,7 +250,7 @@ def test_overflow_with_a_queue_removed(bench: Bench, tmp_path: Path) -> None:
     [mid] = bench.push(b"x", qid="r")
     shutil.rmtree(tmp_path / "q")
     watch: Watch = bench.engine._watch  # type: ignore[attr-defined]
-    watch._foreign(-1, inotify.OVERFLOW, b"")
+    watch._foreign(-1, OVERFLOW, b"")
     assert list(bench.engine.queues()) == ["r"]
     assert bench.engine.queue("r").list_mids(State.ALL, 9, -1) == [mid]
 
@@ -444,7 +443,7 @@ def test_no_inotify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pyt
     def refuse(self: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(inotify.Inotify, "__init__", refuse)
+    monkeypatch.setattr(Inotify, "__init__", refuse)
     bench = Bench(files_engine(Durability.NONE)(tmp_path))
     assert bench.engine.fileno() is None
     assert caplog.text.count("no inotify") == 1
@@ -465,7 +464,7 @@ def test_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.Mo
     def refuse(self: object, directory: str, mask: int) -> int:
         raise OSError(28, "No space left on device; raise fs.inotify.max_user_watches")
 
-    monkeypatch.setattr(inotify.Inotify, "add", refuse)
+    monkeypatch.setattr(Inotify, "add", refuse)
     bench.queue()
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 5, 10, 100)
