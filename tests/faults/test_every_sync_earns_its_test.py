@@ -40,8 +40,8 @@ _RENAMED = frozenset(
     {
         "files/directory.py MessageDirectory._rename: rename",
         "files/queue.py FilesQueue._rename: rename",
-        "dirq/folders.py make_obsolete: rename",
-        "dirq/folders.py lock_file: link",
+        "dirq/elements.py make_obsolete: rename",
+        "dirq/elements.py lock_file: link",
         "journal/intake.py Intake._rename_and_read: rename",
         "journal/repair.py _link: link",
         "journal/supply.py Supply.recycle: rename",

@@ -134,9 +134,10 @@ class FilesQueue(DirectoryQueue):
         return moved
 
     def _target(self, queue: Queue) -> "FilesQueue":
-        if not isinstance(queue, FilesQueue) or queue.options.storage != self.options.storage:
+        target = queue.redrive
+        if not isinstance(target, FilesQueue) or queue.options.storage != self.options.storage:
             raise other_storage(self.options.storage, queue.options.storage)
-        return queue
+        return target
 
     def _redrive(self, mid: int, target: "FilesQueue") -> int | None:
         while True:
