@@ -108,7 +108,7 @@ class MetadataStore(Generic[Value]):
                     self.forget(mid)
 
     def _stored(self, path: str, mid: int) -> Value:
-        content = self._read_file(mid) if self.beside else self._attributes(path, self._kind.attribute)[0]
+        content = self._read_file(mid) if self.beside else self._attribute(path, self._kind.attribute)
         return self._kind.decode(content)
 
     def _store(self, path: str, mid: int, value: Value) -> None:
@@ -131,10 +131,16 @@ class MetadataStore(Generic[Value]):
         finally:
             self._disk.close(fd)
 
-    def _attributes(self, path: str, *names: str) -> list[bytes]:
-        """Returns extended attributes, each empty if there is none. OSError."""
-        there = self._names(path) if self._lists else names
-        return [_read_attribute(self._disk, path, name) if name in there else b"" for name in names]
+    def _attribute(self, path: str, name: str, there: Collection[str] | None = None) -> bytes:
+        """Returns an extended attribute, empty if there is none. there: those that were listed. OSError."""
+        if self._lists and name not in (self._names(path) if there is None else there):
+            return b""
+        try:
+            return self._disk.getxattr(path, name, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return b""
+            raise
 
     def _names(self, path: str) -> list[str]:
         try:
@@ -143,15 +149,6 @@ class MetadataStore(Generic[Value]):
             if error.errno in _ABSENT:
                 return []
             raise
-
-
-def _read_attribute(disk: Disk, path: str, name: str) -> bytes:
-    try:
-        return disk.getxattr(path, name, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in _ABSENT:
-            return b""
-        raise
 
 
 def lists_attributes(directory: str, disk: Disk) -> bool | None:
@@ -230,7 +227,7 @@ class AttributeStore(MetadataStore[Attributes]):
         """Raises OSError."""
         if self.beside or mid in self.unwritten:
             return self.read(path, mid).receives
-        return _count(self._attributes(path, _RECEIVES)[0], mid)
+        return _count(self._attribute(path, _RECEIVES), mid)
 
     def may_be_there(self, path: str, mid: int) -> bool:
         """Tells whether a message may have attributes, a reason or an origin, for the time that it takes to ask for one
@@ -241,7 +238,7 @@ class AttributeStore(MetadataStore[Attributes]):
 
     def bind(self, path: str, mid: int) -> bool:
         """Binds the receives to this id before the file gets another one. Returns whether the file changed. OSError."""
-        count = 0 if self.beside else _count(self._attributes(path, _RECEIVES)[0], mid)
+        count = 0 if self.beside else _count(self._attribute(path, _RECEIVES), mid)
         if count:
             self._disk.setxattr(path, _RECEIVES, b"%d %d" % (count, mid), follow_symlinks=False)
         return count > 0
@@ -259,7 +256,8 @@ class AttributeStore(MetadataStore[Attributes]):
     def _stored(self, path: str, mid: int) -> Attributes:
         if self.beside:
             return super()._stored(path, mid)
-        receives, delayed = self._attributes(path, _RECEIVES, _DELAYED)
+        there = self._names(path) if self._lists else None
+        receives, delayed = self._attribute(path, _RECEIVES, there), self._attribute(path, _DELAYED, there)
         return Attributes(_count(receives, mid), _number(delayed))
 
     def _store(self, path: str, mid: int, value: Attributes) -> None:
@@ -321,6 +319,6 @@ class OriginStore(MetadataStore[Origin | None]):
     def _stored(self, path: str, mid: int) -> Origin | None:
         if self.beside:
             return super()._stored(path, mid)
-        value = self._attributes(path, _DEAD.attribute)[0]
+        value = self._attribute(path, _DEAD.attribute)
         parsed = [_parse(line) for line in value.decode(errors="replace").split("\n")]
         return next((each[1] for each in parsed if each is not None and each[0] == mid), None)

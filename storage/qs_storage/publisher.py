@@ -30,9 +30,11 @@ class Publisher:
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Writes messages, all or none. Returns their ids. NoKeysError for a key; QueueFullError, OSError."""
-        if any(draft.key is not None for draft in drafts):
-            raise NoKeysError(self.options.storage)
-        self.require_room(len(drafts))
+        for draft in drafts:
+            if draft.key is not None:
+                raise NoKeysError(self.options.storage)
+        if self.options.capacity is not None:
+            self.require_room(len(drafts))
         request: list[Staged] = []
         try:
             for draft in drafts:

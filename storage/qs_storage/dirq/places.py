@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from ..index.midmap import MidMap
 from ..watch import Watch
-from .elements import name_of
 
 
 @dataclass(slots=True)
@@ -43,7 +42,8 @@ class Places:
         return f"{(self._numbers.get(mid) or 1) - 1:08x}"
 
     def place_of(self, mid: int) -> str:
-        return f"{self.folder_of(mid)}/{name_of(mid)}"
+        # Written out, as each look at an element begins with it.
+        return f"{(self._numbers.get(mid) or 1) - 1:08x}/{mid:014x}"
 
     def add(self, mid: int, folder: str) -> None:
         self._numbers.set(mid, _number_of(folder))

@@ -65,7 +65,7 @@ class MessageDirectory(MessageStore):
         return number if self._unit == 1 else min(number * self._unit, MAX_MID)
 
     def pushed_at(self, mid: int) -> int:
-        return self.time(mid)
+        return mid if self._unit == 1 else min(mid * self._unit, MAX_MID)
 
     def last_at(self, time: int) -> int:
         return time // self._unit
