@@ -25,6 +25,7 @@ from .elements import (
     OBSOLETE_DIRECTORY,
     TEMPORARY_DIRECTORY,
     TEMPORARY_SUFFIX,
+    Places,
     count_elements,
     is_being_added,
     is_directory,
@@ -39,7 +40,6 @@ from .elements import (
     remove_element,
     remove_if_empty,
 )
-from .places import Places
 from .schema import Body
 
 _logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Layout(ABC):
             try:
                 self._write(staged, payload)
             except FileNotFoundError:
-                self._make_above(staged)
+                self._make(os.path.basename(os.path.dirname(staged.temporary)))
             else:
                 return staged
         raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", staged.temporary)
@@ -141,15 +141,8 @@ class Layout(ABC):
 
     @abstractmethod
     def _write(self, staged: Staged, payload: bytes) -> None:
-        """Writes a message, or raises OSError and leaves nothing."""
-
-    @abstractmethod
-    def _make_above(self, staged: Staged) -> None:
-        """Makes the directory that `_write` needs, unless it exists."""
-
-    @abstractmethod
-    def lock_staged(self, staged: Staged) -> None:
-        """Locks a message that becomes visible later, now or in `publish`."""
+        """Writes a message, or raises OSError and leaves nothing. One that becomes visible later is locked, here or in
+        `publish`."""
 
     @abstractmethod
     def sync_staged(self, staged: Staged) -> None:
@@ -258,9 +251,6 @@ class SimpleLayout(Layout):
         temporary = f"{self.path}/{folder}/{name_of(mid)}{TEMPORARY_SUFFIX}"
         return Staged(mid, until, len(payload), temporary, folder=folder)
 
-    def _make_above(self, staged: Staged) -> None:
-        self._make(staged.folder)
-
     def _write(self, staged: Staged, payload: bytes) -> None:
         fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
         self._places.expect(staged.folder, CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
@@ -269,9 +259,6 @@ class SimpleLayout(Layout):
         except BaseException:
             self.discard(staged)
             raise
-
-    def lock_staged(self, staged: Staged) -> None:
-        """Does nothing: `publish` links the lock."""
 
     def sync_staged(self, staged: Staged) -> None:
         self._disk.sync_file(staged.temporary)
@@ -403,19 +390,15 @@ class QueueLayout(Layout):
         name = name_of(mid) + (DELAYED_SUFFIX if until else "")
         return Staged(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
 
-    def _make_above(self, staged: Staged) -> None:
-        self._make(TEMPORARY_DIRECTORY)
-
     def _write(self, staged: Staged, payload: bytes) -> None:
         self._disk.mkdir(staged.temporary)
         try:
+            if staged.until:
+                self._disk.mkdir(f"{staged.temporary}/{LOCKED_DIRECTORY}")
             self._fill(self._disk.open(f"{staged.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
         except BaseException:
             self.discard(staged)
             raise
-
-    def lock_staged(self, staged: Staged) -> None:
-        self._disk.mkdir(f"{staged.temporary}/{LOCKED_DIRECTORY}")
 
     def sync_staged(self, staged: Staged) -> None:
         self._disk.sync_file(f"{staged.temporary}/{self.body.piece}")

@@ -21,6 +21,8 @@ from .elements import (
     FAR,
     LOCKED_SUFFIX,
     MAX_MID,
+    Folder,
+    Places,
     following,
     is_directory,
     is_element,
@@ -30,7 +32,6 @@ from .elements import (
     names_in,
 )
 from .layouts import Layout, QueueLayout, SimpleLayout
-from .places import Folder, Places
 from .schema import body_of
 from .store import Elements, Lease, stamp
 
@@ -227,7 +228,6 @@ class ElementWriter:
             self._elements.folder_made(staged.folder)  # by us, or by somebody of whom we have not heard yet
         if until:
             try:
-                self._layout.lock_staged(staged)
                 self._elements.leases.write(staged.temporary, mid, Lease(0, until, delayed=True), or_fail=True)
                 stamp(staged.temporary, until)
             except BaseException:

@@ -25,9 +25,8 @@ from ..engine import SECOND, Durability, Options
 from ..message_store import FOREIGN, MessageState, MessageStore
 from ..metadata import Kind, MetadataStore, lists_attributes
 from ..shared import Shared
-from .elements import FAR, mid_at, time_of
+from .elements import FAR, Places, mid_at, time_of
 from .layouts import Layout
-from .places import Places
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR})
