@@ -37,10 +37,16 @@ _AS_LONG_AS = 25
 
 
 class DirectoryQueue(Publisher):
-    """See EngineQueue. For one thread at a time. Locks of other programs raise StaleReceiptError.
+    """See EngineQueue. For one thread at a time.
+
+    It ensures that a message is given to one consumer, whatever other processes do with the directory: each change is
+    one step of the store, which succeeds for one of several, and whoever was slower looks again. It assumes that others
+    keep to the layout. It never waits for another program's lock, which raises StaleReceiptError, and never closes
+    itself: the engine does, between two operations.
 
     A layout with dead letters and reasons has a class of its own, which overrides `redrive`, `reject`, `_giving` and
-    `_bury`."""
+    `_bury`.
+    """
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None

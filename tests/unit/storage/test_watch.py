@@ -321,6 +321,18 @@ def test_queue_removed(bench: Bench, tmp_path: Path) -> None:
     assert listed(bench) == []
 
 
+def test_no_queue_is_closed_in_the_middle_of_its_operation(bench: Bench, tmp_path: Path) -> None:
+    """A report that its directory is gone, which a queue reads while it looks for a message, is acted on afterwards."""
+    [mid] = bench.push(b"x")
+    queue = bench.engine.queue("q")
+    shutil.rmtree(tmp_path / "q")
+    with pytest.raises(NoSuchMessageError):
+        queue.delete(Receipt(mid))
+    assert bench.engine._root.queues["q"] is queue  # type: ignore[attr-defined]
+    assert not list(bench.engine.queues())
+    assert arrived(bench.engine) == {"q": sys.maxsize}
+
+
 def test_queue_renamed(bench: Bench, tmp_path: Path) -> None:
     """A queue whose directory is renamed goes on under the new name, and is still watched."""
     [mid] = bench.push(b"x")
