@@ -278,7 +278,8 @@ class DirectoriesEngine(Engine):
 
     def refresh(self) -> None:
         self._watch.refresh()
-        self._root.reopen_vanished()
+        if self._activity.vanished:
+            self._root.reopen_vanished()
 
     def fileno(self) -> int | None:
         return self._watch.fileno()
