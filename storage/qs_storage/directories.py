@@ -26,10 +26,10 @@ from .engine import (
     UnsupportedError,
 )
 from .files.queue import FilesQueue
-from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
-from .journal.queue import LogQueue
-from .journal.store import KEYS
+from .journal.log.cache import CACHE
+from .journal.queues.queue import LogQueue
+from .journal.queues.store import KEYS
 from .nullqueue import NullQueue
 from .root import OpenQueue, RootDirectory
 from .shared import Activity, EngineQueue, Lifecycle, Shared, Totals, take_oldest

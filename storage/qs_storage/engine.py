@@ -445,8 +445,8 @@ class Engine(ABC):
     """Commits in the middle of a batch: each made durable what was changed before it."""
 
     room: int = sys.maxsize
-    """Bytes of log that this batch may still take. Work that no request bounds is done in slices: while less than `LEFT`
-    is there, the rest waits for the next batch."""
+    """Bytes of log that this batch may still take. Work that no request bounds is done in slices: while less than
+    `LEFT` is there, the rest waits for the next batch."""
 
     # -- queues
 

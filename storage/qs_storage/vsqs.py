@@ -23,7 +23,7 @@ from collections.abc import Callable
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
 from .files.queue import FilesQueue
-from .journal.lock import is_in_use
+from .journal.log.lock import is_in_use
 from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
 from .shared import Activity, Shared

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from support.serving import PROJECT
 
-from qs_storage.journal import frames, records
-from qs_storage.journal.absent_record import Absent, Run
-from qs_storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
-from qs_storage.journal.retired_record import Retired
-from qs_storage.journal.transfer_record import Transfer
+from qs_storage.journal.log import frames, records
+from qs_storage.journal.log.absent_record import Absent, Run
+from qs_storage.journal.log.claim_records import Acked, Claim, Published, Staged, Unclaimed
+from qs_storage.journal.log.retired_record import Retired
+from qs_storage.journal.log.transfer_record import Transfer
 
 PAGE = PROJECT / "docs" / "journal.md"
 TEXT = PAGE.read_text(encoding="utf-8")

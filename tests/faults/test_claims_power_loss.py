@@ -13,7 +13,7 @@ from support.power_loss_check import VARIANTS
 from support.power_loss_claims import Check, first_trouble, run_of
 from support.power_loss_nodes import EVERYTHING
 
-from qs_storage.journal.claims import LogClaims
+from qs_storage.journal.queues.claims import LogClaims
 
 pytestmark = pytest.mark.usefixtures("small_segments")
 SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261124"))

@@ -11,9 +11,9 @@ from support.power_loss_check import VARIANTS
 from support.power_loss_dead_letters import Check, first_trouble, run_of
 
 from qs_storage.files.directory import MessageDirectory
-from qs_storage.journal import replay
-from qs_storage.journal.replay import Replay
-from qs_storage.journal.table import MessageTable
+from qs_storage.journal.queues import replay
+from qs_storage.journal.queues.replay import Replay
+from qs_storage.journal.queues.table import MessageTable
 from qs_storage.root import RootDirectory
 
 pytestmark = pytest.mark.usefixtures("small_segments")

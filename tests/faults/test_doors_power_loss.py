@@ -27,7 +27,7 @@ def test_a_sync_that_is_left_out_is_noticed(tmp_path: Path, missing: str, monkey
     """The check can fail: without one of the syncs that this is about, a message is lost or doubled."""
     durability = Durability.INTERVAL
     if missing.startswith("sync of the log"):
-        monkeypatch.setattr("qs_storage.journal.log.Log.background_sync", lambda log: None)
+        monkeypatch.setattr("qs_storage.journal.log.log.Log.background_sync", lambda log: None)
     run = recorded(durability)
     if missing.startswith("sync of the directory"):
         queue = {entry.args[0] for entry in run.log if entry.kind == "open" and entry.args[1] == "q"}

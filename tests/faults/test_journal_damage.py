@@ -13,8 +13,8 @@ from support.broken_journals import Journal, Recovered, Session, flip, made, sma
 from support.engines import LOTS
 
 from qs_storage.engine import Durability
-from qs_storage.journal.places import segment_name
-from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.log.places import segment_name
+from qs_storage.journal.log.recovery import JournalDamagedError
 
 
 @pytest.fixture(scope="module")

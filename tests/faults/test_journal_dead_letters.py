@@ -12,9 +12,9 @@ from support.engines import LOTS
 from qs_server.main import queue_journal as journal_command
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Durability, Message, Options, Origin, Receipt, State
-from qs_storage.journal import log
-from qs_storage.journal.recovery import JournalDamagedError
-from qs_storage.journal.repair import repair
+from qs_storage.journal.log import log
+from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.rescue.repair import repair
 from qs_storage.tools.convert import Conversion
 
 AGE = 3600 * SECOND

@@ -289,7 +289,7 @@ def test_compaction_that_needs_a_segment_on_a_full_disk(make: Make, monkeypatch:
 def _due(make: Make, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place whose journal wants a checkpoint."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
-    monkeypatch.setattr("qs_storage.journal.maintenance._CHECKPOINT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.upkeep.maintenance._CHECKPOINT", 1 << 16)
     place = make()
     place.queue("a")
     while len(place.segments()) < 4:
@@ -334,7 +334,7 @@ def test_a_checkpoint_that_cannot_be_completed(due: Place, caplog: pytest.LogCap
 def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that was killed has much to write a checkpoint of: it begins with that when it writes anything."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
-    monkeypatch.setattr("qs_storage.journal.maintenance._CHECKPOINT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.upkeep.maintenance._CHECKPOINT", 1 << 16)
     place = make()
     place.queue("a")
     place.push("a", b"x")

@@ -11,7 +11,7 @@ from support.engines import LOTS, FaultyDisk, ManualClock
 
 from qs_storage.directories import JournalEngine
 from qs_storage.engine import Draft, Durability, Options, Receipt, StaleReceiptError, State
-from qs_storage.journal import supply
+from qs_storage.journal.log import supply
 
 WINDOW = 10**9
 KINDS = ["_pwrite", "open", "_write", "rename", "fsync", "unlink", None]

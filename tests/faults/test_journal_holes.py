@@ -12,15 +12,15 @@ from support.power_loss_short_holes import COLD, hot, make_holes, open_engine, p
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_storage.journal.absent_record import Run
-from qs_storage.journal.checkpoint import NAME
-from qs_storage.journal.damage import examine
-from qs_storage.journal.frames import BLOCK
-from qs_storage.journal.log import Log
-from qs_storage.journal.opening import find_segments
-from qs_storage.journal.places import segment_name
-from qs_storage.journal.recovery import JournalDamagedError
-from qs_storage.journal.repair import repair
+from qs_storage.journal.log.absent_record import Run
+from qs_storage.journal.log.frames import BLOCK
+from qs_storage.journal.log.log import Log
+from qs_storage.journal.log.opening import find_segments
+from qs_storage.journal.log.places import segment_name
+from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.rescue.damage import examine
+from qs_storage.journal.rescue.repair import repair
+from qs_storage.journal.upkeep.checkpoint import NAME
 from qs_storage.tools.journal_backup import backup
 
 LAST = hot(29)

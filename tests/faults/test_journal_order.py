@@ -8,7 +8,7 @@ import pytest
 from support.crashing import Place, segments_of
 
 from qs_storage.engine import Durability, Receipt
-from qs_storage.journal.recovery import JournalDamagedError
+from qs_storage.journal.log.recovery import JournalDamagedError
 
 SEGMENT = 1 << 16
 

@@ -12,14 +12,14 @@ from support.engines import LOTS
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Engine, Options, Receipt, State, StorageError
-from qs_storage.journal import supply
-from qs_storage.journal.damage import Examined, examine, verify
-from qs_storage.journal.frames import BLOCK
-from qs_storage.journal.places import SHIFT, PlaceError, place_of, segment_of, start_of
-from qs_storage.journal.queue import LogQueue
-from qs_storage.journal.reader import DamagedRecordError
-from qs_storage.journal.recovery import JournalDamagedError
-from qs_storage.journal.repair import repair
+from qs_storage.journal.log import supply
+from qs_storage.journal.log.frames import BLOCK
+from qs_storage.journal.log.places import SHIFT, PlaceError, place_of, segment_of, start_of
+from qs_storage.journal.log.reader import DamagedRecordError
+from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.queues.queue import LogQueue
+from qs_storage.journal.rescue.damage import Examined, examine, verify
+from qs_storage.journal.rescue.repair import repair
 from qs_storage.tools import journal_check
 from qs_storage.tools.journal_export import export
 

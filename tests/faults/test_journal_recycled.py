@@ -9,9 +9,9 @@ import pytest
 from support.broken_journals import Journal, build_recycled, flip, journal_at, small_segments, start
 
 from qs_storage.disk import Disk
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD
-from qs_storage.journal.recovery import JournalDamagedError
-from qs_storage.journal.repair import repair
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
+from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.rescue.repair import repair
 
 
 class Recycled:

@@ -12,16 +12,16 @@ from support.engines import Crash, FaultyDisk
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Options
-from qs_storage.journal import supply
-from qs_storage.journal.claim_records import Claim, Staged
-from qs_storage.journal.damage import messages_in
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD, Frame
-from qs_storage.journal.lock import InUseError
-from qs_storage.journal.places import segment_of as number_of
-from qs_storage.journal.places import start_of
-from qs_storage.journal.records import Moved, Push, Shared
-from qs_storage.journal.recovery import JournalDamagedError
-from qs_storage.journal.repair import Repaired, repair
+from qs_storage.journal.log import supply
+from qs_storage.journal.log.claim_records import Claim, Staged
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, Frame
+from qs_storage.journal.log.lock import InUseError
+from qs_storage.journal.log.places import segment_of as number_of
+from qs_storage.journal.log.places import start_of
+from qs_storage.journal.log.records import Moved, Push, Shared
+from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.rescue.damage import messages_in
+from qs_storage.journal.rescue.repair import Repaired, repair
 
 _numbers = count()
 

@@ -16,7 +16,7 @@ from support.serving import PROJECT, READY_WITHIN, ServerProcess, Wire, run_serv
 
 from qs_server.main import queue_journal as journal_command
 from qs_storage.disk import Disk
-from qs_storage.journal.recovery import numbers_in
+from qs_storage.journal.log.recovery import numbers_in
 
 SCRIPT = str(PROJECT / "scripts" / "queue-journal.py")
 

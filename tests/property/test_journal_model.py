@@ -14,9 +14,10 @@ from support.examples import run_machine
 
 from qs_storage.directories import JournalEngine
 from qs_storage.engine import Background, Draft, Durability, Receipt
-from qs_storage.journal import compaction, maintenance, supply
-from qs_storage.journal.checkpoint import NAME as CHECKPOINT
-from qs_storage.journal.store import Store
+from qs_storage.journal.log import supply
+from qs_storage.journal.queues.store import Store
+from qs_storage.journal.upkeep import compaction, maintenance
+from qs_storage.journal.upkeep.checkpoint import NAME as CHECKPOINT
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 

@@ -13,14 +13,15 @@ import pytest
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State
-from qs_storage.journal import cache, compaction, log, supply
-from qs_storage.journal.absent_record import Absent, Run
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
-from qs_storage.journal.opening import Opened, find_segments, read_log
-from qs_storage.journal.places import place_of
-from qs_storage.journal.records import HEAD, Checkpoint, Record, parse_one
-from qs_storage.journal.recovery import numbers_in
-from qs_storage.journal.scanning import Scan, open_segment
+from qs_storage.journal.log import cache, log, supply
+from qs_storage.journal.log.absent_record import Absent, Run
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
+from qs_storage.journal.log.opening import Opened, find_segments, read_log
+from qs_storage.journal.log.places import place_of
+from qs_storage.journal.log.records import HEAD, Checkpoint, Record, parse_one
+from qs_storage.journal.log.recovery import numbers_in
+from qs_storage.journal.log.scanning import Scan, open_segment
+from qs_storage.journal.upkeep import compaction
 from support.engines import EPOCH, LOTS, FaultyDisk, ManualClock
 
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]

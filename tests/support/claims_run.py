@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from qs_storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
-from qs_storage.journal.batches import Producer
-from qs_storage.journal.claims import Consumer, LogClaims
+from qs_storage.journal.queues.batches import Producer
+from qs_storage.journal.queues.claims import Consumer, LogClaims
 from support.engines import LOTS, ManualClock, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_engines import UnderTest

@@ -11,7 +11,7 @@ import pytest
 
 from qs_storage.directories import JournalEngine
 from qs_storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
-from qs_storage.journal import supply
+from qs_storage.journal.log import supply
 from support.engines import LOTS, FaultyDisk, ManualClock
 
 HOUR = 3600 * SECOND

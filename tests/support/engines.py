@@ -18,8 +18,8 @@ from qs_storage.directories import (
 )
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Draft, Durability, Effects, Engine, Options
-from qs_storage.journal.maintenance import Maintenance
-from qs_storage.journal.places import Position
+from qs_storage.journal.log.places import Position
+from qs_storage.journal.upkeep.maintenance import Maintenance
 
 EPOCH = 1_760_000_000_000_000
 """The time of the tests' clock at its start, in microseconds."""

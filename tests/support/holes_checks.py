@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from qs_storage.directories import JournalEngine
-from qs_storage.journal.frames import BLOCK
-from qs_storage.journal.keys import KEY_SIZE
-from qs_storage.journal.maintenance import LogStore
-from qs_storage.journal.queue import LogQueue
-from qs_storage.journal.records import BROAD, Delete, Moved, Push, Shared, State, parse_one
-from qs_storage.journal.retired_record import Retired
-from qs_storage.journal.scanning import open_segment
-from qs_storage.journal.store import Store, record_size
-from qs_storage.journal.transfer_record import Transfer
+from qs_storage.journal.log.frames import BLOCK
+from qs_storage.journal.log.records import BROAD, Delete, Moved, Push, Shared, State, parse_one
+from qs_storage.journal.log.retired_record import Retired
+from qs_storage.journal.log.scanning import open_segment
+from qs_storage.journal.log.transfer_record import Transfer
+from qs_storage.journal.queues.keys import KEY_SIZE
+from qs_storage.journal.queues.queue import LogQueue
+from qs_storage.journal.queues.store import Store, record_size
+from qs_storage.journal.upkeep.maintenance import LogStore
 
 
 def store_of(engine: JournalEngine) -> LogStore:

@@ -13,11 +13,12 @@ import pytest
 
 from qs_storage.directories import JournalEngine
 from qs_storage.engine import SECOND, Draft, Durability, Options, Receipt, StorageError
-from qs_storage.journal import choice, compaction, log, maintenance, supply
-from qs_storage.journal.checkpoint import NAME as CHECKPOINT
-from qs_storage.journal.log import Log
-from qs_storage.journal.maintenance import LogStore
-from qs_storage.journal.store import Store
+from qs_storage.journal.log import log, supply
+from qs_storage.journal.log.log import Log
+from qs_storage.journal.queues.store import Store
+from qs_storage.journal.upkeep import choice, compaction, maintenance
+from qs_storage.journal.upkeep.checkpoint import NAME as CHECKPOINT
+from qs_storage.journal.upkeep.maintenance import LogStore
 from support.engines import FaultyDisk, ManualClock, maintenance_of
 from support.holes_checks import check_links, check_usage, state_of, store_of
 from support.power_loss_engines import small_journal, upkeep

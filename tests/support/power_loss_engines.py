@@ -8,7 +8,8 @@ import pytest
 from qs_storage.directories import FilesEngine, JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Clock, Durability, Engine
-from qs_storage.journal import compaction, maintenance, snapshot, supply
+from qs_storage.journal.log import supply
+from qs_storage.journal.upkeep import compaction, maintenance, snapshot
 from support.engines import WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make

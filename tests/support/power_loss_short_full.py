@@ -11,7 +11,7 @@ import pytest
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import has_no_room
 from qs_storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
-from qs_storage.journal import supply
+from qs_storage.journal.log import supply
 from support.engines import ManualClock
 from support.power_loss import Image
 from support.power_loss_check import VARIANTS

@@ -10,8 +10,9 @@ import pytest
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State
-from qs_storage.journal import compaction, log, maintenance, supply
-from qs_storage.journal.checkpoint import NAME
+from qs_storage.journal.log import log, supply
+from qs_storage.journal.upkeep import compaction, maintenance
+from qs_storage.journal.upkeep.checkpoint import NAME
 from support.engines import ManualClock
 from support.power_loss import Image
 from support.power_loss_disk import QuietDisk, RecordingDisk

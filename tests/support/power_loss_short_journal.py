@@ -11,11 +11,11 @@ import pytest
 from qs_storage.directories import FilesEngine, JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_storage.journal.checkpoint import NAME, CheckpointReader, CheckpointWriter
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD
-from qs_storage.journal.lock import forget_last, take_lock
-from qs_storage.journal.recovery import JournalDamagedError
-from qs_storage.journal.repair import repair
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
+from qs_storage.journal.log.lock import forget_last, take_lock
+from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.rescue.repair import repair
+from qs_storage.journal.upkeep.checkpoint import NAME, CheckpointReader, CheckpointWriter
 from support.broken_journals import Journal, flip, made, small_segments, start
 from support.engines import ManualClock
 from support.power_loss import Image, pick_up

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Options, OtherMessageError, QueueFullError, Receipt, State, StorageError
-from qs_storage.journal import records
-from qs_storage.journal.claim_records import Acked, Claim, Published, Staged
-from qs_storage.journal.damage import verify
-from qs_storage.journal.frames import BLOCK
-from qs_storage.journal.opening import LeftoverError
-from qs_storage.journal.places import segment_of, start_of
-from qs_storage.journal.records import HEAD
-from qs_storage.journal.repair import Repaired, repair
-from qs_storage.journal.retired_record import Retired
-from qs_storage.journal.transfer_record import Transfer
+from qs_storage.journal.log import records
+from qs_storage.journal.log.claim_records import Acked, Claim, Published, Staged
+from qs_storage.journal.log.frames import BLOCK
+from qs_storage.journal.log.opening import LeftoverError
+from qs_storage.journal.log.places import segment_of, start_of
+from qs_storage.journal.log.records import HEAD
+from qs_storage.journal.log.retired_record import Retired
+from qs_storage.journal.log.transfer_record import Transfer
+from qs_storage.journal.rescue.damage import verify
+from qs_storage.journal.rescue.repair import Repaired, repair
 from support.broken_journals import Recovered, Session, recover, start
 from support.engines import LOTS
 

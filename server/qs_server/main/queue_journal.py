@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from qs_schemas.command_line import CommandParser, add_standard_flags
 from qs_storage.disk import Disk, check_directory
 from qs_storage.engine import StorageError, wall_clock
-from qs_storage.journal.lock import InUseError
+from qs_storage.journal.log.lock import InUseError
 from qs_storage.names import JOURNAL
 from qs_storage.tools import counted
 from qs_storage.tools.convert import Conversion

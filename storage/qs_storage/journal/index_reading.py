@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..disk import Disk
-from .absent_record import Run
-from .checkpoint import BadCheckpointError, CheckpointReader
-from .frames import Header
-from .opening import Applier, LeftoverError, Opened, find_segments
-from .places import Position
-from .queue_state import QueueState
-from .replay import Replay
-from .scanning import Scan
-from .snapshot import read_links, read_snapshot
-from .store import Store
+from .log.absent_record import Run
+from .log.frames import Header
+from .log.opening import Applier, LeftoverError, Opened, find_segments
+from .log.places import Position
+from .log.scanning import Scan
+from .queues.queue_state import QueueState
+from .queues.replay import Replay
+from .queues.store import Store
+from .upkeep.checkpoint import BadCheckpointError, CheckpointReader
+from .upkeep.snapshot import read_links, read_snapshot
 
 Q = TypeVar("Q", bound=QueueState)
 

@@ -10,21 +10,21 @@ from ..engine import Clock, Durability, Options, StorageError
 from ..metadata import store_for
 from ..names import JOURNAL
 from ..shared import Shared
-from . import records
-from .cache import CACHE
-from .checkpoint import CheckpointWriter
-from .compaction import Compaction
-from .copying import Copying
-from .door import Doors
 from .index_reading import IndexReader
-from .log import QUICK, Log
-from .maintenance import LogStore, Maintenance
-from .opening import open_log
-from .queue import LogQueue
-from .reader import Reader
-from .replay import Replay
-from .snapshot import Snapshot, write_snapshot
-from .store import KEYS
+from .log import records
+from .log.cache import CACHE
+from .log.log import QUICK, Log
+from .log.opening import open_log
+from .log.reader import Reader
+from .queues.queue import LogQueue
+from .queues.replay import Replay
+from .queues.store import KEYS
+from .upkeep.checkpoint import CheckpointWriter
+from .upkeep.compaction import Compaction
+from .upkeep.copying import Copying
+from .upkeep.door import Doors
+from .upkeep.maintenance import LogStore, Maintenance
+from .upkeep.snapshot import Snapshot, write_snapshot
 
 _logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from ..names import WITHHELD
 from ..shared import Activity, Shared
 from ..watch import Watch
 from .keeper import LogKeeper
-from .queue import LogQueue
+from .queues.queue import LogQueue
 
 _PAGE = 1000
 

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from ..disk import Disk, PlantedError, check_directory
 from ..engine import StorageError
-from ..journal.absent_record import missing_from
-from ..journal.checkpoint import NAME as CHECKPOINT
-from ..journal.frames import BLOCK, DamagedError
-from ..journal.lock import take_lock, write_last
-from ..journal.opening import Parser, find_segments
-from ..journal.places import segment_name
-from ..journal.records import BadRecordError
-from ..journal.recovery import numbers_in
-from ..journal.scanning import Scan
+from ..journal.log.absent_record import missing_from
+from ..journal.log.frames import BLOCK, DamagedError
+from ..journal.log.lock import take_lock, write_last
+from ..journal.log.opening import Parser, find_segments
+from ..journal.log.places import segment_name
+from ..journal.log.records import BadRecordError
+from ..journal.log.recovery import numbers_in
+from ..journal.log.scanning import Scan
+from ..journal.upkeep.checkpoint import NAME as CHECKPOINT
 from ..names import JOURNAL, PRIVATE, parse_message, qid_of
 from ..settings import FILE, read_options
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from ..disk import Disk
 from ..engine import StorageError
-from ..journal.damage import Contents, Examined, FoundCheckpoint, Part, examine
-from ..journal.lock import is_in_use
-from ..journal.records import BadRecordError
-from ..journal.recovery import numbers_in
-from ..journal.repair import Repaired
-from ..journal.repair import repair as repair_journal
-from ..journal.salvage import Hole, Piece
+from ..journal.log.lock import is_in_use
+from ..journal.log.records import BadRecordError
+from ..journal.log.recovery import numbers_in
+from ..journal.rescue.damage import Contents, Examined, FoundCheckpoint, Part, examine
+from ..journal.rescue.repair import Repaired
+from ..journal.rescue.repair import repair as repair_journal
+from ..journal.rescue.salvage import Hole, Piece
 from . import counted
 
 _TRIES = 5

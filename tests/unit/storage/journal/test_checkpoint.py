@@ -9,8 +9,8 @@ from support.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Receipt, State
-from qs_storage.journal.checkpoint import CheckpointReader
-from qs_storage.journal.upkeep import Upkeep
+from qs_storage.journal.upkeep.background import Upkeep
+from qs_storage.journal.upkeep.checkpoint import CheckpointReader
 
 COUNT = 10_000
 LETTERS = 3000
@@ -61,7 +61,7 @@ def test_slices_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     _fill(bench)
     assert isinstance(bench.engine, DirectoriesEngine)
-    monkeypatch.setattr("qs_storage.journal.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
     keeper = bench.engine._journal
     steps, snapshot = 0, keeper._begin_snapshot(keeper.open())
     while not snapshot.step():
@@ -100,7 +100,7 @@ def test_no_slice_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log and the checkpoint are synced in a thread; until then the checkpoint is not found."""
-    monkeypatch.setattr("qs_storage.journal.maintenance._CHECKPOINT", 1 << 18)
+    monkeypatch.setattr("qs_storage.journal.upkeep.maintenance._CHECKPOINT", 1 << 18)
     segments_of(monkeypatch, 1 << 18, 1 << 18)
     place = Place(tmp_path / "root", durability)
     place.queue("q")
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_cannot_be_synced(
 def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a load that always leaves something to compact, a checkpoint is made all the same: a start after it does
     not read the whole log."""
-    monkeypatch.setattr("qs_storage.journal.maintenance._CHECKPOINT", 1 << 18)
+    monkeypatch.setattr("qs_storage.journal.upkeep.maintenance._CHECKPOINT", 1 << 18)
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue("q")

@@ -10,7 +10,7 @@ from support.engines import LOTS, checkpointed, maintenance_of
 
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_storage.index import midmap, midset
-from qs_storage.journal.claims import Consumer
+from qs_storage.journal.queues.claims import Consumer
 
 QUEUES = ("a", "b", "c")
 WINDOW = 3_000_000
@@ -131,8 +131,8 @@ def test_what_changes_while_a_checkpoint_is_written(
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     for module in (midmap, midset):
         monkeypatch.setattr(module, "CHUNK", 16)
-    monkeypatch.setattr("qs_storage.journal.snapshot.SLICE", 0.0)
-    monkeypatch.setattr("qs_storage.journal.snapshot._AT_A_TIME", 4)
+    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot._AT_A_TIME", 4)
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue(*QUEUES)
     if seed % 2:
@@ -176,7 +176,7 @@ def test_what_changes_while_a_checkpoint_is_written(
 def test_a_record_that_a_checkpoint_knows_is_not_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that is made and released behind the checkpoint's position, before its messages are written, counts as
     one receive."""
-    monkeypatch.setattr("qs_storage.journal.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue("before", "q")
     place.push("before", b"x")

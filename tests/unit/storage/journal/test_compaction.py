@@ -12,10 +12,10 @@ from support.power_loss_short_holes import COLD, open_engine, payloads, push_col
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Receipt, State
-from qs_storage.journal import choice
-from qs_storage.journal.checkpoint import NAME
-from qs_storage.journal.compaction import Compaction
-from qs_storage.journal.maintenance import LogStore
+from qs_storage.journal.upkeep import choice
+from qs_storage.journal.upkeep.checkpoint import NAME
+from qs_storage.journal.upkeep.compaction import Compaction
+from qs_storage.journal.upkeep.maintenance import LogStore
 
 
 @pytest.fixture(name="engine")

@@ -13,7 +13,7 @@ from support.doors import Doors
 from support.engines import EPOCH, Crash
 
 from qs_storage.engine import Durability, QueueNotEmptyError, Receipt
-from qs_storage.journal import intake
+from qs_storage.journal.upkeep import intake
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 
@@ -135,7 +135,7 @@ def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest
 
 def test_many_files_come_in_bounded_pieces(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are reported one by one, and many times what one commit takes."""
-    monkeypatch.setattr("qs_storage.journal.door._NAMES", 50)
+    monkeypatch.setattr("qs_storage.journal.upkeep.door._NAMES", 50)
     monkeypatch.setattr(intake, "_FILES", 20)
     monkeypatch.setattr(intake, "_LOOKED_AT", 30)
     for number in range(1, 300):
@@ -261,7 +261,7 @@ def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
     place: Doors, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
 ) -> None:
     """A file that could not be removed yet is no second message, though the segment of its record has gone."""
-    monkeypatch.setattr("qs_storage.journal.supply.LARGEST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.log.supply.LARGEST_SEGMENT", 1 << 16)
     place.settle()
     place.put(1, b"one")
     place.engine.refresh()
@@ -269,7 +269,7 @@ def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
         place.step()
     private = place.files()
     with monkeypatch.context() as stalled:
-        stalled.setattr("qs_storage.journal.door.Door.due", lambda door: None)
+        stalled.setattr("qs_storage.journal.upkeep.door.Door.due", lambda door: None)
         first = min((place.root / ".journal").glob("*.segment"))
         while first.exists():
             place.push(*[b"x" * 5000] * 10)

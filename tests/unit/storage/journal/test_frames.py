@@ -5,8 +5,8 @@ from zlib import crc32
 
 import pytest
 
-from qs_storage.journal import records
-from qs_storage.journal.frames import (
+from qs_storage.journal.log import records
+from qs_storage.journal.log.frames import (
     BLOCK,
     FRAME_HEAD,
     DamagedError,
@@ -22,9 +22,9 @@ from qs_storage.journal.frames import (
     read_header,
     seed,
 )
-from qs_storage.journal.records import BadRecordError, Push, Record, parse
-from qs_storage.journal.salvage import Hole, Piece, find_salt, read_pieces
-from qs_storage.journal.scanning import Scan
+from qs_storage.journal.log.records import BadRecordError, Push, Record, parse
+from qs_storage.journal.log.scanning import Scan
+from qs_storage.journal.rescue.salvage import Hole, Piece, find_salt, read_pieces
 
 SALT = b"saltsalt"
 PAYLOADS = (b"one", b"", b"x" * 9000, b"four")

@@ -8,8 +8,8 @@ from support.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Draft, Durability, Options, QueueFullError, Receipt, State
-from qs_storage.journal.keys import WINDOW
-from qs_storage.journal.queue import LogQueue
+from qs_storage.journal.queues.keys import WINDOW
+from qs_storage.journal.queues.queue import LogQueue
 
 MINUTE = 60_000_000
 

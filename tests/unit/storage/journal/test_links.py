@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from qs_storage.journal.absent_record import (
+from qs_storage.journal.log.absent_record import (
     LIMIT,
     Absent,
     Run,
@@ -14,11 +14,11 @@ from qs_storage.journal.absent_record import (
     needed_from,
     with_segment,
 )
-from qs_storage.journal.choice import choose
-from qs_storage.journal.links import MOST, Links
-from qs_storage.journal.places import Position, place_of
-from qs_storage.journal.store import Store
-from qs_storage.journal.usage import Usage
+from qs_storage.journal.log.links import MOST, Links
+from qs_storage.journal.log.places import Position, place_of
+from qs_storage.journal.queues.store import Store
+from qs_storage.journal.queues.usage import Usage
+from qs_storage.journal.upkeep.choice import choose
 
 
 def links(*pairs: tuple[int, int]) -> Links:

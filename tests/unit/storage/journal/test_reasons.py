@@ -9,7 +9,7 @@ from support.broken_journals import Session, small_segments
 from support.engines import LOTS
 
 from qs_storage.engine import Draft, Options, Receipt, State
-from qs_storage.journal.queue import LogQueue
+from qs_storage.journal.queues.queue import LogQueue
 
 WINDOW = 10_000_000
 

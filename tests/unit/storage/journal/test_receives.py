@@ -11,8 +11,8 @@ from support.engines import EPOCH, LOTS, ManualClock
 from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, State
-from qs_storage.journal.places import start_of
-from qs_storage.journal.queue import LogQueue
+from qs_storage.journal.log.places import start_of
+from qs_storage.journal.queues.queue import LogQueue
 
 
 class _Unreadable(Disk):

@@ -13,10 +13,10 @@ from support.engines import FaultyDisk
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Options
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD, pack_header
-from qs_storage.journal.lock import is_in_use, read_last
-from qs_storage.journal.recovery import JournalDamagedError, numbers_in
-from qs_storage.journal.scanning import open_segment
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, pack_header
+from qs_storage.journal.log.lock import is_in_use, read_last
+from qs_storage.journal.log.recovery import JournalDamagedError, numbers_in
+from qs_storage.journal.log.scanning import open_segment
 
 
 @pytest.fixture

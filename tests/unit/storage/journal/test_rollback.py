@@ -10,8 +10,8 @@ from support.engines import Bench, FaultyDisk, always, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Draft, Durability, Engine, NoSuchPartError, Receipt, State
-from qs_storage.journal.records import PUSH_SIZE, SMALL
-from qs_storage.journal.store import Store
+from qs_storage.journal.log.records import PUSH_SIZE, SMALL
+from qs_storage.journal.queues.store import Store
 
 CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
     "delete": lambda engine, receipt: engine.queue("q").delete(receipt),

@@ -4,14 +4,14 @@ from zlib import crc32
 
 import pytest
 
-from qs_storage.journal import records
-from qs_storage.journal.absent_record import Absent, Run
-from qs_storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD, pack_frame_head, padded, seed
-from qs_storage.journal.records import HEAD, Kind, Record
-from qs_storage.journal.retired_record import Retired
-from qs_storage.journal.salvage import Hole, read_pieces
-from qs_storage.journal.transfer_record import Transfer
+from qs_storage.journal.log import records
+from qs_storage.journal.log.absent_record import Absent, Run
+from qs_storage.journal.log.claim_records import Acked, Claim, Published, Staged, Unclaimed
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, pack_frame_head, padded, seed
+from qs_storage.journal.log.records import HEAD, Kind, Record
+from qs_storage.journal.log.retired_record import Retired
+from qs_storage.journal.log.transfer_record import Transfer
+from qs_storage.journal.rescue.salvage import Hole, read_pieces
 
 SALT = b"saltsalt"
 RECORDS: dict[Kind, Record] = {

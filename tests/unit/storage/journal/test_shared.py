@@ -9,7 +9,7 @@ from support.engines import Bench, journal_engine, maintenance_of
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Durability, Receipt, State
-from qs_storage.journal.store import Store
+from qs_storage.journal.queues.store import Store
 
 
 def _store(bench: Bench) -> Store:
@@ -25,7 +25,7 @@ def test_a_copy_that_is_made_while_a_checkpoint_is_written(tmp_path: Path, monke
     bench.queue("b")
     [mid] = bench.push(bytes(1000), qid="a")
     keeper = bench.engine._journal
-    monkeypatch.setattr("qs_storage.journal.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
     snapshot = keeper._begin_snapshot(keeper.open())
     assert not snapshot.step()
     bench.engine.copy("a", mid, ["b"])

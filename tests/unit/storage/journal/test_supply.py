@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qs_storage.disk import Disk
-from qs_storage.journal.supply import RESERVE, SPARE, Supply
+from qs_storage.journal.log.supply import RESERVE, SPARE, Supply
 
 SIZE = 1 << 16
 

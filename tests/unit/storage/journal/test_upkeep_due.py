@@ -8,12 +8,12 @@ import pytest
 from support.doors import Doors
 
 from qs_storage.engine import SECOND, Draft, Receipt
-from qs_storage.journal.log import Log
+from qs_storage.journal.log.log import Log
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
-    monkeypatch.setattr("qs_storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.log.supply.FIRST_SEGMENT", 1 << 16)
     made = Doors(tmp_path / "root")
     yield made
     made.disk.crash()

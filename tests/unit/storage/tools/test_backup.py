@@ -9,16 +9,16 @@ import pytest
 from support.doors import Doors
 
 from qs_storage.engine import Durability, StorageError
-from qs_storage.journal.frames import BLOCK, FRAME_HEAD
-from qs_storage.journal.recovery import map_file
-from qs_storage.journal.scanning import Scan
+from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
+from qs_storage.journal.log.recovery import map_file
+from qs_storage.journal.log.scanning import Scan
 from qs_storage.tools import journal_backup as backup
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
     for name, size in (("FIRST_SEGMENT", 1 << 16), ("LARGEST_SEGMENT", 1 << 16), ("SMALLEST", 4096)):
-        monkeypatch.setattr(f"qs_storage.journal.supply.{name}", size)
+        monkeypatch.setattr(f"qs_storage.journal.log.supply.{name}", size)
     made = Doors(tmp_path / "root")
     yield made
     made.disk.crash()

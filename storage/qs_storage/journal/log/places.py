@@ -1,0 +1,45 @@
+"""The place of a record: its segment's number and its byte in the segment, packed into one number.
+
+Places increase in the order in which records are written. A byte beyond `SHIFT` bits would change the number of the
+segment, and the place would be another record's: `place_of` refuses it, `Log` begins no segment with such bytes, and
+`Scan` opens none.
+"""
+
+from typing import NamedTuple
+
+from ...engine import StorageError
+
+SHIFT = 32
+"""Bits of the byte, and of the segment's number: half each of the 64 bits that a place has in SHARED records,
+checkpoints and the index."""
+
+
+class PlaceError(StorageError):
+    """A byte or a segment's number is beyond the bits that a place has for it."""
+
+
+def place_of(segment: int, start: int) -> int:
+    """Packs a place. PlaceError."""
+    if (start | segment) >> SHIFT:
+        raise PlaceError(f"byte {start} of segment {segment} has no place: a place has {SHIFT} bits for each")
+    return segment << SHIFT | start
+
+
+def segment_of(place: int) -> int:
+    return place >> SHIFT
+
+
+def start_of(place: int) -> int:
+    return place & (1 << SHIFT) - 1
+
+
+def segment_name(number: int) -> str:
+    return f"{number:016d}.segment"
+
+
+class Position(NamedTuple):
+    """A position in the log. start: byte of the segment where the next frame begins; sequence: that frame's number."""
+
+    segment: int
+    start: int
+    sequence: int

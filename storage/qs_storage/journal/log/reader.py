@@ -1,0 +1,153 @@
+"""Reads and checks payloads that are not in memory.
+
+A record counts only if it is of the queue and the message that were asked for: a valid checksum alone says that it is
+as it was written, not that the place is right.
+
+Full segments are read in windows of 1 MiB, a few of which are cached: taking a deep queue in order costs few reads.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Container, Mapping
+from zlib import crc32
+
+from ...disk import Disk
+from ...engine import StorageError
+from .claim_records import Staged
+from .frames import seed
+from .log_interface import Segments
+from .places import segment_of, start_of
+from .records import HEAD, Kind, payload_of, whose
+
+WINDOW = 1 << 20
+_WINDOWS = 16
+"""The most cached windows: usually more than the queues that are read at a time."""
+_FILES = 64
+"""The most open segments."""
+
+
+class DamagedRecordError(StorageError):
+    """A record is not as it was written, or is not of the message that should be at its place. `what` says only where
+    and how that shows."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what}. Stop the server; 'queue-journal.py check' lists all damage, 'queue-journal.py repair' keeps what "
+            "can be read"
+        )
+
+
+class Reader:
+    """Reads records of one log."""
+
+    def __init__(self, segments: Segments, disk: Disk) -> None:
+        self._segments = segments
+        self._disk = disk
+        self._files: dict[int, int] = {}
+        self._windows: dict[tuple[int, int], bytes] = {}
+
+    def payload(
+        self,
+        place: int,
+        number: int,
+        mid: int,
+        families: Mapping[int, Container[int]],
+        published: Callable[[Staged], int | None],
+    ) -> bytes:
+        """Returns the payload of a message. place: of its record; number: of its queue; families: the queues that may
+        share payloads with each queue; published: returns the id of the message that a staged record has become, None
+        if that is not known. DamagedRecordError, OSError."""
+        body = self.body(place)
+        try:
+            payload = payload_of(body)
+            _, owner, found = whose(body)
+            if body[0] == Kind.STAGED:
+                known = published(Staged.read(body))
+                found = mid if known is None else known
+        except (struct.error, ValueError):
+            payload = None
+        if payload is None:
+            raise self._damaged(place, "it is not a message")
+        if found != mid or (owner != number and number not in families.get(owner, ())):
+            raise self._damaged(place, f"it is message {found} of queue {owner}, not {mid} of {number}")
+        return bytes(payload)
+
+    def body(self, place: int) -> memoryview:
+        """Returns the body of the record at a place, checked. DamagedRecordError, OSError."""
+        try:
+            return self._body(place)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise self._damaged(place, "the disk cannot read it") from error
+
+    def _body(self, place: int) -> memoryview:
+        segment, start = segment_of(place), start_of(place)
+        size = self._segments.sizes.get(segment)
+        if size is None:
+            raise self._damaged(place, "there is no such segment")
+        head = self._read(segment, start, HEAD.size)
+        if len(head) < HEAD.size:
+            raise self._damaged(place, "the file ends there")
+        length, checksum = HEAD.unpack(head)
+        if start + HEAD.size + length > size:  # a damaged length must not cause a huge read
+            raise self._damaged(place, "its length is wrong")
+        body = self._read(segment, start + HEAD.size, length)
+        if not length or len(body) < length or crc32(body, seed(self._segments.salt_of(segment)) ^ start) != checksum:
+            raise self._damaged(place, "its checksum is wrong")
+        return body
+
+    def _damaged(self, place: int, why: str) -> DamagedRecordError:
+        path = self._segments.path_of(segment_of(place))
+        return DamagedRecordError(f"{path}: the record at byte {start_of(place)} is damaged: {why}")
+
+    def _read(self, segment: int, start: int, length: int) -> memoryview:
+        # The last segment grows: a cached window would miss new records.
+        if segment == self._segments.newest or length > WINDOW:
+            return memoryview(self._disk.pread(self._file(segment), length, start))
+        try:
+            return self._read_from_windows(segment, start, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # The bytes that the disk cannot read may be elsewhere in the window.
+            return memoryview(self._disk.pread(self._file(segment), length, start))
+
+    def _read_from_windows(self, segment: int, start: int, length: int) -> memoryview:
+        at = start & -WINDOW
+        if start + length <= at + WINDOW:
+            return memoryview(self._window(segment, at))[start - at : start - at + length]
+        head = self._window(segment, at)[start - at :]
+        return memoryview(head + self._window(segment, at + WINDOW)[: length - len(head)])
+
+    def _window(self, segment: int, at: int) -> bytes:
+        key = segment, at
+        window = self._windows.pop(key, None)
+        if window is None:
+            window = self._disk.pread(self._file(segment), WINDOW, at)
+            if len(self._windows) >= _WINDOWS:
+                del self._windows[next(iter(self._windows))]
+        self._windows[key] = window  # at the end: the first one was used least recently
+        return window
+
+    def _file(self, segment: int) -> int:
+        fd = self._files.get(segment)
+        if fd is None:
+            if len(self._files) >= _FILES:
+                self._disk.close(self._files.pop(next(iter(self._files))))
+            fd = self._files[segment] = self._disk.open_file(self._segments.path_of(segment), os.O_RDONLY)
+        return fd
+
+    def forget(self, segment: int) -> None:
+        if (fd := self._files.pop(segment, None)) is not None:
+            self._disk.close(fd)
+        for key in [key for key in self._windows if key[0] == segment]:
+            del self._windows[key]
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            self._disk.close(fd)
+        self._files.clear()
+        self._windows.clear()

@@ -1,0 +1,339 @@
+"""Claims on the messages of one queue: a claim hides its messages until its consumer acknowledges or releases it.
+
+A claim is one record in the log, and its end is another.
+"""
+
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, Options, StaleReceiptError, Stats
+from ...index.message_index import Index
+from ...index.midmap import MidMap
+from ...names import WITHHELD, check_name, quoted
+from ...shared import Event, Lifecycle
+from ..log import claim_records, records
+from ..log.places import segment_of
+from .store import Store
+
+_PAGE = 1000
+"""Messages read from the index at a time."""
+
+
+class Claimed(Protocol):
+    """The part of a queue's message table that claims use."""
+
+    qid: str
+    number: int
+    index: Index
+    places: MidMap
+    receives: dict[int, int]
+    counts: Stats
+    lifecycle: Lifecycle | None
+    options: Options
+
+    def time(self, number: int, /) -> int: ...
+    def with_past(self, message: Message, /) -> Message: ...
+    def expire(self, count: int | None = None) -> int: ...
+    def too_old_upto(self, now: int | None = None) -> int: ...
+    def is_exhausted(self, mid: int, /) -> bool: ...
+    def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
+    def delete_all(self, mids: Sequence[int], expiry: int, /) -> None: ...
+    def note(self, event: Event, mid: int, /, *, more: int = 0) -> None: ...
+    def is_newer(self, mid: int, place: int, /) -> bool: ...
+    def restore_deletion(self, mid: int, /) -> None: ...
+
+
+@dataclass(slots=True)
+class OpenClaim:
+    """An open claim. place: the record's; gone: ids of its messages that were removed since."""
+
+    record: claim_records.Claim
+    place: int
+    gone: set[int]
+
+    def remaining(self) -> list[int]:
+        return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else list(self.record.mids)
+
+
+@dataclass(slots=True)
+class Consumer:
+    """The state of a consumer. acked: its last acknowledged claim, 0: none; place: of that ACKED record; claims: the
+    open ones."""
+
+    acked: int = 0
+    place: int = 0
+    claims: dict[int, OpenClaim] = field(default_factory=dict)
+
+
+class LogClaims:
+    """Makes and ends the claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's
+    name."""
+
+    most = 100_000
+    """The most messages in one claim."""
+
+    def __init__(self, table: Claimed, store: Store, clock: Clock) -> None:
+        self._table = table
+        self._store = store
+        self._clock = clock
+        self.consumers: dict[str, Consumer] = {}
+
+    def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
+        """Claims the oldest visible messages as claim seq of the consumer, or returns that claim if it exists. count,
+        max_bytes, upto: the most messages, bytes of payload (except for the first message), and the greatest id. A
+        claim without messages is not kept. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an
+        earlier one is missing, NoSuchClaimError if it was released."""
+        check_name("consumer", consumer)
+        existing = self._existing(consumer, seq)
+        if existing is not None:
+            return _described(existing.record)
+        self._table.expire()
+        mids, size = self._choose(min(count, self.most), max_bytes, upto)
+        now = self._clock()
+        if mids:
+            self._make(claim_records.Claim(self._table.number, seq, now, size, consumer, mids))
+        return _describe(consumer, seq, mids, size, now)
+
+    def _existing(self, consumer: str, seq: int) -> OpenClaim | None:
+        state = self.consumers.get(consumer, Consumer())
+        if seq <= state.acked:
+            raise StaleReceiptError(
+                f"claim {seq} of consumer {quoted(consumer)} on queue {self._table.qid!r} is acknowledged: the next "
+                f"one is {self._last(state) + 1}"
+            )
+        if seq in state.claims:
+            return state.claims[seq]
+        following = self._last(state) + 1
+        if seq < following:
+            raise NoSuchClaimError(
+                f"claim {seq} of consumer {quoted(consumer)} on queue {self._table.qid!r} was released"
+            )
+        if seq > following:
+            raise ClaimOrderError(
+                f"consumer {quoted(consumer)} has made {following - 1} claims on queue {self._table.qid!r}: the next "
+                f"one is {following}, not {seq}"
+            )
+        return None
+
+    def _last(self, consumer: Consumer) -> int:
+        return max([consumer.acked, *consumer.claims])
+
+    def _choose(self, count: int, max_bytes: int | None, upto: int | None) -> tuple[list[int], int]:
+        index = self._table.index
+        chosen: list[int] = []
+        total, after = 0, self._table.too_old_upto()
+        if self._table.options.paused:
+            return chosen, total
+        while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
+            after = mids[-1]
+            for mid, size in zip(mids, index.sizes(mids), strict=True):
+                if upto is not None and mid > upto:
+                    return chosen, total
+                if chosen and max_bytes is not None and total + (size or 0) > max_bytes:
+                    return chosen, total
+                chosen.append(mid)
+                total += size or 0
+        return chosen, total
+
+    def _make(self, record: claim_records.Claim) -> None:
+        place = self._append(record.body())
+        new = [mid for mid in record.mids if mid in self._table.index.new]
+        self._table.index.withhold_all(record.mids)
+        consumer = self.consumers.setdefault(record.consumer, Consumer())
+        consumer.claims[record.seq] = OpenClaim(record, place, set())
+        self._store.undo.append((self._unmake, record, new))
+        self._count_received(record.mids)
+
+    def _count_received(self, mids: Sequence[int]) -> None:
+        self._table.counts.delivered += len(mids)
+        self._table.counts.redelivered += sum(map(self._table.receives.__contains__, mids))
+        for mid in mids if self._table.lifecycle is not None else ():
+            self._table.note("received", mid, more=1)
+
+    def _append(self, body: bytes) -> int:
+        self._store.log.reserve(records.HEAD.size + len(body))
+        return self._store.log.append(body)
+
+    def _unmake(self, record: claim_records.Claim, new: Sequence[int]) -> None:
+        del self.consumers[record.consumer].claims[record.seq]
+        for mid in record.mids:
+            self._table.show(mid, 0, delayed=False)
+        for mid in new:
+            self._table.index.new.add(mid)
+
+    def part(
+        self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
+    ) -> list[Message] | None:
+        """Returns the messages of a slice of a claim that still exist. part_of: (slice, from 0; number of slices). None
+        if the slice has more than count messages, or several with more than max_bytes of payload. NoSuchClaimError."""
+        part, parts = part_of
+        claim = self._open_claim(consumer, seq)
+        mids = claim.record.mids
+        slice_ = mids[len(mids) * part // parts : len(mids) * (part + 1) // parts]
+        if len(slice_) > count:
+            return None
+        table = self._table
+        messages: list[Message] = []
+        room = max_bytes
+        for mid in slice_:
+            if mid in claim.gone:
+                continue
+            payload = self._store.payload(table.number, mid, table.places.get(mid) or 0)
+            room -= len(payload)
+            if room < 0 and messages:
+                return None
+            receives = table.receives.get(mid, 0) + 1
+            message = Message(table.qid, mid, "delivered", receives, table.time(mid), None, payload)
+            messages.append(table.with_past(message))
+        return messages
+
+    def _open_claim(self, consumer: str, seq: int) -> OpenClaim:
+        check_name("consumer", consumer)
+        claim = self.consumers.get(consumer, Consumer()).claims.get(seq)
+        if claim is None:
+            raise NoSuchClaimError(
+                f"consumer {quoted(consumer)} has no claim {seq} on queue {self._table.qid!r}: it was never made, is "
+                "acknowledged, or was released"
+            )
+        return claim
+
+    def acknowledge(self, consumer: str, seq: int) -> None:
+        """Deletes the messages of every claim up to seq. ClaimOrderError if claim seq was not made yet."""
+        check_name("consumer", consumer)
+        state = self.consumers.get(consumer, Consumer())
+        if seq <= state.acked:
+            return
+        if seq > self._last(state):
+            raise ClaimOrderError(
+                f"consumer {quoted(consumer)} has made {self._last(state)} claims on queue {self._table.qid!r}: there "
+                f"is no claim {seq} to acknowledge"
+            )
+        done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
+        mids = [mid for claim in done.values() for mid in claim.remaining()]
+        place = self._append(claim_records.Acked(self._table.number, seq, consumer, mids).body())
+        for number in done:
+            del state.claims[number]
+        self._store.undo.append((self._unacknowledge, state, state.acked, state.place, done))
+        state.acked, state.place = seq, place
+        self._table.delete_all(sorted(mids), WITHHELD)
+        self._table.counts.deleted += len(mids)
+
+    def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
+        consumer.acked, consumer.place = acked, place
+        consumer.claims.update(done)
+
+    def release(self, consumer: str, seq: int) -> int:
+        """Ends a claim and makes its messages visible again. Returns how many messages it had. NoSuchClaimError."""
+        claim = self._open_claim(consumer, seq)
+        mids = claim.remaining()
+        self._append(claim_records.Unclaimed(self._table.number, seq, consumer, mids).body())
+        del self.consumers[consumer].claims[seq]
+        self._store.undo.append((self._unrelease, claim, mids))
+        self._make_visible(mids)
+        self._table.counts.released += len(mids)
+        for mid in mids if self._table.lifecycle is not None else ():
+            self._table.note("released", mid)
+        return len(claim.record.mids)
+
+    def _make_visible(self, mids: Sequence[int]) -> None:
+        """Counts the claim as a receive of each message, and makes them visible; those received too often stay hidden
+        until `expire` moves them to the dead-letter queue."""
+        table = self._table
+        for mid in mids:
+            table.receives[mid] = table.receives.get(mid, 0) + 1
+            table.show(mid, int(table.is_exhausted(mid)), delayed=False)
+
+    def _unrelease(self, claim: OpenClaim, mids: Sequence[int]) -> None:
+        self.consumers[claim.record.consumer].claims[claim.record.seq] = claim
+        for mid in mids:
+            self._table.receives[mid] -= 1
+            self._table.index.withhold(mid)
+
+    def removed(self, mid: int) -> None:
+        """Notes, in the claim that has it, that a message was removed."""
+        for consumer in self.consumers.values():
+            for claim in consumer.claims.values():
+                at = bisect_left(claim.record.mids, mid)
+                if at < len(claim.record.mids) and claim.record.mids[at] == mid and mid not in claim.gone:
+                    claim.gone.add(mid)
+                    self._store.undo.append((claim.gone.discard, mid))
+
+    def all(self) -> list[Claim]:
+        """Returns the open claims, by consumer and number."""
+        return [
+            _described(state.claims[seq].record)
+            for _, state in sorted(self.consumers.items())
+            for seq in sorted(state.claims)
+        ]
+
+    # -- a start, and compaction ----------------------------------------------------------------------------------
+
+    def restore(self, place: int, record: claim_records.Claim) -> None:
+        """Replays a CLAIM record. Messages that are not in the table yet were copied: their records follow."""
+        consumer = self.consumers.setdefault(record.consumer, Consumer())
+        if record.seq <= consumer.acked:
+            return
+        claim = OpenClaim(record, place, set(record.gone))
+        consumer.claims[record.seq] = claim
+        for mid in claim.remaining():
+            if self._table.index.expiry(mid) is not None and self._table.is_newer(mid, place):
+                self._table.index.withhold(mid)
+
+    def settle(self) -> None:
+        """Ends a replay: counts missing messages of claims as removed, and makes messages of lost claims visible."""
+        claimed: set[int] = set()
+        for consumer in self.consumers.values():
+            for claim in consumer.claims.values():
+                claim.gone.update(mid for mid in claim.remaining() if not self._is_withheld(mid))
+                claimed.update(claim.remaining())
+        lost = [
+            mid
+            for mids, expiries in self._table.index.hidden.pages(-1)
+            for mid, expiry in zip(mids, expiries, strict=True)
+            if expiry == WITHHELD and mid not in claimed
+        ]
+        for mid in lost:
+            self._table.show(mid, 0, delayed=False)
+
+    def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
+        consumer = self.consumers.setdefault(record.consumer, Consumer())
+        withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_newer(mid, place)]
+        if isinstance(record, claim_records.Unclaimed):
+            consumer.claims.pop(record.seq, None)
+            self._make_visible(withheld)
+            return
+        consumer.acked, consumer.place = max(consumer.acked, record.seq), place
+        for seq in [seq for seq in consumer.claims if seq <= record.seq]:
+            del consumer.claims[seq]
+        for mid in withheld:
+            self._table.restore_deletion(mid)
+
+    def _is_withheld(self, mid: int) -> bool:
+        return self._table.index.expiry(mid) == WITHHELD
+
+    def carry(self, segment: int) -> None:
+        """Copies the needed records in the segments up to this one to the end of the log. OSError."""
+        for consumer, state in self.consumers.items():
+            if state.acked and segment_of(state.place) <= segment:
+                place = self._append(claim_records.Acked(self._table.number, state.acked, consumer).body())
+                self._store.undo.append((setattr, state, "place", state.place))
+                state.place = place
+            for claim in state.claims.values():
+                if segment_of(claim.place) <= segment:
+                    place = self._append(claim.record._replace(gone=sorted(claim.gone)).body())
+                    self._store.undo.append((setattr, claim, "place", claim.place))
+                    claim.place = place
+
+
+def _described(record: claim_records.Claim) -> Claim:
+    return _describe(record.consumer, record.seq, record.mids, record.size, record.since)
+
+
+def _describe(consumer: str, seq: int, mids: Sequence[int], size: int, since: int) -> Claim:
+    first, last = (mids[0], mids[-1]) if mids else (None, None)
+    checksum = hashlib.sha256(array("Q", mids).tobytes()).hexdigest()[:16]
+    return Claim(consumer, seq, len(mids), size, first, last, checksum, since)

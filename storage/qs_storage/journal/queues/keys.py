@@ -1,0 +1,131 @@
+"""The idempotency keys of pushes: maps each key to its message while a repeated push must be recognized.
+
+A key counts as live bytes of its segment; else compaction would copy segments full of keys again and again. All queues
+together have at most `Store.most_keys`: keys are in memory, and clients choose how many there are.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from ...engine import SECOND, QueueFullError
+from ..log.places import place_of, segment_of
+from ..log.records import KEY_SIZE, key_of
+from .store import Store
+
+WINDOW = 300 * SECOND
+"""Microseconds for which a key is remembered after its push."""
+
+_PAGE = 256
+"""Keys of a page."""
+
+
+def digest(key: str) -> bytes:
+    """Returns the 16 bytes that stand for a key. Collisions are too unlikely to consider."""
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class KeyEntry(NamedTuple):
+    """A remembered key. key: its digest; mid: the message pushed with it; at: time of the push; segment: that of the
+    key's record."""
+
+    key: bytes
+    mid: int
+    at: int
+    segment: int
+
+
+class Keys:
+    """The idempotency keys of one queue, each remembered for `WINDOW` after its push."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.entries: dict[bytes, KeyEntry] = {}
+        """The remembered keys by their digests."""
+        self._pages: list[list[KeyEntry]] = []  # in the order of `note`; also entries forgotten or replaced since
+
+    def find(self, key: bytes, now: int) -> int | None:
+        """Returns the id of the message that was pushed with a key within `WINDOW`, else None."""
+        entry = self.entries.get(key)
+        return entry.mid if entry is not None and entry.at > now - WINDOW else None
+
+    def require_room(self, count: int, now: int) -> None:
+        """Raises QueueFullError if there is no room for so many further keys, once expired ones of any queue are
+        forgotten."""
+        store = self._store
+        for keys in list(store.keyed) if store.key_count + count > store.most_keys else ():
+            while store.key_count + count > store.most_keys and keys.forget_old(now, count):
+                pass
+        if store.key_count + count > store.most_keys:
+            raise QueueFullError(
+                f"the server remembers {store.key_count} keys of pushes of the last {WINDOW // SECOND // 60} minutes, "
+                f"and {store.most_keys} is the most: push without a key, or later, or start it with more --max-keys"
+            )
+
+    def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
+        self.forget(key)
+        self.entries[key] = entry = KeyEntry(key, mid, at, segment)
+        if not self._pages or len(self._pages[-1]) >= _PAGE:
+            self._pages.append([])
+        self._pages[-1].append(entry)
+        self._store.usage.add(place_of(segment, 0), KEY_SIZE)
+        self._store.key_count += 1
+        self._store.keyed.add(self)
+
+    def cut(self, now: int) -> None:
+        """Ends a start: a key that was noted later than now, by a clock that was ahead, counts from now on."""
+        for key, mid, _, segment in [entry for entry in self.entries.values() if entry.at > now]:
+            self.note(key, mid, now, segment)
+
+    def forget(self, key: bytes) -> None:
+        """Forgets a key: its push was undone, or is older than `WINDOW`."""
+        entry = self.entries.pop(key, None)
+        if entry is not None:
+            self._store.usage.drop(place_of(entry.segment, 0), KEY_SIZE)
+            self._store.key_count -= 1
+
+    def forget_old(self, now: int, count: int) -> bool:
+        """Forgets expired keys, at most four for each of `count` pushes. Returns True if there may be more."""
+        for _ in range(4 * count):
+            if not self._pages:
+                return False
+            first = self._pages[0][0]
+            if self.entries.get(first.key) is first:
+                if first.at > now - WINDOW:
+                    return False
+                self.forget(first.key)
+            del self._pages[0][0]
+            if not self._pages[0]:
+                del self._pages[0]
+        return True
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def pages(self) -> Iterator[list[KeyEntry]]:
+        """Yields all keys a page at a time, as there may be a million. Keys noted meanwhile may be left out."""
+        for page in list(self._pages):
+            yield [entry for entry in page if self.entries.get(entry.key) is entry]
+
+    def clear(self) -> None:
+        for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
+            self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
+        self._store.key_count -= len(self.entries)
+        self.entries.clear()
+        self._pages.clear()
+
+    def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
+        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields between pages. number:
+        the queue's. OSError."""
+        store = self._store
+        for page in self.pages():
+            for entry in page:
+                if entry.at <= now - WINDOW:
+                    self.forget(entry.key)
+                elif entry.segment == segment:
+                    store.log.reserve(KEY_SIZE)
+                    place = store.log.append(key_of(number, entry.mid, entry.key, entry.at))
+                    store.undo.append((self.note, *entry))
+                    self.note(entry.key, entry.mid, entry.at, segment_of(place))
+            yield

@@ -1,0 +1,235 @@
+"""Reads files in a queue's directory, which become messages of the log; this part runs in a thread.
+
+A crash at any step leaves each file either a file or a message:
+
+1. The file gets a private name with a token that is used once, and the directory is synced.
+2. Its message and a TAKEN record with the token are committed in one frame.
+3. The file is unlinked, the directory synced, and an UNLINKED record appended.
+
+A start removes a file with a private name if the log has its token, and else takes it in. Thanks to the token, this is
+right even for two files that had the same name.
+"""
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, Protocol
+
+from ...disk import READ, Disk
+from ...names import NEW, PRIVATE, WITHHELD, parse_message
+
+MAX_SIZE = 64 << 20
+"""Bytes of the largest file that is taken in."""
+_PRIVATE = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)
+_FILES = 200
+"""The most files that are taken in together."""
+_BYTES = 256 << 10
+"""The most bytes of files that are taken in with one commit; a single file may be larger."""
+_OF_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EISDIR})
+"""Errors that concern one file: others can still be taken in."""
+_LOOKED_AT = 20_000
+"""The most names that one run looks at."""
+
+
+class File(NamedTuple):
+    """A file that was read. name: the private one; state: (receives, hidden until or 0, True if by a delay); reason:
+    why it was given back last, empty for none."""
+
+    name: bytes
+    mid: int
+    state: tuple[int, int, bool]
+    payload: bytes
+    reason: str = ""
+
+
+def token_of(name: bytes) -> int | None:
+    """Returns the token in a private name, None for any other name."""
+    private = _PRIVATE.fullmatch(name)
+    return None if private is None else int(private[1], 16)
+
+
+class FileReasons(Protocol):
+    """See `metadata.AttributeStore`."""
+
+    def read(self, path: str, mid: int, /) -> str: ...
+
+
+class FileStates(Protocol):
+    """See `metadata.AttributeStore`."""
+
+    @property
+    def reasons(self) -> FileReasons: ...
+
+    def read(self, path: str, mid: int, /) -> tuple[int, int]:
+        """Returns (receives, time until which it is delayed)."""
+
+    def forget(self, mid: int, /) -> None: ...
+
+
+OpenStates = Callable[[str, Disk], FileStates]
+"""Opens the states of the messages in a directory. OSError."""
+
+
+class Intake:
+    """One run over files of a directory. Only `run` may be called in another thread than the log's."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        path: str,
+        disk: Disk,
+        names: list[bytes],
+        listing: Iterator[bytes] | None,
+        count: int,
+        open_states: OpenStates,
+    ) -> None:
+        """names, listing: files to look at, the names first; count: the most files to read."""
+        self.path = path
+        self.token = secrets.randbits(64)
+        """The token in the private names of the files that are read."""
+        self.files: list[File] = []
+        """The files that were read, to be committed with the token."""
+        self.postponed = names
+        """Names to look at in a later run."""
+        self.listing = listing
+        """None once it is exhausted."""
+        self.to_remove: list[bytes] = []
+        """Files to remove once `before` has returned: they are messages."""
+        self.before: Callable[[], None] | None = None
+        """Makes the log durable; None if it is."""
+        self.committed_tokens: Collection[int] = ()
+        """The tokens in the log: their files are messages."""
+        self.strays: list[tuple[str, str]] = []
+        """(name, reason) of files that cannot be taken in."""
+        self.error: OSError | None = None
+        """The error that ended the run."""
+        self._disk = disk
+        self._count = min(count, _FILES)
+        self._open_states = open_states
+        self._states: FileStates | None = None
+        self._changed = False
+
+    def run(self) -> None:
+        """Does the work. Raises nothing."""
+        try:
+            if self.before is not None:
+                self.before()
+            for name in self.to_remove:
+                self._unlink(name)
+            self._read_files()
+            if self._changed:
+                self._disk.sync_directory(self.path)
+        except OSError as error:
+            self.error = error  # the next listing finds the files that were renamed
+
+    def _unlink(self, name: bytes) -> None:
+        try:
+            self._disk.unlink(f"{self.path}/{os.fsdecode(name)}")
+        except FileNotFoundError:
+            return
+        self._changed = True
+        found = parse_message(name[len(PRIVATE) + 17 :])
+        if found is not None:
+            self._store().forget(found[0])
+
+    def _store(self) -> FileStates:
+        if self._states is None:
+            self._states = self._open_states(self.path, self._disk)
+        return self._states
+
+    def _read_files(self) -> None:
+        size = 0
+        names, self.postponed = self.postponed, []
+        for at, name in enumerate(self._each(names)):
+            if at >= _LOOKED_AT or len(self.files) >= self._count:
+                self.postponed.append(name)
+                break
+            file = self._take(name, _BYTES - size if self.files else MAX_SIZE)
+            if file is not None:
+                self.files.append(file)
+                size += len(file.payload)
+            elif self.postponed:
+                break
+        self.postponed += reversed(names)
+
+    def _each(self, names: list[bytes]) -> Iterator[bytes]:
+        names.reverse()
+        while names:
+            yield names.pop()
+        while self.listing is not None:
+            try:
+                yield next(self.listing)
+            except StopIteration:
+                self.listing = None
+            except OSError:
+                self.listing = None
+                raise
+
+    def _take(self, name: bytes, room: int) -> File | None:
+        """Gives a file its private name and reads it. Returns None if it is not taken in now."""
+        token = token_of(name)
+        if token in self.committed_tokens:
+            self._unlink(name)
+            return None
+        public = name if token is None else name[len(PRIVATE) + 17 :]
+        found = parse_message(public)
+        if found is None or found[1] == NEW or token == self.token:
+            if found is None and name[:1] != b"." and name[-4:] != b".new":
+                self._report_stray(name, "it is not named as a message")
+            return None
+        path = f"{self.path}/{os.fsdecode(name)}"
+        try:
+            fd = self._disk.open(path, READ)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._report_unreadable(name, error)
+            return None
+        try:
+            status = self._disk.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                self._report_stray(name, "it is no regular file")
+            elif status.st_size > MAX_SIZE:
+                self._report_stray(name, f"it has {status.st_size} bytes; the limit is {MAX_SIZE}")
+            elif status.st_size > room:
+                self.postponed.append(name)
+            else:
+                return self._rename_and_read(fd, status, path, public, found)
+        finally:
+            self._disk.close(fd)
+        return None
+
+    def _report_stray(self, name: bytes, why: str) -> None:
+        self.strays.append((os.fsdecode(name), why))
+
+    def _report_unreadable(self, name: bytes, error: OSError) -> None:
+        """Reports a file that cannot be read. Raises the error if it does not concern this file alone."""
+        if error.errno not in _OF_FILE:
+            raise error
+        self._report_stray(name, "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror))
+
+    def _rename_and_read(
+        self, fd: int, status: os.stat_result, path: str, name: bytes, found: tuple[int, int]
+    ) -> File | None:
+        private = b"%s%016x-%s" % (PRIVATE.encode(), self.token, name)
+        target = f"{self.path}/{os.fsdecode(private)}"
+        try:
+            self._disk.rename(path, target)
+        except FileNotFoundError:
+            return None
+        self._changed = True
+        if self._disk.lstat(target).st_ino != status.st_ino:  # another program has just replaced the file
+            self.postponed.append(private)
+            return None
+        mid, expiry = found
+        receives, delayed = self._store().read(target, mid)
+        reason = self._store().reasons.read(target, mid)
+        expiry = 0 if expiry == WITHHELD else expiry
+        try:
+            payload = b"".join(iter(lambda: self._disk.read(fd, 1 << 20), b""))
+        except OSError as error:
+            self._report_unreadable(private, error)
+            return None
+        return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload, reason)
