@@ -5,8 +5,6 @@ import ctypes
 import errno
 import os
 import stat
-import struct
-import sys
 from collections.abc import Iterator
 from itertools import chain, islice
 
@@ -21,27 +19,8 @@ _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, 
 _PART = 1 << 20
 """Bytes of a copy at a time, where the kernel does not copy."""
 
-# The names in a directory are read by getdents64(2), in half the time that `os.scandir` takes. A queue's directory may
-# hold a million files, nearly all of them with names of one length. The kernel then returns entries of one length too,
-# whose fields are columns, and no Python code runs for each of them.
-_SIZES = 1 << 15, 1 << 20
-"""Bytes of entries of the first and of following calls, at most some 26,000 messages in 10 ms. The first has `.` and
-`..`, so its entries are parsed one by one."""
-_COUNT = 4096
-"""Entries of a block without the call."""
-
-# struct linux_dirent64 of getdents(2): the inode, an offset, the bytes of the entry, its type, the name and a zero
-# byte. Behind that there may be anything, up to a multiple of 8 bytes.
-_HEADER = struct.Struct("=QqHB")
-_LENGTH_AT = 16
-_TYPE_AT = 18
-_UNKNOWN = 0  # DT_UNKNOWN: the file system does not keep types in directories
-_REGULAR = 8  # DT_REG
-
-_getdents64 = getattr(ctypes.CDLL(None, use_errno=True), "getdents64", None)  # glibc has it since 2.30
-if _getdents64 is not None:
-    _getdents64.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
-    _getdents64.restype = ctypes.c_ssize_t
+_BLOCK = 4096
+"""Names of a listing at a time: some 3 ms."""
 
 
 class Disk:
@@ -104,8 +83,15 @@ class Disk:
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
     def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
-        """Yields the names of the regular files in blocks: there may be a million."""
-        return file_blocks(path)
+        """Yields the names of the regular files in blocks, unsorted, maybe twice if a file is made again: there may be
+        a million."""
+        try:
+            with os.scandir(os.fsencode(path)) as entries:  # in bytes, as to decode each takes as long as to read it
+                while block := list(islice(entries, _BLOCK)):
+                    yield [entry.name for entry in block if entry.is_file(follow_symlinks=False)]
+        except OSError as error:
+            error.filename = path
+            raise
 
     def directories_in(self, path: str) -> list[str]:
         with os.scandir(path) as entries:
@@ -244,68 +230,3 @@ def reason_of(error: OSError) -> str:
 
 def has_no_room(error: OSError) -> bool:
     return error.errno in NO_ROOM
-
-
-def file_blocks(path: str) -> Iterator[list[bytes]]:
-    """Yields the names of the regular files in blocks, unsorted, maybe twice if a file is made again. OSError."""
-    if _getdents64 is None:
-        yield from _scanned(path)
-        return
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        buffer = ctypes.create_string_buffer(_SIZES[0])
-        while size := _getdents64(folder, buffer, len(buffer)):
-            if size < 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), path)
-            entries = memoryview(buffer)[:size].tobytes()
-            names = of_one_length(entries)
-            yield list(each_file(entries, folder)) if names is None else names
-            if size > len(buffer) // 2 and len(buffer) < _SIZES[1]:  # a large one costs more than a short listing
-                buffer = ctypes.create_string_buffer(_SIZES[1])
-    finally:
-        os.close(folder)
-
-
-def _scanned(path: str) -> Iterator[list[bytes]]:
-    with os.scandir(path) as entries:
-        while block := list(islice(entries, _COUNT)):
-            yield [os.fsencode(entry.name) for entry in block if entry.is_file(follow_symlinks=False)]
-
-
-def of_one_length(entries: bytes) -> list[bytes] | None:
-    """Returns the names if all entries are regular files with names of one length, else None."""
-    length = _HEADER.unpack_from(entries)[2]
-    count, rest = divmod(len(entries), length)
-    end = entries.index(0, _HEADER.size)
-    low, high = length.to_bytes(2, sys.byteorder)
-    if (
-        rest
-        or entries[_LENGTH_AT::length] != bytes((low,)) * count
-        or entries[_LENGTH_AT + 1 :: length] != bytes((high,)) * count
-        or entries[_TYPE_AT::length] != bytes((_REGULAR,)) * count
-        or entries[end::length] != bytes(count)
-    ):
-        return None
-    columns = struct.Struct(f"{_HEADER.size}x{end - _HEADER.size}s{length - end}x")
-    names = [name for (name,) in columns.iter_unpack(entries)]
-    return None if 0 in b"".join(names) else names  # a zero byte: a name is shorter
-
-
-def each_file(entries: bytes, folder: int) -> Iterator[bytes]:
-    """Yields the names of the regular files one by one. folder: a descriptor."""
-    at = 0
-    while at < len(entries):
-        _, _, length, kind = _HEADER.unpack_from(entries, at)
-        begin = at + _HEADER.size
-        name = entries[begin : entries.index(0, begin)]
-        if kind == _REGULAR or (kind == _UNKNOWN and _is_regular(name, folder)):
-            yield name
-        at += length
-
-
-def _is_regular(name: bytes, folder: int) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False

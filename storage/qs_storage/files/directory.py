@@ -156,9 +156,6 @@ class MessageDirectory(MessageStore):
         return nullcontext(self.look(mid, removing=removing))
 
     def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
-        size = self.index.known_size(mid)
-        if max_bytes is not None and size is not None and size > max_bytes:
-            size = None  # it is looked at whether that is so still
         path = self.name_path(mid, hidden)
         try:
             fd = self._disk.open(path, READ)
@@ -171,31 +168,17 @@ class MessageDirectory(MessageStore):
             self._disown(mid, path)
             return None
         try:
-            payload = self._read_begin(fd, size) if size else b""
-            if size and len(payload) == size:
-                return payload  # of a regular file, as when its size was noted; an fstat costs as much as an open
-            return self._look_into(fd, path, mid, max_bytes, payload)
+            status = self._disk.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                self._disown(mid, path)
+                return None
+            if self.index.known_size(mid) is None and mid in self.index.ready:
+                self._load_ready(mid, path, status.st_size)
+            if max_bytes is not None and status.st_size > max_bytes:
+                return None
+            return self._disk.read_all(fd, status.st_size)
         finally:
             self._disk.close(fd)
-
-    def _read_begin(self, fd: int, size: int) -> bytes:
-        """Reads one byte more than the size; nothing if that fails: it may be no regular file."""
-        try:
-            return self._disk.read(fd, size + 1)
-        except OSError:
-            return b""
-
-    def _look_into(self, fd: int, path: str, mid: int, max_bytes: int | None, begin: bytes) -> bytes | None:
-        """Reads a file that is new, or is not what it was. begin: was read already."""
-        status = self._disk.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            self._disown(mid, path)
-            return None
-        if mid in self.index.ready:
-            self._load_ready(mid, path, status.st_size)
-        if max_bytes is not None and status.st_size > max_bytes:
-            return None
-        return begin + self._disk.read_all(fd, max(status.st_size - len(begin), 0))
 
     # -- changes of ours
 
