@@ -40,7 +40,8 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture
 def small_first_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the first segment of a journal small: a test that starts many journals is quicker."""
-    monkeypatch.setattr("qs_storage.journal.log.supply.FIRST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.log.pool.FIRST_SEGMENT", 1 << 18)
+    monkeypatch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def _text_or_none(name: str, value: object) -> str | None:
 
 def _texts(name: str, value: Any) -> Any:
     """A list of text. What is one already stays the very same list."""
-    if value is None or (type(value) is list and all(type(entry) is str for entry in value)):
+    if value is None or (isinstance(value, list) and all(type(entry) is str for entry in value)):
         return value
     if isinstance(value, str | bytes | bytearray | memoryview) or not hasattr(value, "__iter__"):
         raise TypeError(f"{name} is a list of text, not {type(value).__name__}")

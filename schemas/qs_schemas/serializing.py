@@ -116,14 +116,32 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
     return "".join(written).encode()
 
 
-def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
+class WrittenQueues(list[Any]):
+    """The `queues` of a long answer, which a server writes in slices, so that others do not wait for all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def add(self, queues: Sequence[str | QueueInfo]) -> None:
+        """Adds queues, and writes them."""
+        self.extend(queues)
+        self.pieces.append(_entries(queues))
+
+
+def _entries(queues: Sequence[str | QueueInfo]) -> bytes:
     written = [
         f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
         if isinstance(queue, QueueInfo)
         else f"<queue>{escape(text('queues', queue))}</queue>"  # an entry may have been added to the list
         for queue in queues
     ]
-    return f"<queues>{''.join(written)}</queues>".encode()
+    return "".join(written).encode()
+
+
+def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
+    pieces = queues.pieces if isinstance(queues, WrittenQueues) else [_entries(queues)]
+    return b"".join([b"<queues>", *pieces, b"</queues>"])
 
 
 def _options(options: QueueOptions) -> bytes:

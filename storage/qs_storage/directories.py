@@ -11,6 +11,7 @@ from typing import ClassVar
 from .dirq.message_queue import open_dirq_queue
 from .disk import Disk
 from .engine import (
+    LEFT,
     Background,
     Clock,
     Durability,
@@ -28,8 +29,10 @@ from .engine import (
 from .files.queue import FilesQueue
 from .journal.keeper import LogKeeper
 from .journal.log.cache import CACHE
+from .journal.log.log import QUICK
+from .journal.queues.keys import KEYS
 from .journal.queues.queue import LogQueue
-from .journal.queues.store import KEYS
+from .journal.upkeep.door import DoorQueue
 from .nullqueue import NullQueue
 from .root import OpenQueue, RootDirectory
 from .shared import Activity, EngineQueue, Lifecycle, Shared, Totals, take_oldest
@@ -60,7 +63,7 @@ class DirectoriesEngine(Engine):
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit, on_sync, keys)
+        self._journal = LogKeeper(root, clock, durability, self._disk, cache, on_sync, keys)
         self._totals = Totals()
         if self.name == "journal":
             self._journal.open()
@@ -113,7 +116,6 @@ class DirectoriesEngine(Engine):
             self._journal.forget(queue)
 
     def create(self, qid: str, options: Options) -> None:
-        self._journal.commit_removals()  # before there is another queue of the name
         self._root.create(qid, options)
 
     def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
@@ -138,7 +140,7 @@ class DirectoriesEngine(Engine):
     def take_in_files(self, qid: str) -> Iterator[int]:
         """Takes in all files of a journal's queue, in slices; yields how many each time. For commands. OSError."""
         queue = self.queue(qid)
-        return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
+        return self._journal.take_in_files(queue) if isinstance(queue, DoorQueue) else iter(())
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -167,8 +169,9 @@ class DirectoriesEngine(Engine):
                 "a message cannot be copied to a queue whose ids have another unit (timestamps), or are those of "
                 "another kind of storage (dirq)"
             )
-        if isinstance(source, LogQueue):
-            source.reserve_copies(sum(isinstance(target, LogQueue) for target in targets))
+        logged = [target for target in targets if isinstance(target, LogQueue) and target is not source]
+        if logged:
+            logged[0].require_copies(len(logged), None if isinstance(source, LogQueue) else len(source.payload_of(mid)))
         done: list[EngineQueue] = []
         try:
             for target in targets:
@@ -189,7 +192,7 @@ class DirectoriesEngine(Engine):
             try:
                 self._commit_files()
             except OSError:
-                self._journal.roll_back()
+                self._journal.take_back()
                 raise
         self._journal.commit()
         return self.effects()
@@ -203,28 +206,40 @@ class DirectoriesEngine(Engine):
         failed: dict[tuple[str, int], OSError] = {}
         if self._root.failures:
             failed, self._root.failures = self._root.failures, failed
-        arrived = self._take_arrivals() if activity.arrived or self._root.gone else {}
+        arrived: dict[str, int] = {}
+        if activity.arrived:
+            qids, activity.arrived = activity.arrived, set()
+            for qid in qids:
+                queue = self._queues.get(qid)
+                if queue is not None and not queue.options.paused and (ready := queue.ready):
+                    arrived[qid] = ready
+                if queue is not None and queue.options.retention is not None:
+                    self._announce(queue)
+        if self._root.gone:
+            arrived.update(dict.fromkeys(self._root.gone, sys.maxsize))
+            self._root.gone.clear()
         first = self._first_expiry() if activity.expiries else None
         has_files = len(self._queues) > len(journal.queues)
-        maintenance = journal.maintenance
+        maintenance, store = journal.maintenance, journal.store
         return Effects(
             arrived,
             failed,
             None if first is None else first[0],
             None if maintenance is None else maintenance.next_due(),
-            commit_is_cheap=not has_files and journal.commit_is_cheap,
+            commit_is_cheap=not has_files and (store is None or store.transaction.cost < QUICK),
             pushes_first=has_files,
         )
 
-    def _count_early_commit(self) -> None:
-        self.early_commits += 1
+    @property
+    def room(self) -> int:  # type: ignore[override]
+        transaction = self._journal.transaction
+        return LEFT if transaction is None else transaction.left
 
-    def roll_back(self) -> int:
-        self._journal.roll_back()
-        changed = self._activity.staged or self._activity.dirty or self._root.dirty
-        if self._durability is Durability.ALWAYS and changed:
-            return 0  # what was changed in directories is not durable, whoever did it
-        return self.early_commits
+    def secure(self, size: int | None = None) -> None:
+        self._journal.secure(LEFT if size is None else size)
+
+    def roll_back(self) -> None:
+        self._journal.take_back()
 
     def _commit_files(self) -> None:
         if self._durability is not Durability.ALWAYS:
@@ -324,20 +339,6 @@ class DirectoriesEngine(Engine):
             raise failure
         return done
 
-    def _take_arrivals(self) -> dict[str, int]:
-        arrived, self._activity.arrived = self._activity.arrived, set()
-        arrivals: dict[str, int] = {}
-        for qid in arrived:
-            queue = self._queues.get(qid)
-            if queue is not None and not queue.options.paused and (ready := queue.ready):
-                arrivals[qid] = ready
-            if queue is not None and queue.options.retention is not None:
-                self._announce(queue)
-        for qid in self._root.gone:
-            arrivals[qid] = sys.maxsize
-        self._root.gone.clear()
-        return arrivals
-
     def close(self) -> None:
         try:
             self.commit()
@@ -394,7 +395,6 @@ _DIRQ_CANNOT = frozenset(
         Feature.MILLISECONDS,
     }
 )
-"""An id is the name of an element, and the elements of a list get their names one after the other."""
 """An id is an element's name, and the elements of a list get their names one after the other."""
 
 

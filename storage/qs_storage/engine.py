@@ -441,9 +441,6 @@ class Engine(ABC):
     cannot: ClassVar[frozenset[Feature]] = frozenset()
     """Lacking features of queues of its own storage: using one raises UnsupportedError. Without KEEP a queue is
     always empty, and the other features mean nothing; without TELLS nothing ever arrives or expires."""
-    early_commits: int = 0
-    """Commits in the middle of a batch: each made durable what was changed before it."""
-
     room: int = sys.maxsize
     """Bytes of log that this batch may still take. Work that no request bounds is done in slices: while less than
     `LEFT` is there, the rest waits for the next batch."""
@@ -496,10 +493,11 @@ class Engine(ABC):
 
     # -- time, durability, others
 
-    def secure(self, size: int = LEFT) -> None:  # noqa: B027 - an engine without a log needs no room there
-        """Secures room for the next batch, which is empty so far: see `room`. Call it before a batch when less than
-        `LEFT` is left, and after a NoRoomError, with its size. May take some milliseconds: it begins a segment, or, on
-        a full disk, compacts. Where that makes no room, pushes are refused, and nothing else. OSError."""
+    def secure(self, size: int | None = None) -> None:  # noqa: B027 - an engine without a log needs no room there
+        """Secures room for the next batch, which is empty so far: see `room`. size: None for `LEFT`. Call it before a
+        batch when less than that is left, and after a NoRoomError, with its size. May take some milliseconds: it begins
+        a segment, or, on a full disk, compacts. Where that makes no room, pushes are refused, and nothing else.
+        OSError."""
 
     @abstractmethod
     def commit(self) -> Effects:
@@ -509,10 +507,8 @@ class Engine(ABC):
     def effects(self) -> Effects:
         """Returns what has happened since the last call or commit, without a commit."""
 
-    def roll_back(self) -> int:
-        """Takes back the changes since the last commit, after a failure. Returns a number: changes made while
-        `early_commits` was less are durable all the same."""
-        return 0
+    def roll_back(self) -> None:  # noqa: B027 - an engine whose changes are durable at once takes none back
+        """Takes back the changes since the last commit, after a failure."""
 
     def background_sync(self) -> Callable[[], None] | None:
         """Returns a function, for any thread, that makes all changes durable; None if there is nothing to do."""

@@ -24,6 +24,7 @@ from .engine import (
     DeadLetterCycleError,
     Message,
     NoDeadLetterQueueError,
+    NoRoomError,
     Options,
     Origin,
     QueueFullError,
@@ -33,7 +34,7 @@ from .engine import (
 from .shared import EngineQueue
 
 _logger = logging.getLogger(__name__)
-Kind = TypeVar("Kind", bound=EngineQueue)
+Kind = TypeVar("Kind")
 Moved = TypeVar("Moved")
 
 _WITH_RETENTION = ("dirq", "dirq-simple", "files", "journal", "sqs")
@@ -225,11 +226,9 @@ def other_storage(storage: str, other: str) -> UnsupportedError:
 class DeadLetterMoves:
     """Moves messages of one queue to its dead-letter queue. A failure is logged once, and the message stays."""
 
-    def __init__(self, qid: str, options: Options, rollbacks: Callable[[], int] = lambda: 0) -> None:
-        """rollbacks: counts how often changes of the queue were taken back."""
+    def __init__(self, qid: str, options: Options) -> None:
         self._qid = qid
         self._options = options
-        self._rollbacks = rollbacks
         self._failing = False  # whether the last message could not be moved, and the log says so
 
     def reject(self, mid: int, move: Callable[[], Moved]) -> Moved:
@@ -251,13 +250,13 @@ class DeadLetterMoves:
             ) from None
 
     def attempt(self, move: Callable[[], object]) -> bool:
-        """Calls move. Returns False if it raised and changed nothing. OSError: earlier changes were taken back too."""
-        rollbacks = self._rollbacks()
+        """Calls move. Returns False if it raised, and changed nothing. NoRoomError: the same, and it can be tried in
+        the next batch."""
         try:
             move()
+        except NoRoomError:
+            raise
         except (OSError, StorageError) as error:
-            if self._rollbacks() != rollbacks:
-                raise
             if not self._failing:
                 _logger.error(
                     "messages of queue %r that were received %s times cannot be moved to the dead-letter queue %r, and "

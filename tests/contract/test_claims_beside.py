@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 from support.claim_calls import acknowledge, claim, part, payloads, receive, release
-from support.engines import LOTS, Bench, ManualClock
+from support.engines import LOTS, Bench, JournalEngine, ManualClock
 
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import (
     ClaimOrderError,
     Draft,

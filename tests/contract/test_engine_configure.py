@@ -8,7 +8,7 @@ from support.engine_calls import configure
 from support.engines import LOTS, Bench, arrived
 
 from qs_schemas import NewQueue, QueueOptions
-from qs_server.operations import configuring
+from qs_server.operations import queues
 from qs_server.operations.service import Service
 from qs_storage.engine import (
     SECOND,
@@ -35,7 +35,7 @@ def test_made_again(any_bench: Bench) -> None:
     service = Service(bench.engine, cast(Any, None), cast(Any, None))
 
     def made(**options: Any) -> None:
-        configuring.new_queue(service, NewQueue("made", QueueOptions(**options), exist_ok=True))
+        queues.new_queue(service, NewQueue("made", QueueOptions(**options), exist_ok=True))
 
     made(visibility=5)
     for _ in range(2):

@@ -11,8 +11,7 @@ from support.engines import Bench
 import qs_schemas as wire
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.operations.messages import get_message
-from qs_server.operations.remote_requests import _run_to_end
-from qs_server.operations.service import Service
+from qs_server.operations.remote_requests import _run_to_end, _ServiceElsewhere
 from qs_storage.engine import (
     SECOND,
     Draft,
@@ -67,7 +66,7 @@ def test_get_hidden(bench: Bench, peek: bool) -> None:
 
 def peek_list(engine: Engine, *wanted: int) -> wire.GetMessage:
     """The answer to the list form of get-message."""
-    service = Service(engine, cast(Subscriptions, None), lambda: pytest.fail("nobody subscribes"))
+    service = _ServiceElsewhere(engine, cast(Subscriptions, None), lambda: pytest.fail("nobody subscribes"))
     request = wire.GetMessage("q", mids=list(wanted), peek=True)
     return cast(wire.GetMessage, _run_to_end(get_message(service, request)))
 

@@ -1,7 +1,7 @@
 """Why messages were given back, and messages that are rejected, by every engine that keeps reasons."""
 
 import pytest
-from support.contract_bench import needs
+from support.contract_bench import needs, unguarded
 from support.engine_calls import WINDOW, configure, fail, listed
 from support.engines import LOTS, Bench, arrived
 
@@ -185,7 +185,7 @@ def test_a_reason_on_the_way_back(giving: Bench) -> None:
     redrive = bench.engine.queue("dead").redrive
     assert redrive is not None
     [(dead, _)] = redrive.letters((), 10)
-    [(_, back)] = redrive.move([(dead, bench.engine.queue("q"))])
+    [(_, back)] = redrive.move([(dead, unguarded(bench).queue("q"))])
     bench.engine.commit()
     for _ in range(2):
         found = peeked(bench, back)

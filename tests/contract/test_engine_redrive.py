@@ -122,21 +122,3 @@ def test_to_die_once_more(dead: Bench) -> None:
     origin = bench.engine.queue("dead").get(last, peek=True, visibility=None).origin
     assert origin is not None
     assert (origin.qid, origin.mid, origin.pushed_at) == ("a", new[0], new[0])
-
-
-def test_as_many_as_fit_into_one_write(dead: Bench) -> None:
-    """The first ones are moved, and a second call moves the others. Renames write nothing."""
-    bench = dead
-    bench.queue("big", dead_letter="dead", max_receives=1)
-    bench.push(bytes(5 << 20), bytes(4 << 20), bytes(1 << 20), qid="big")
-    bench.engine.receive(["big"], 10, WINDOW, LOTS)
-    bench.clock.now += WINDOW
-    bench.engine.expire(1000)
-    bench.engine.commit()
-    tool = bench.engine.queue("dead").redrive
-    assert tool is not None
-    counts = []
-    for _ in range(3):
-        letters = tool.letters([], 1000)
-        counts.append(len(tool.move([(mid, unguarded(bench).queue(qid)) for mid, qid in letters])))
-    assert counts == ([6, 0, 0] if bench.engine.name == "files" else [4, 2, 0])

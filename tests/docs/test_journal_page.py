@@ -9,10 +9,7 @@ import pytest
 from support.serving import PROJECT
 
 from qs_storage.journal.log import frames, records
-from qs_storage.journal.log.absent_record import Absent, Run
-from qs_storage.journal.log.claim_records import Acked, Claim, Published, Staged, Unclaimed
-from qs_storage.journal.log.retired_record import Retired
-from qs_storage.journal.log.transfer_record import Transfer
+from qs_storage.journal.log.pool import FIRST_SEGMENT, LARGEST_SEGMENT, SMALLEST
 
 PAGE = PROJECT / "docs" / "journal.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -30,44 +27,39 @@ def test_the_example(run_console_blocks: Callable[..., int]) -> None:
 
 
 def test_every_kind() -> None:
-    """The page has a row for each kind of record, with all its bytes."""
-    sizes = {
-        records.Kind.QUEUE: len(records.queue(1, 0, "")),
-        records.Kind.PUSH: len(records.push(1, 0, 0, None, 0)),
-        records.Kind.STATE: len(records.state(1, 0, 0, 0, False)),
-        records.Kind.DELETE: len(records.delete(1, 0)),
-        records.Kind.REMOVE: len(records.remove(1)),
-        records.Kind.KEY: len(records.key_of(1, 0, records.NO_KEY, 0)),
-        records.Kind.CHECKPOINT: len(records.checkpoint(0)),
-        records.Kind.MOVED: len(records.moved(1, 0, 0, 0, False)),
-        records.Kind.SHARED: len(records.shared(records.Shared(1, 0, 0, 0, False, 0, 0, 0))),
-        records.Kind.CLAIM: len(Claim(1, 0, 0, 0, "", (1,)).body()),
-        records.Kind.ACKED: len(Acked(1, 0, "", (1,)).body()),
-        records.Kind.UNCLAIMED: len(Unclaimed(1, 0, "", (1,)).body()),
-        records.Kind.STAGED: len(Staged(1, 0, 0, 0, 0, "", b"").body()),
-        records.Kind.PUBLISHED: len(Published(1, 0, 0, "", ()).body()),
-        records.Kind.TAKEN: len(records.taken(1, 0)),
-        records.Kind.UNLINKED: len(records.unlinked(1, 0)),
-        records.Kind.TRANSFER: len(Transfer(1, 0, 0, 0, 0, 0, False, None, b"").body()),
-        records.Kind.RETIRED: len(Retired(1, (1,)).body()),
-        records.Kind.REASON: len(records.reason(1, 0, 0, 0, False, "")),
-        records.Kind.ABSENT: len(Absent((Run(1, 1, 1),)).body()),
-    }
-    told = {
-        (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))
-        for number, name, fields, _ in rows("kind")
-    }
-    assert {kind for kind, _ in told} == set(records.Kind)
-    assert told == {(kind.value, kind.name): size for kind, size in sizes.items()}
+    """The page has a row for each kind of record, in the order of the numbers, with its name and all its fields."""
+    told = [(int(number), name, fields) for number, name, fields, _ in rows("kind")]
+    assert told == [(number, records.name_of(number), kind.LAYOUT) for number, kind in sorted(records.KINDS.items())]
+
+
+def test_every_layout() -> None:
+    """The fields of a kind have as many bytes as its struct and, before what follows that, its further fixed fields."""
+    for number, kind in records.KINDS.items():
+        told = 1 + sum(int(size) for size in re.findall(r"\((\d+)(?:, signed)?\)", kind.LAYOUT))
+        origin = records._ORIGIN.size if "dead from" in kind.LAYOUT else 0
+        assert told == kind.FORMAT.size + origin, records.name_of(number)
+        assert kind.MORE is not kind.LAYOUT.endswith(")") or "ids (8 each)" in kind.LAYOUT
 
 
 def test_every_field() -> None:
     """The bytes of a header, of a frame's and of a record's head add up."""
-    for name, size in (("header", 64), ("frame", frames.FRAME_HEAD), ("record", records.HEAD.size)):
-        found = rows(f"field of a {name}") if name != "header" else rows("field of the header")
-        assert sum(int(size) for _, size, _ in found if size) == size
-    empty = frames.pack_header(frames.Header(1, 1, 1, 1, b"saltsalt"))
-    assert len(empty.rstrip(b"\0")) <= 64
+    sizes = {"of the header": frames._HEADER.size, "of a frame": frames.FRAME_HEAD, "of a record": records.HEAD.size}
+    for name, size in sizes.items():
+        assert sum(int(each) for _, each, _ in rows(f"field {name}") if each) == size
+    empty = frames.pack_header(frames.Header(1, 1, 1, b"saltsalt"))
+    assert len(empty.rstrip(b"\0")) <= frames._HEADER.size
+    assert f"`{empty[:12].decode()}`, a newline" in TEXT
+
+
+def test_every_size() -> None:
+    """The page says how large segments are, and what the journal keeps of the disk."""
+    assert f"has {FIRST_SEGMENT >> 20} MiB" in TEXT
+    assert f"up to {LARGEST_SEGMENT >> 20} MiB" in TEXT
+    assert f"segments of at most {LARGEST_SEGMENT >> 20} MiB" in TEXT
+    assert f"but {SMALLEST >> 10} KiB at least" in TEXT
+    at_rest = 4 * LARGEST_SEGMENT
+    assert f"four times {LARGEST_SEGMENT >> 20} MiB at rest, some {at_rest // 10**6} MB" in " ".join(TEXT.split())
+    assert at_rest < 80 * 10**6
 
 
 @pytest.mark.parametrize("command", [[], ["check"], ["repair"]])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.claims_run import acknowledge, claim, release, show
 from support.crashing import Place, segments_of
+from support.engines import maintenance_of
 
 OPERATIONS: dict[str, Callable[[Place], object]] = {
     "claim": lambda place: claim(place.engine, "c", 2, 2),
@@ -33,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def all_of(place: Place) -> object:
-    store = place.engine._journal._store
+    store = place.engine._journal.store
     assert store is not None
     batches = place.engine.queue("q").batches.producers["p"]
     staged = {name: sorted(part) for name, part in batches.staged.items()}
@@ -69,7 +70,7 @@ def test_a_queue_that_is_removed_with_what_is_staged(place: Place) -> None:
     place.engine.remove("q", force=True)
     place.queue("q")
     place.crash()
-    store = place.engine._journal._store
+    store = place.engine._journal.store
     assert store is not None
     assert store.usage.total == 0
     for _ in range(30):
@@ -99,3 +100,66 @@ def test_what_is_staged_is_compacted(place: Place) -> None:
     place.engine.commit()
     place.crash()
     assert place.payloads("q")[-2:] == [b"staged", b"too"]
+
+
+MEANWHILE: dict[str, Callable[[Place], object]] = {
+    "acknowledge": lambda place: acknowledge(place.engine, "c", 1),
+    "release": lambda place: release(place.engine, "c", 1),
+    "delete": lambda place: place.engine.queue("q").purge(place.mids("q")[0], 1),
+    "publish": lambda place: place.engine.queue("q").batches.publish("p", 1, [(0, 0)]),
+    "acknowledge another": lambda place: acknowledge(place.engine, "d", 2),
+}
+
+
+@pytest.mark.parametrize("operation", MEANWHILE)
+def test_a_claim_ends_while_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+    """Requests run between any two steps of compaction: whatever they say of claims and batches holds after the old
+    segments are gone, and after a crash."""
+    segments_of(monkeypatch, 1 << 15, 1 << 15)
+    for at in range(14):  # the others copy messages
+        place = Place(tmp_path / f"{at}")
+        last = prepare_to_copy(place)
+        assert compact(place, last, most=at) == at
+        MEANWHILE[operation](place)
+        place.engine.commit()
+        last = int(place.segments()[-1][:16])
+        while int(place.segments()[-1][:16]) == last:
+            place.push("other", bytes(2000))
+        compact(place, last, most=1000)
+        place.engine.commit()
+        before = show(place.engine, place.clock.now)
+        place.crash()
+        assert show(place.engine, place.clock.now) == before, at
+        place.leave()
+
+
+def prepare_to_copy(place: Place) -> int:
+    """Makes claims that are open and acknowledged, and batches that are staged and published. Returns the last segment
+    that has them."""
+    place.queue("q", "other")
+    place.push("q", *(b"%d" % number for number in range(6)))
+    claim(place.engine, "c", 1, 2)
+    claim(place.engine, "d", 1, 1)
+    acknowledge(place.engine, "d", 1)
+    claim(place.engine, "d", 2, 1)
+    for batch in (0, 1):
+        place.engine.queue("q").batches.stage("p", (batch, 0, 0), [b"staged %d" % batch])
+    place.engine.queue("q").batches.publish("p", 0, [(0, 0)])
+    place.engine.commit()
+    last = place.segments()[-1]
+    while place.segments()[-1] == last:
+        place.push("other", bytes(2000))
+    return int(last[:16])
+
+
+def compact(place: Place, last: int, most: int) -> int:
+    """Does steps of compaction until all segments up to this one are gone, at most so many. Returns how many."""
+    room, compaction = place.engine._journal.room, maintenance_of(place.engine).compaction
+    assert room is not None
+    for steps in range(most):
+        if (compaction.oldest or last + 1) > last:
+            return steps
+        room.compact(0.0, 1)
+        if compaction._work is None:
+            room.commit()
+    return most

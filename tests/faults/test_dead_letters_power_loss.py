@@ -11,9 +11,8 @@ from support.power_loss_check import VARIANTS
 from support.power_loss_dead_letters import Check, first_trouble, run_of
 
 from qs_storage.files.directory import MessageDirectory
-from qs_storage.journal.queues import replay
-from qs_storage.journal.queues.replay import Replay
-from qs_storage.journal.queues.table import MessageTable
+from qs_storage.journal.log import records
+from qs_storage.journal.queues.state import QueueState
 from qs_storage.root import RootDirectory
 
 pytestmark = pytest.mark.usefixtures("small_segments")
@@ -87,21 +86,21 @@ def _write_and_forget(directory: MessageDirectory, mid: int, hidden: int, reason
 
 def test_it_finds_a_move_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that ignores moves."""
-    monkeypatch.setattr(Replay, "_transfer", lambda self, place, record: None)
+    monkeypatch.setattr(QueueState, "restore_transfer", lambda self, place, record: None)
     run = recorded("journal", SEED, OPERATIONS)
     assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)
 
 
 def test_it_finds_a_reason_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that ignores why messages were given back."""
-    monkeypatch.setattr(MessageTable, "restore_reason", lambda self, mid, reason: None)
+    monkeypatch.setattr(QueueState, "restore_reason", lambda self, mid, reason: None)
     run = recorded("journal", SEED, OPERATIONS)
     assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)
 
 
 def test_it_finds_a_removal_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that ignores that messages were too old."""
-    monkeypatch.setattr(replay, "_retire", lambda queue, place, record: None)
+    monkeypatch.setattr(records.Retired, "apply", lambda self, queue, place: None)
     run = recorded("journal", SEED, OPERATIONS)
     assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)
 

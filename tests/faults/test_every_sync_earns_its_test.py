@@ -25,12 +25,16 @@ _ORDER = (
     "know; it is not promised anywhere, and a repair can wait for it"
 )
 SURVIVORS: dict[Removal, str] = {
-    ("journal/repair.py _set_aside: sync_directory", "no sync"): _ORDER,
-    ("journal/repair.py _repair: sync_directory", "no sync"): _ORDER,
-    ("journal/repair.py _repair: sync_directory 2", "no sync"): (
+    ("journal/rescue/repair.py _set_aside: sync_directory", "no sync"): _ORDER,
+    ("journal/rescue/repair.py _repair: sync_directory", "no sync"): _ORDER,
+    ("journal/rescue/repair.py _repair: sync_directory 2", "no sync"): (
         "what comes back is a checkpoint and segments that the new one calls obsolete: the next start removes them"
     ),
-    ("journal/repair.py _set_aside: rename", "in place"): (
+    ("journal/log/pool.py Pool.make: rename", "in place"): (
+        "a file of the pool that is not whole is smaller, or some of its blocks are not allocated: a segment that is "
+        "begun there is all right unless the disk is full just then"
+    ),
+    ("journal/rescue/repair.py _set_aside: rename", "in place"): (
         "links of what is in the journal still: but the next run would take them for what a repair has set aside"
     ),
 }
@@ -42,15 +46,21 @@ _RENAMED = frozenset(
         "files/queue.py FilesQueue._rename: rename",
         "dirq/elements.py make_obsolete: rename",
         "dirq/elements.py lock_file: link",
-        "journal/intake.py Intake._rename_and_read: rename",
-        "journal/repair.py _link: link",
-        "journal/supply.py Supply.recycle: rename",
-        "remote/registry.py QueueRegistry.remove: rename",
+        "journal/upkeep/intake.py Intake._rename_and_read: rename",
+        "journal/rescue/repair.py _link: link",
+        "journal/log/log.py Log._place: rename",
+        "journal/log/pool.py Pool.recycle: rename",
         "root.py RootDirectory._move_away: rename",
     }
 )
 """Gives another name to what has one, or a second one: there is no other way to do it."""
-_AFTER_ERRORS = frozenset({"settings.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
+_AFTER_ERRORS = frozenset(
+    {
+        "settings.py make_queue: rename",
+        "root.py RootDirectory._move_away: rename 2",
+        "journal/log/log.py Log._take_back: rename",
+    }
+)
 """Takes back the rename before it, after an error: that was not answered."""
 _AT_STARTS = frozenset({"files/listing.py _do_what_it_says: rename"})
 """Completes what a crash interrupted; done once more by the next start."""
@@ -106,9 +116,9 @@ def test_the_tables_are_of_this_source() -> None:
     [
         ("dead letters files", "files/queue.py FilesQueue._rename: sync_file"),
         ("dead letters files", "directories.py DirectoriesEngine._find_or_make: sync"),
-        ("claims journal-buffered", "journal/segment.py SegmentWriter.write: sync"),
-        ("claims journal", "journal/segment.py SegmentWriter._open: open_file O_DSYNC"),
-        ("checkpoints", "journal/checkpoint.py CheckpointWriter.publish: fsync"),
+        ("claims journal-buffered", "journal/log/segment.py SegmentWriter.write: sync"),
+        ("claims journal", "journal/log/segment.py SegmentWriter._open: open_file O_DSYNC"),
+        ("checkpoints", "journal/upkeep/checkpoint.py CheckpointWriter.publish: fsync"),
         ("published", "vsqs.py Queue._open: make_directories"),
     ],
 )

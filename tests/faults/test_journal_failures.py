@@ -10,6 +10,7 @@ from support.crashing import Place, segments_of
 from support.engines import Crash, maintenance_of
 
 from qs_storage.engine import SECOND, Draft, Durability, NoSuchQueueError, Receipt
+from qs_storage.journal.queues.keys import WINDOW
 
 MEBIBYTE = 1 << 20
 Make = Callable[..., Place]
@@ -125,14 +126,19 @@ def test_a_stop_without_room_for_a_segment(make: Make) -> None:
 # -- nothing to do -----------------------------------------------------------------------------------------------------
 
 
-def test_a_small_segment_has_its_successor_early(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small segment is full in some milliseconds: the next one is begun early, so that nobody waits for it."""
+def test_the_next_segment_is_there_early(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the next segment is made in the background, beside the two that are kept, so that nobody waits."""
     segments_of(monkeypatch, 1 << 20, 64 << 20)
     place = make()
     place.queue("a")
-    place.push("a", bytes(1 << 18))
+    place.push("a", bytes(1 << 18))  # of a fresh segment, little is taken so far
     place.upkeep_all()
-    assert (place.root / ".journal" / "spare").stat().st_size == 4 << 20
+    spares = [path.stat().st_size for path in (place.root / ".journal").glob("spare-*")]
+    assert len(spares) >= 3
+    assert max(spares) == 4 << 20
+    place.disk.refuse("create", "*")
+    for _ in range(40):
+        place.push("a", bytes(1 << 17))
 
 
 def test_nothing_to_do_with_a_compact_journal(make: Make) -> None:
@@ -166,7 +172,7 @@ def test_nothing_to_do_without_room(make: Make) -> None:
     """Upkeep that fails is tried again after a second, not before, and then succeeds."""
     place = make()
     place.queue("a")
-    place.disk.refuse("create", "*/spare")
+    place.disk.refuse("create", "*/spare*")
     for _ in range(30):
         place.push("a", bytes(3000))
         place.engine.queue("a").purge(place.mids("a")[-1], 1)
@@ -332,7 +338,7 @@ def test_a_checkpoint_that_cannot_be_completed(due: Place, caplog: pytest.LogCap
 
 
 def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that was killed has much to write a checkpoint of: it begins with that when it writes anything."""
+    """A server that was killed has much to write a checkpoint of: it does that when it has written anything."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     monkeypatch.setattr("qs_storage.journal.upkeep.maintenance._CHECKPOINT", 1 << 16)
     place = make()
@@ -341,7 +347,6 @@ def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch:
     while len(place.segments()) < 8:
         place.push("a", *[bytes(2000)] * 20)
     place.crash()
-    place.upkeep_all()
     assert not (place.root / ".journal" / "checkpoint").exists()
     place.push("a", b"x")
     place.upkeep_all()
@@ -361,3 +366,28 @@ def test_notes_wait_with_what_is_put_off(make: Make) -> None:
     place.clock.now = due
     assert place.upkeep()
     assert place.engine.effects().next_upkeep is None
+
+
+def test_a_key_is_pushed_anew_while_it_is_copied(make: Make) -> None:
+    """A key that is over when compaction goes on, and with which somebody has pushed anew, is the new push's."""
+    place = make()
+    place.queue("a")
+    place.engine.queue("a").push([Draft(b"old", key="k")])
+    place.engine.commit()
+    while len(place.segments()) < 4:
+        place.push("a", bytes(3000))
+    room = place.engine._journal.room
+    assert room is not None
+    [key] = place.engine._journal.queues["a"].keys.entries.values()
+    while (maintenance_of(place.engine).compaction.oldest or 0) < key.segment:
+        room.compact(float("inf"), 1 << 20)
+        room.commit()
+    room.compact(0.0, 1)  # until it says what room it needs for the key
+    place.clock.now += WINDOW
+    [mid] = place.engine.queue("a").push([Draft(b"new", key="k")])
+    for _ in range(100):
+        room.compact(0.0, 1)
+    place.engine.commit()
+    assert place.engine.queue("a").push([Draft(b"again", key="k")]) == [mid]
+    place.crash()
+    assert place.engine.queue("a").push([Draft(b"again", key="k")]) == [mid]

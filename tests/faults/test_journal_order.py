@@ -8,7 +8,7 @@ import pytest
 from support.crashing import Place, segments_of
 
 from qs_storage.engine import Durability, Receipt
-from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.log.opening import JournalDamagedError
 
 SEGMENT = 1 << 16
 
@@ -60,12 +60,11 @@ def test_a_record_that_no_start_understands(place: Place, body: bytes, why: str)
     and changes nothing."""
     place.queue("q")
     place.push("q", b"x")
-    log = place.engine._journal.open().log
-    log.reserve(100)
-    log.append(body)
+    place.engine.secure()
+    place.engine._journal.open().transaction.append(body)
     place.engine.commit()
     place.leave()
     before = {path: path.read_bytes() for path in (place.root / ".journal").iterdir()}
-    with pytest.raises(JournalDamagedError, match=rf"frame 3 at byte \d+: {why}"):
+    with pytest.raises(JournalDamagedError, match=rf"frame 4 at byte \d+: {why}"):
         place.start()
     assert {path: path.read_bytes() for path in (place.root / ".journal").iterdir()} == before

@@ -10,7 +10,7 @@ from support.broken_journals import Journal, build_recycled, flip, journal_at, s
 
 from qs_storage.disk import Disk
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
-from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.log.opening import JournalDamagedError
 from qs_storage.journal.rescue.repair import repair
 
 

@@ -12,14 +12,13 @@ from support.engines import Crash, FaultyDisk
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Options
-from qs_storage.journal.log import supply
-from qs_storage.journal.log.claim_records import Claim, Staged
+from qs_storage.journal.log import pool
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, Frame
 from qs_storage.journal.log.lock import InUseError
+from qs_storage.journal.log.opening import JournalDamagedError
 from qs_storage.journal.log.places import segment_of as number_of
 from qs_storage.journal.log.places import start_of
-from qs_storage.journal.log.records import Moved, Push, Shared
-from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.log.records import Claim, Letter, Moved, Push, Shared, Staged, Transfer
 from qs_storage.journal.rescue.damage import messages_in
 from qs_storage.journal.rescue.repair import Repaired, repair
 
@@ -68,13 +67,18 @@ def all_messages(picture: Picture) -> dict[tuple[str, int], bytes | None]:
     return {(qid, mid): payload for qid, found in picture.items() for mid, (payload, _) in found.items()}
 
 
-def ids_in(journal: Journal, segment: Segment) -> list[int]:
-    """Ids of the messages that are lost with a segment: what it makes a message, and what shares a payload in it."""
+def ids_in(journal: Journal, segment: Segment, start: int = 0) -> list[int]:
+    """Ids of the messages that are lost with a segment from a byte on: what it makes messages, and what names a payload
+    in it."""
     number, found = segment.header.number, list[int]()
+
+    def is_lost(place: int) -> bool:
+        return number_of(place) == number and start_of(place) >= start
+
     for place, record in journal.recovered.placed:
-        if number_of(place) == number or (isinstance(record, Shared) and number_of(record.place) == number):
+        if is_lost(place) or (isinstance(record, (Shared, Transfer)) and is_lost(record.place)):
             found += messages_in(record)
-    staged = (isinstance(record, Staged) for place, record in journal.recovered.placed if number_of(place) == number)
+    staged = (isinstance(record, Staged) for place, record in journal.recovered.placed if is_lost(place))
     return found + [-1] * sum(staged)
 
 
@@ -83,7 +87,7 @@ def check_kept(journal: Journal, found: Picture, lost: int) -> None:
     right, now = all_messages(journal.picture), all_messages(found)
     assert all(now[message] == payload for message, payload in right.items() if message in now)
     assert len(right.keys() - now.keys()) <= lost
-    pushed = {record.payload for record in journal.right if isinstance(record, (Push, Moved, Staged))}
+    pushed = {record.payload for record in journal.right if isinstance(record, (Push, Moved, Letter, Staged))}
     assert {payload for message, payload in now.items() if message not in right} <= pushed
 
 
@@ -280,9 +284,10 @@ def test_all_segments_are_missing(damaged: Journal) -> None:
 def test_a_segment_is_cut(damaged: Journal) -> None:
     """Records before the cut, and those of the other segments, are kept."""
     segment = damaged.recovered.segments[1]
+    end = segment.frames[2].start + 7
     with in_copy(damaged, segment).open("r+b") as file:
-        file.truncate(segment.frames[2].start + 7)
-    check_kept(damaged, repaired(damaged)[1], lost=2)
+        file.truncate(end)
+    check_kept(damaged, repaired(damaged)[1], lost=len(ids_in(damaged, segment, end)))
 
 
 def test_segments_in_each_others_place(damaged: Journal) -> None:
@@ -331,11 +336,11 @@ def test_frames_that_the_next_segment_has_again(damaged: Journal) -> None:
     check_kept(damaged, {qid: messages for qid, messages in start(damaged.root).items() if qid != "orders"}, len(found))
 
 
-@pytest.mark.parametrize("largest", [3 * BLOCK, supply.LARGEST_SEGMENT])
+@pytest.mark.parametrize("largest", [3 * BLOCK, pool.LARGEST_SEGMENT])
 def test_a_crash_at_any_step(damaged: Journal, home: Path, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a repair ends, which writes several segments or one: a server does not start, or has everything; a
     second run makes it so."""
-    monkeypatch.setattr(supply, "LARGEST_SEGMENT", largest)
+    monkeypatch.setattr(pool, "LARGEST_SEGMENT", largest)
     segment = damaged.recovered.segments[1]
     flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 100, 0)
     expected = repaired(damaged._replace(root=damaged.copy(home / f"expected-{next(_numbers)}")))[1]

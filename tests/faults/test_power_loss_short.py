@@ -9,7 +9,7 @@ from support.power_loss_short_full import FullDisk
 from support.power_loss_short_journal import OF_JOURNALS
 
 SHORT = {**OF_JOURNALS, **OF_FILES}
-EXPENSIVE = {"holes", "holes behind", "holes not synced", "full disk"}
+EXPENSIVE = {"circle", "circle behind", "circle not synced", "full disk"}
 """Runs that take 3 to 6 s: by default only on a file system that loses each name apart; the others lose less."""
 
 

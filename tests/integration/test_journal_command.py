@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.broken_journals import flip, middle_of
+from support.broken_journals import flip, middle_of, with_old_format
 from support.documents import mids, new_queue, payloads, push, receive
 from support.serving import PROJECT, READY_WITHIN, ServerProcess, Wire, run_server
 
 from qs_server.main import queue_journal as journal_command
 from qs_storage.disk import Disk
-from qs_storage.journal.log.recovery import numbers_in
+from qs_storage.journal.log.opening import numbers_in
 
 SCRIPT = str(PROJECT / "scripts" / "queue-journal.py")
 
@@ -134,6 +134,38 @@ def test_a_torn_end(killed: Path) -> None:
     assert f"torn: the end of {path}" in done.stdout
     assert journal("repair", "--root", str(killed)).stdout.endswith("nothing to repair\n")
     assert delivered(killed) == PUSHED[:-1]
+
+
+FORMATS = {
+    "check": ["check"],
+    "repair": ["repair"],
+    "backup": ["backup", "--to", "{}/copy"],
+    "export": ["export", "--to", "{}/copy"],
+    "convert": ["convert", "q", "--to", "files"],
+}
+
+
+@pytest.mark.parametrize("command", [*FORMATS, "start"])
+def test_another_format(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A journal of an earlier version: a start and each command name the format in one line, exit with 1, and change
+    nothing."""
+    root = tmp_path / "root"
+    with_old_format(root)
+    before = files(root / ".journal")
+    if command == "start":
+        code, said, error = (done := start(root)).returncode, done.stdout, done.stderr
+    else:
+        name, *words = FORMATS[command]
+        words = [word.format(tmp_path) for word in words]
+        code, said, error = in_process(capsys, name, "--root", str(root), *words)
+    assert (code, said) == (1, "")
+    assert error.count("\n") == 1
+    path = f"{root}/.journal/0000000000000001.segment"
+    assert f"{path}: it has the format 'qs-journal 2': another version of qs has written it" in error
+    assert "this one reads 'qs-journal 3'" in error
+    assert "queue-journal.py repair" not in error
+    assert files(root / ".journal") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
 
 
 def test_beside_a_server(tmp_path: Path) -> None:

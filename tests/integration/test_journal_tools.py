@@ -22,8 +22,8 @@ class SmallSegments(Listening):
     def __init__(self, root: Path) -> None:
         program = root.parent / "small.py"
         program.write_text(
-            "from qs_storage.journal.log import supply\nfrom qs_server.main.queue_server import main\n"
-            "supply.FIRST_SEGMENT = supply.LARGEST_SEGMENT = 1 << 17\nraise SystemExit(main())\n"
+            "from qs_storage.journal.log import pool\nfrom qs_server.main.queue_server import main\n"
+            "pool.FIRST_SEGMENT = pool.LARGEST_SEGMENT = 1 << 17\npool.SMALL_LOG = 0\nraise SystemExit(main())\n"
         )
         super().__init__(program, ("--root", str(root), *FAST), 0, root.parent / "small.log")
 

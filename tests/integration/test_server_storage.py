@@ -114,7 +114,7 @@ def test_a_full_disk_and_the_journal(small_disk: Path, durability: str) -> None:
         left = list(stored)
         while left and code(answer := wire.ask(push("q", "x" * 8_000))) == 507:
             answer = wire.ask(delete("q", left[0]))
-            assert mids(answer) == left[:1]
+            assert mids(answer) == left[:1], answer
             del left[0]
         assert code(answer) == 0
         left += mids(answer)

@@ -6,6 +6,7 @@ the parser with qs.xsd.
 """
 
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.documents import NS
+from support.engines import JournalEngine
 
 from qs_schemas import CLIENT_LIMITS, OPERATIONS, GetQueue, Message, Peer, parse
 from qs_schemas.wire import seconds
@@ -22,7 +24,7 @@ from qs_server.broker.subscriber import Subscriber
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.operations.service import Service
 from qs_server.session.requests import RequestBatch
-from qs_storage.directories import DirectoriesEngine, FilesEngine, JournalEngine
+from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import Durability, State
 
 NOW = 1_760_000_000_000_000
@@ -150,12 +152,13 @@ class World:
         peer = Peer(serving=True)
         peer.receive_data(request.replace(f">{MID}<", f">{self.mids[-1]}<").encode())
         asked = list(peer.events())
-        batch = RequestBatch(asked, self._service, 1 << 30)
+        batch = RequestBatch(deque(asked), self._service, 1 << 30)
         found: list[Message] = []
         while batch.left and (batch.pause is None or not batch.pause.qids):
             batch.resume()
-            batch.advance(pushing=None)
-            found += batch.take_answers()[1]
+            batch.advance(None)
+            answers, batch.answers = batch.answers, []
+            found += answers
             self._engine.commit()
         self._service.start_subscriptions()
         self._subscriptions.dispatch(self._engine.effects().arrived)

@@ -183,7 +183,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(sorted(REOPENED)))
     def reopen(self, how: str) -> None:
-        self.bench.engine._journal.open().commit(notes=True)  # type: ignore[attr-defined]  # a crash may lose receives
+        self.bench.engine._journal.room.commit()  # type: ignore[attr-defined]  # a crash may lose receives
         REOPENED[how](self.bench)
 
     # -- what has to hold

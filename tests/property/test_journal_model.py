@@ -9,14 +9,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import invariant, multiple, precondition, rule
 from support.engine_machine import WINDOWS, EngineMachine, Known
-from support.engines import FaultyDisk
+from support.engines import FaultyDisk, JournalEngine
 from support.examples import run_machine
 
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import Background, Draft, Durability, Receipt
-from qs_storage.journal.log import supply
+from qs_storage.journal.log import pool
 from qs_storage.journal.queues.store import Store
-from qs_storage.journal.upkeep import compaction, maintenance
+from qs_storage.journal.upkeep import maintenance, room
 from qs_storage.journal.upkeep.checkpoint import NAME as CHECKPOINT
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
@@ -47,7 +46,7 @@ class JournalMachine(EngineMachine):
 
     @property
     def store(self) -> Store:
-        store = self.engine._journal._store
+        store = self.engine._journal.store
         assert store is not None
         return store
 
@@ -107,7 +106,7 @@ class JournalMachine(EngineMachine):
         self.engine.commit()
         self.save()
         if notes:
-            self.store.commit(notes=True)
+            self.engine._journal.room.commit()
             self.noted = self.engine.queue("q").stats().delivered
 
     @rule(error=st.sampled_from([errno.ENOSPC, errno.EDQUOT]), payload=st.binary(max_size=9))
@@ -202,11 +201,11 @@ class ColdMachine(JournalMachine):
 
 @pytest.fixture
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("SMALLEST", 4096)):
-        monkeypatch.setattr(supply, name, size)
+    for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("SMALLEST", 4096), ("SMALL_LOG", 0)):
+        monkeypatch.setattr(pool, name, size)
     monkeypatch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
-    monkeypatch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1000)
+    monkeypatch.setattr(room, "perf_counter", lambda: next(ticks) / 1000)
 
 
 @pytest.mark.usefixtures("_small_segments")

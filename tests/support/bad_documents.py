@@ -116,13 +116,10 @@ BAD: dict[str, tuple[str | bytes, int, str, bool]] = {
 }  # fmt: skip
 
 
-_AT_LEISURE = ("spare", "next", "reserve", "reserve-next")
-
-
 def state(wire: Wire, root: Path) -> tuple[list[str], str]:
     """Returns every name in the root directory except those of files that the journal's upkeep makes, and every message
     as a client sees it."""
-    names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name not in _AT_LEISURE)
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.name.startswith("spare-"))
     listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
     found = [
         re.sub(' resp="[^"]*"', "", wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))

@@ -2,39 +2,39 @@
 
 import os
 import shutil
+import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+from zlib import crc32
 
 import pytest
 
-from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
-from qs_storage.engine import Draft, Durability, Options, Receipt, State
-from qs_storage.journal.log import cache, log, supply
-from qs_storage.journal.log.absent_record import Absent, Run
+from qs_storage.engine import Draft, Durability, NoRoomError, Options, Receipt, State
+from qs_storage.journal.log import cache, pool
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
-from qs_storage.journal.log.opening import Opened, find_segments, read_log
-from qs_storage.journal.log.places import place_of
-from qs_storage.journal.log.records import HEAD, Checkpoint, Record, parse_one
-from qs_storage.journal.log.recovery import numbers_in
+from qs_storage.journal.log.opening import Opened, find_segments, numbers_in, read_log
+from qs_storage.journal.log.places import place_of, segment_name
+from qs_storage.journal.log.records import HEAD, Push, Queue, Record, pack, parse
 from qs_storage.journal.log.scanning import Scan, open_segment
-from qs_storage.journal.upkeep import compaction
-from support.engines import EPOCH, LOTS, FaultyDisk, ManualClock
+from qs_storage.journal.upkeep import maintenance, room
+from support.engines import EPOCH, LOTS, FaultyDisk, JournalEngine, ManualClock
 
+Asked = TypeVar("Asked")
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]
 """Of each queue, by id: payload, and how often it was received."""
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> None:
     """Segments of that many bytes, as far as a frame does not need more."""
-    for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("SMALLEST", 0)):
-        monkeypatch.setattr(supply, name, value)
-    monkeypatch.setattr(log, "_RESERVE", 0)
+    for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("SMALLEST", 0), ("SMALL_LOG", 0)):
+        monkeypatch.setattr(pool, name, value)
     ticks = count()
-    monkeypatch.setattr(compaction, "perf_counter", lambda: next(ticks) / 10_000)  # else slices are as the machine is
+    for module in (maintenance, room):  # else slices are as the machine is
+        monkeypatch.setattr(module, "perf_counter", lambda: next(ticks) / 10_000)
 
 
 def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
@@ -42,6 +42,8 @@ def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("qs_storage.journal.") and hasattr(module, "SHIFT"):
             monkeypatch.setattr(module, "SHIFT", bits)
+        if name.startswith(("qs_storage.", "support.")) and hasattr(module, "LEFT"):
+            monkeypatch.setattr(module, "LEFT", 1 << bits - 4)  # else no segment could have so much room
     monkeypatch.setattr(cache, "_SLICE", bits - 4)
 
 
@@ -60,23 +62,15 @@ class Recovered:
 
     def __init__(self, directory: str) -> None:
         """JournalDamagedError."""
-        self.oldest = 0
-        self.absent: tuple[Run, ...] = ()
         self.placed: list[tuple[int, Record]] = []
-        scans = find_segments(directory, Disk())
-        self.opened: Opened = read_log(directory, Disk(), scans, self)
-        numbers = {header.number for header in self.opened.headers}
-        self.segments = [segment_of(scan) for scan in scans if scan.header.number in numbers]
+        found = find_segments(directory, Disk())
+        self.opened: Opened = read_log(directory, Disk(), found, self)
+        self.segments = [segment_of(scan) for scan in found.needed]
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         for body in bodies:
-            record = parse_one(body)
-            self.placed.append((place_of(segment, start), record))
+            self.placed.append((place_of(segment, start), parse(body)))
             start += HEAD.size + len(body)
-            if isinstance(record, Checkpoint):
-                self.oldest = max(self.oldest, record.oldest)
-            elif isinstance(record, Absent):
-                self.absent = record.runs
 
     @property
     def torn(self) -> Scan | None:
@@ -121,15 +115,33 @@ class Session:
     def push(self, qid: str, *payloads: bytes, delay: int = 0, key: str | None = None) -> list[int]:
         """One request, committed."""
         self.clock.now += 1
-        mids = self.engine.queue(qid).push([Draft(payload, delay, key) for payload in payloads])
+        drafts = [Draft(payload, delay, key) for payload in payloads]
+        mids = self.ask(lambda: self.engine.queue(qid).push(drafts))
         self.engine.commit()
         return mids
+
+    def ask(self, request: Callable[[], Asked]) -> Asked:
+        """Runs a request, in a batch of its own if this one has no room for it. OSError."""
+        try:
+            return request()
+        except NoRoomError as error:
+            self.engine.secure(error.size)
+            return request()
 
     def receive(self, qid: str) -> int:
         """The id of what was received for a long time."""
         [message] = self.engine.receive([qid], 1, 10**12, LOTS)
         self.engine.commit()
         return message.mid
+
+    def bury(self, mid: int, *, and_back: bool = False) -> None:
+        """Makes a message of `jobs` a dead letter, and moves that back if so asked."""
+        jobs = self.engine.queue("jobs")
+        jobs.reject(Receipt(mid), "because")
+        if and_back:
+            letters = self.engine.queue("failed")
+            letters.redrive.move([(letters.last_mid, jobs)])
+        self.engine.commit()
 
     def upkeep(self) -> None:
         """Does all upkeep of this journal."""
@@ -170,7 +182,11 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
     engine = session.engine
     for qid in ("orders", "mail", "again", "copies", "claimed"):
         engine.create(qid, Options(storage="journal"))
+    engine.create("jobs", Options(storage="journal", dead_letter="failed", max_receives=9))
     engine.commit()
+    jobs = session.push("jobs", b"fails early", b"fails late", b"fails and is moved back")
+    session.bury(jobs[0])
+    session.bury(jobs[2], and_back=True)
     early = [session.push("orders", b"early %d" % number)[0] for number in range(4)]
     session.push("mail", b"with a key", key="k")
     engine.copy("orders", early[1], ["copies"])
@@ -189,6 +205,7 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
         engine.queue("again").purge(LOTS**2, 1)
         engine.commit()
         session.upkeep()
+    session.bury(jobs[1])
     engine.queue("claimed").claims.acknowledge("c", 1)
     engine.queue("claimed").claims.release("d", 1)
     engine.queue("claimed").batches.publish("p", 1, [(0, 0)])
@@ -208,6 +225,9 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
     session.push("mail", b"large " * 1000)
     engine.queue("orders").delete(Receipt(session.receive("orders")))
     engine.commit()
+    log = engine._journal.open().log
+    while log.writer is None or log.sequence != log.writer.header.first + 1:  # so that its last frame may be torn
+        session.push("orders", b"almost the end")
     session.push("orders", b"the end")
     session.crash()
 
@@ -247,7 +267,7 @@ class Journal(NamedTuple):
         """Returns the places of the bytes of headers, frames' heads and records."""
         for segment in self.recovered.segments:
             path = Path(segment.path)
-            yield path, range(64)
+            yield path, range(56)
             for frame in segment.frames:
                 yield path, range(frame.start, frame.start + FRAME_HEAD + frame.length)
 
@@ -267,16 +287,17 @@ def build_recycled(root: Path) -> bytes:
     session = Session(root)
     session.engine.create("orders", Options(storage="journal"))
     session.push("orders", b"stays")
-    store = session.engine._journal._store
+    store = session.engine._journal.store
     assert store is not None
     for number in range(200):
         session.push("orders", b"%4d" % number * 2250)
-        writer = store.log._writer
+        writer = store.log.writer
         if writer is not None and writer.header.recycled and writer.end <= 5 * BLOCK:
             break
         session.engine.queue("orders").delete(Receipt(session.engine.queue("orders").last_mid))
         session.engine.commit()
-        session.upkeep()
+        if len(store.log.segments.sizes) > 3:  # the pool has no file left, and takes old ones
+            session.upkeep()
     else:
         raise AssertionError("no segment was recycled")
     session.push("orders", b"in between")
@@ -293,6 +314,24 @@ def journal_at(root: Path) -> Journal:
     assert all(payload is not None for messages in picture.values() for payload, _ in messages.values())
     found = recover(f"{root}/.journal")
     return Journal(root, picture, found, found.records())
+
+
+def with_old_format(root: Path) -> None:
+    """Makes a root with a journal as an earlier version has written it, whose queue `q` has a message."""
+    directory, salt, parts = root / ".journal", b"saltsalt", b""
+    directory.mkdir(parents=True)
+    (root / "q").mkdir()
+    (root / "q" / ".queue.toml").write_text('storage = "journal"\n')
+    for body in (Queue(1, -1, "q").write(), pack(Push(1, 2, 0, None, 3, b"payload"))):
+        place = BLOCK + 32 + len(parts)
+        parts += HEAD.pack(len(body), crc32(body, crc32(salt) ^ place)) + body
+    frame = struct.pack("<4sIQQI", b"qsF\x01", len(parts), 1, 0, 2)
+    frame += struct.pack("<I", crc32(frame, crc32(salt))) + parts
+    header = struct.pack("<16sQQQQ8sI", b"qs-journal 2\n", 1, 16 * BLOCK, 1, 1, salt, 0)
+    header += struct.pack("<I", crc32(header))
+    data = header.ljust(BLOCK, b"\0") + frame
+    (directory / "lock").touch()
+    (directory / segment_name(1)).write_bytes(data.ljust(16 * BLOCK, b"\0"))
 
 
 def flip(path: Path, at: int, bit: int) -> None:

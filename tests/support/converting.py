@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_storage.settings import read_options
 from qs_storage.tools.convert import Conversion
-from support.engines import FaultyDisk, ManualClock
+from support.engines import FaultyDisk, JournalEngine, ManualClock
 
 LATER = 10**9
 Seen = list[tuple[int, str, int, int | None, bytes | None, str | None]]

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
-from qs_storage.journal.log import supply
-from support.engines import LOTS, FaultyDisk, ManualClock
+from qs_storage.journal.log import pool
+from support.engines import LOTS, FaultyDisk, JournalEngine, ManualClock
 
 HOUR = 3600 * SECOND
 
 
 def segments_of(monkeypatch: pytest.MonkeyPatch, first: int, largest: int) -> None:
     """Segments of so many bytes, as far as a frame does not need more."""
-    for name, size in (("FIRST_SEGMENT", first), ("LARGEST_SEGMENT", largest), ("SMALLEST", 4096)):
-        monkeypatch.setattr(supply, name, size)
+    for name, size in (("FIRST_SEGMENT", first), ("LARGEST_SEGMENT", largest), ("SMALLEST", 4096), ("SMALL_LOG", 0)):
+        monkeypatch.setattr(pool, name, size)
 
 
 class PickyDisk(FaultyDisk):

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import Draft, Durability, Options, Receipt, State
-from support.engines import FaultyDisk, ManualClock
+from support.engines import FaultyDisk, JournalEngine, ManualClock
 
 
 class Doors:
@@ -20,6 +19,8 @@ class Doors:
         self.durability = durability
         self.clock = ManualClock()
         self.disk = FaultyDisk()
+        self.unsure: list[bytes] = []
+        """Payloads of messages whose deletion may be durable, as the commit ended in a crash."""
         self.start()
         if new:
             self.engine.create("q", Options(**options))
@@ -73,8 +74,10 @@ class Doors:
         found = self.engine.receive(["q"], 10**6, None, 1 << 40)
         for message in found:
             self.engine.queue("q").delete(Receipt(message.mid))
+        payloads = self.unsure = [message.payload or b"" for message in found]
         self.engine.commit()
-        return [message.payload or b"" for message in found]
+        self.unsure = []
+        return payloads
 
     def consume_but(self, kept: int) -> None:
         """Deletes all messages but one."""
@@ -86,7 +89,7 @@ class Doors:
     @property
     def failed(self) -> bool:
         """True if the journal takes nothing any more."""
-        store = self.engine._journal._store
+        store = self.engine._journal.store
         return store is not None and store.log.failed
 
     def mids(self) -> list[int]:

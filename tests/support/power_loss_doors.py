@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import Durability
 from support.doors import Doors
-from support.engines import ManualClock
+from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image, lay_out, points, power_loss
 from support.power_loss_check import VARIANTS, fast_directory, nobody_else
 from support.power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded

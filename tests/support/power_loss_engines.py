@@ -5,12 +5,12 @@ from itertools import count
 
 import pytest
 
-from qs_storage.directories import FilesEngine, JournalEngine
+from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Clock, Durability, Engine
-from qs_storage.journal.log import supply
-from qs_storage.journal.upkeep import compaction, maintenance, snapshot
-from support.engines import WithoutAttributes
+from qs_storage.journal.log import pool
+from qs_storage.journal.upkeep import maintenance, room, snapshot
+from support.engines import JournalEngine, WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make
 
@@ -91,13 +91,14 @@ def _half_in_files(steps: list[Held], found: Held) -> bool:
 
 def small_journal(patch: pytest.MonkeyPatch) -> None:
     """Makes segments small, so that a run has many, which are compacted, and checkpoints."""
-    patch.setattr(supply, "FIRST_SEGMENT", 1 << 15)
-    patch.setattr(supply, "LARGEST_SEGMENT", 1 << 16)
-    patch.setattr(supply, "SMALLEST", 4096)
+    patch.setattr(pool, "FIRST_SEGMENT", 1 << 15)
+    patch.setattr(pool, "SMALL_LOG", 0)
+    patch.setattr(pool, "LARGEST_SEGMENT", 1 << 16)
+    patch.setattr(pool, "SMALLEST", 4096)
     patch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
     # Slices are the same each time: no number of ticks is as long as one, so rounding decides nothing.
-    for module in (compaction, maintenance, snapshot):
+    for module in (maintenance, room, snapshot):
         patch.setattr(module, "perf_counter", lambda: next(ticks) / 1024)
 
 

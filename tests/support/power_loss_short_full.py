@@ -2,17 +2,17 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from qs_storage.directories import JournalEngine
 from qs_storage.disk import has_no_room
 from qs_storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
-from qs_storage.journal.log import supply
-from support.engines import ManualClock
+from qs_storage.journal.log import pool
+from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import VARIANTS
 from support.power_loss_disk import Entry, RecordingDisk
@@ -20,12 +20,10 @@ from support.power_loss_engines import small_journal, upkeep
 from support.power_loss_short import Short
 
 _BLOCK = 4096
-_JOURNAL = ".journal"
-_RESERVE = f"{_JOURNAL}/{supply.RESERVE}"
 _LARGEST = 1 << 17
 """Bytes of the largest segment."""
 _FULL = 800_000
-"""Bytes of the disk of the run: six segments and some small files."""
+"""Bytes of the disk of the run: six of the largest segments and some small files."""
 _AMPLE = 4_000_000
 _LOTS = 10**6
 Held = dict[int, bytes]
@@ -71,9 +69,11 @@ def _in_blocks(size: int) -> int:
 
 
 class FullDisk(Short):
-    """Pushes are refused on a full disk, deletes and compaction make room with the reserve, pushes work again, and
-    there is a new reserve. Whatever a power loss leaves, a start on a disk without a free byte has what was answered;
-    when the reserve was durable, a delete works there. With room, a start makes the reserve that is missing."""
+    """Pushes are refused on a full disk, deletes and compaction take what the pool keeps for them, the server stops and
+    is killed in between, and at the end pushes work again. Whatever a power loss leaves, a start on a disk without a
+    free byte has what was answered; and deletes work there, unless the pool had no file that is as large as the largest
+    segment, as it has not while its last file gets the copies of a segment. With room, pushes work, and the pool is
+    whole."""
 
     every = False
     """True if all variants are played at each point."""
@@ -83,7 +83,8 @@ class FullDisk(Short):
         """The content of the queue after so many steps; at first there is no queue."""
         with _small_segments():
             super().__init__(directory)
-        self._promised = list(_reserve_is_durable(self.log))
+        self._promised = list(_pool_is_durable(self.log))
+        assert sum(self._promised) > len(self._promised) // 2
 
     def make_disk(self, root: str) -> SmallDisk:
         return SmallDisk(root, _FULL)
@@ -98,15 +99,15 @@ class FullDisk(Short):
         while self._push():
             if len(self.held) % 5 == 0:
                 self._upkeep()
-        assert self._reserve_used() == 0
+        self._was_short = False
         self._delete_most()
-        assert self._reserve_used() > 0
+        assert self._was_short
         for _ in range(6):
             self._upkeep()
             pushed = self._push()
         assert pushed
+        assert _pool_is_whole(self._engine)
         self._engine.close()
-        assert _reserve_is_there(disk.root)
 
     def _answer(self, held: Held) -> None:
         self._engine.commit()
@@ -126,21 +127,33 @@ class FullDisk(Short):
         return True
 
     def _delete_most(self) -> None:
-        """Deletes ten of each twelve messages, and lets compaction follow."""
+        """Deletes ten of each twelve messages one by one, first without upkeep. Now and then the server stops, or is
+        killed; a producer tries again."""
         mids = list(self.held[-1])
-        for begin in range(0, len(mids), 12):
-            gone = mids[begin : begin + 10]
-            for mid in gone:
-                self._engine.queue("q").delete(Receipt(mid))
-            self._answer({mid: payload for mid, payload in self.held[-1].items() if mid not in gone})
-            self._upkeep()
+        for number, mid in enumerate(mids):
+            if number % 12 >= 10:
+                continue
+            self._engine.queue("q").delete(Receipt(mid))
+            self._answer({each: payload for each, payload in self.held[-1].items() if each != mid})
+            self._was_short |= not _pool_is_whole(self._engine)
+            if number % 24 == 5:
+                self._restart(kill=number % 48 == 5)
+            elif number % 12 == 8:
+                self._push()
+            elif number > len(mids) // 2:
+                self._upkeep()
+
+    def _restart(self, *, kill: bool) -> None:
+        if kill:
+            self._disk.end()
+            self._engine._watch.close()  # type: ignore[attr-defined]
+        else:
+            self._engine.close()
+        self._engine = _open(self._disk, self._clock)
 
     def _upkeep(self) -> None:
         self._clock.now += 2 * SECOND
         upkeep(self._engine, self._clock.now, 3)
-
-    def _reserve_used(self) -> int:
-        return sum(entry.kind == "rename" and entry.args[0] == _RESERVE for entry in self._disk.log)
 
     # -- what a power loss leaves ---------------------------------------------------------------------------------
 
@@ -148,72 +161,74 @@ class FullDisk(Short):
         with _small_segments():
             return super().check(log, ordered=ordered)
 
+    def wanted(self) -> list[int]:
+        return super().wanted()[:: 1 if self.every else 3]
+
     def _variants(self, number: int) -> tuple[str, ...]:
         """One in turn: there are two starts after each."""
         return self.variants if self.every else (VARIANTS[(number + number // 4) % 4],)
 
     def more_must_hold(self) -> bool:
-        """Tells whether there is a reserve."""
+        """Tells whether the pool has a file."""
         return self._promised[self.at]
 
     def look(self, root: str, image: Image, answered: int) -> None:
         """With nothing answered, the first start may not be over, for which a disk needs room."""
         disk = SmallDisk(root, None if answered else _AMPLE)
+        large_enough = _size_of_largest(root, "spare-*") >= _size_of_largest(root, "*.segment")
         engine = _open(disk)
         held = _look(engine)
         assert held in self.held[answered : answered + 2]
-        if held:
-            held = self._delete_one(engine, held)
+        if self.more_must_hold() and large_enough:
+            for mid in list(held)[:2]:
+                engine.queue("q").delete(Receipt(mid))
+                engine.commit()
+                del held[mid]
         disk.end()
+        engine._watch.close()  # type: ignore[attr-defined]
         engine = _open(SmallDisk(root, _AMPLE))
         assert _look(engine) == held
         if held:
             engine.queue("q").push([Draft(b"there is room")])
             engine.commit()
             upkeep(engine)
-            assert _reserve_is_there(root)
+            assert _pool_is_whole(engine)
         engine.close()
 
-    def _delete_one(self, engine: Engine, held: Held) -> Held:
-        """Returns what is left: all of it, if the delete is refused, which it may be without a reserve."""
-        first = min(held)
-        try:
-            engine.queue("q").delete(Receipt(first))
-            engine.commit()
-        except OSError as error:
-            if not has_no_room(error) or self.more_must_hold():
-                raise
-            return held
-        return {mid: payload for mid, payload in held.items() if mid != first}
+
+def _size_of_largest(root: str, names: str) -> int:
+    return max((path.stat().st_size for path in Path(root, ".journal").glob(names)), default=0)
 
 
-def _reserve_is_durable(log: list[Entry]) -> Iterator[bool]:
-    """Returns for each entry of a log whether there is a reserve then, whatever a power loss leaves."""
-    opened: dict[int, str] = {}
-    named = durable = False
+def _pool_is_durable(log: list[Entry]) -> Iterator[bool]:
+    """Returns for each entry of a log whether the pool has a file then, whatever a power loss leaves."""
+    directories: set[int] = set()
+    named: set[str] = set()
+    durable: set[str] = set()
     for entry in log:
-        if entry.kind == "rename" and entry.args[0] == _RESERVE:
-            named = durable = False
-        yield durable
+        if entry.kind in ("rename", "unlink"):
+            named.discard(entry.args[0])
+            durable.discard(entry.args[0])
+        yield bool(durable)
         if entry.kind == "open":
-            opened[entry.args[0]] = entry.args[1]
-        elif entry.kind == "rename" and entry.args[1] == _RESERVE:
-            named = True
-        elif entry.kind == "fsync" and opened[entry.args[0]] == _JOURNAL:
-            durable = named
+            (directories.add if entry.args[1] == ".journal" else directories.discard)(entry.args[0])
+        elif entry.kind == "rename" and re.fullmatch(r".journal/spare-[0-9]+", entry.args[1]):
+            named.add(entry.args[1])
+        elif entry.kind == "fsync" and entry.args[0] in directories:
+            durable = set(named)
 
 
-def _reserve_is_there(root: str) -> bool:
-    """Tells whether it is as large as the largest segment."""
-    segments = Path(root, _JOURNAL).glob("*.segment")
-    return Path(root, _RESERVE).stat().st_size >= max(path.stat().st_size for path in segments)
+def _pool_is_whole(engine: Engine) -> bool:
+    """Tells whether the pool has what is kept for deletes and compaction; not before the first write since a start."""
+    journal = engine._journal  # type: ignore[attr-defined]
+    return bool(journal.room._pool.is_whole(journal.store.log.segments.largest))
 
 
 @contextmanager
 def _small_segments() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         small_journal(patch)
-        patch.setattr(supply, "LARGEST_SEGMENT", _LARGEST)
+        patch.setattr(pool, "LARGEST_SEGMENT", _LARGEST)
         yield
 
 

@@ -1,29 +1,32 @@
 """Short runs of what belongs to a journal: see power_loss_short."""
 
+import errno
 import os
 import shutil
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from qs_storage.directories import FilesEngine, JournalEngine
+from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk
-from qs_storage.engine import Draft, Durability, Engine, Options, Receipt, State
+from qs_storage.engine import Draft, Durability, Engine, NoRoomError, Options, Receipt, State
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
 from qs_storage.journal.log.lock import forget_last, take_lock
-from qs_storage.journal.log.recovery import JournalDamagedError
+from qs_storage.journal.log.opening import JournalDamagedError
 from qs_storage.journal.rescue.repair import repair
 from qs_storage.journal.upkeep.checkpoint import NAME, CheckpointReader, CheckpointWriter
 from support.broken_journals import Journal, flip, made, small_segments, start
-from support.engines import ManualClock
+from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image, pick_up
 from support.power_loss_check import VARIANTS
-from support.power_loss_disk import QuietDisk, RecordingDisk
+from support.power_loss_disk import Entry, QuietDisk, RecordingDisk
+from support.power_loss_engines import small_journal
 from support.power_loss_short import Short
+from support.power_loss_short_circle import Circle, CircleBehind, CircleNotSynced
 from support.power_loss_short_full import FullDisk
-from support.power_loss_short_holes import Holes, HolesBehind, HolesNotSynced
 from support.power_loss_world import World
 
 
@@ -119,6 +122,82 @@ class Resumed(Short):
         disk.end()
 
 
+class LockRefusingDisk(RecordingDisk):
+    """Has no room for the number in the file `lock`; it can be taken back."""
+
+    refused: str | None = None
+    """The operation that fails: `_pwrite` or, every second time, `fdatasync`."""
+    failures = 0
+
+    def _refuse(self, operation: str, fd: int) -> None:
+        if operation == self.refused and os.readlink(f"/proc/self/fd/{fd}").endswith("/lock"):
+            self.failures += 1
+            if operation == "_pwrite" or self.failures % 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]
+        self._refuse("_pwrite", fd)
+        return super()._pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        self._refuse("fdatasync", fd)
+        super().fdatasync(fd)
+
+
+class TakenBack(Short):
+    """A segment gets its name, and then has to give it back: the one before it goes on, and what is pushed there is
+    there after a power loss."""
+
+    def __init__(self, directory: Path, operation: str) -> None:
+        self.operation = operation
+        with small_pool():
+            super().__init__(directory)
+
+    def make_disk(self, root: str) -> RecordingDisk:
+        return LockRefusingDisk(root)
+
+    def run(self, disk: RecordingDisk) -> None:
+        assert isinstance(disk, LockRefusingDisk)
+        engine = JournalEngine(disk.root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk, cache=0)
+        engine.create("q", Options())
+        self._push(engine, disk, 1)
+        disk.refused = self.operation
+        with pytest.raises(NoRoomError):
+            engine.queue("q").push([Draft(bytes(1 << 17))])
+        for number in (2, 3):
+            self._push(engine, disk, number)
+        assert disk.failures > 1
+        disk.refused = None
+        engine.queue("q").push([Draft(bytes(1 << 17))])
+        self._push(engine, disk, 4)
+        engine.close()
+
+    def _push(self, engine: JournalEngine, disk: RecordingDisk, number: int) -> None:
+        engine.queue("q").push([Draft(b"%d" % number)])
+        engine.commit()
+        disk.mark("answered", number)
+
+    def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
+        with small_pool():
+            return super().check(log, ordered=ordered)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        engine = JournalEngine(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        if answered:
+            mids = engine.queue("q").list_mids(State.ALL, 9, -1)
+            found = {engine.queue("q").read(Receipt(mid)).payload for mid in mids}
+            assert {b"%d" % number for number in range(1, answered + 1)} <= found
+        disk.end()
+
+
+@contextmanager
+def small_pool() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        small_journal(patch)
+        yield
+
+
 class SetAside(Short):
     """A start cuts off the torn end of the last segment, and keeps it in a file: that is whole, and there once it was
     said."""
@@ -204,10 +283,12 @@ OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
     "files behind": lambda directory: Behind(directory, FilesEngine),
     "journal behind": lambda directory: Behind(directory, JournalEngine),
     "resumed": Resumed,
+    "taken back": lambda directory: TakenBack(directory, "_pwrite"),
+    "taken back with its number": lambda directory: TakenBack(directory, "fdatasync"),
     "set aside": SetAside,
     "repair": Repairs,
     "full disk": FullDisk,
-    "holes": Holes,
-    "holes behind": HolesBehind,
-    "holes not synced": HolesNotSynced,
+    "circle": Circle,
+    "circle behind": CircleBehind,
+    "circle not synced": CircleNotSynced,
 }

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qs_storage.disk import Disk
-from qs_storage.engine import Options, OtherMessageError, QueueFullError, Receipt, State, StorageError
+from qs_storage.engine import NoRoomError, Options, OtherMessageError, QueueFullError, Receipt, State, StorageError
 from qs_storage.journal.log import records
-from qs_storage.journal.log.claim_records import Acked, Claim, Published, Staged
 from qs_storage.journal.log.frames import BLOCK
-from qs_storage.journal.log.opening import LeftoverError
 from qs_storage.journal.log.places import segment_of, start_of
-from qs_storage.journal.log.records import HEAD
-from qs_storage.journal.log.retired_record import Retired
-from qs_storage.journal.log.transfer_record import Transfer
-from qs_storage.journal.rescue.damage import verify
+from qs_storage.journal.log.records import HEAD, Acked, Claim, Published, Retired, Staged, Transfer, Unclaimed
+from qs_storage.journal.rescue.audit import verify
 from qs_storage.journal.rescue.repair import Repaired, repair
 from support.broken_journals import Recovered, Session, recover, start
 from support.engines import LOTS
@@ -74,6 +70,14 @@ class World:
 
     def act(self) -> None:
         """Does one thing at random, and commits it."""
+        try:
+            self._act()
+        except NoRoomError as error:  # there is room for the next one
+            self.session.engine.commit()
+            self.session.engine.secure(error.size)
+        self.session.engine.commit()
+
+    def _act(self) -> None:
         engine, session, rng = self.session.engine, self.session, self.rng
         session.clock.now += rng.randrange(1, 1000)
         qid = rng.choice(QUEUES)
@@ -128,8 +132,20 @@ class World:
                 self._keep_up()
             case 17:
                 self.restart()
-                return
-        self.session.engine.commit()
+            case 18 if mids and qid == "mail":
+                with suppress(StorageError):
+                    engine.queue("mail").reject(Receipt(rng.choice(mids)), rng.choice((None, "because")))
+                self._note_letters()
+            case 19:
+                self._redrive()
+
+    def _redrive(self) -> None:
+        """Moves dead letters to queues."""
+        engine, qid = self.session.engine, self.rng.choice(("mail", "mail", "copies"))
+        failed = engine.queue("failed").redrive
+        letters = failed.letters([], self.rng.choice((1, 5)))
+        for mid, new in failed.move([(mid, engine.queue(qid)) for mid, _ in letters]):
+            self.ever[qid, new] = self.ever["failed", mid]
 
     def _keep_up(self) -> None:
         for _ in range(self.rng.randrange(10)):
@@ -224,11 +240,7 @@ def play(root: Path, seed: int, counted: Counter[str]) -> None:
     world.session.crash()
     right = _all(start(root))
     directory = f"{root}/.journal"
-    try:
-        found = recover(directory)
-    except LeftoverError:  # a start would read the segments once more
-        counted["left out"] += 1
-        return
+    found = recover(directory)
     written = world.written(found)
     counted["bytes before"] += sum(each.end - each.start for each in written)
     damaged = world.damage(found)
@@ -287,7 +299,7 @@ def _check_losses(
     ended: set[Message] = set()
     claims: set[tuple[int, str, int]] = set()
     staged: dict[tuple[int, int, int, int], int] = {}
-    places: dict[int, Message] = {}
+    payloads: set[int] = set()
     headless = {each.path for each in written} - {part.path for part in done.found.parts if not part.faults}
     for each in written:
         record, whole = each.record, each.place not in lost
@@ -296,11 +308,12 @@ def _check_losses(
             continue
         qid = names.get(getattr(record, "number", -1), "")
         whole = whole and each.path not in headless
+        if whole and record.KIND in records.WITH_PAYLOAD:
+            payloads.add(each.place)
         match record:
-            case records.Push() | records.Moved() | Transfer():
-                places[each.place] = qid, record.mid
+            case records.Push() | records.Moved() | records.Letter() | records.Shared() | Transfer():
                 ended.discard((qid, record.mid))
-                if whole:
+                if whole and getattr(record, "place", each.place) in payloads:
                     kept.add((qid, record.mid))
             case Staged() if whole:
                 staged[record.batch, record.part, record.attempt, record.position] = each.place
@@ -323,10 +336,10 @@ def _check_losses(
                 ended.update(message for message in world.ever if message[0] == qid and message not in right)
             case Claim() if whole:
                 claims.update((record.number, record.consumer, mid) for mid in record.mids)
-            case Acked() if whole:
+            case Acked() if whole and not isinstance(record, Unclaimed):
                 named = {mid for mid in record.mids if (record.number, record.consumer, mid) in claims}
                 ended.update((qid, mid) for mid in named)
-            case Transfer() if whole and record.source:
+            case Transfer() if whole and record.place in payloads:
                 ended.add((names.get(record.source, ""), record.replaced))
     aside = {(path.parent.name, int(path.name)) for path in Path(done.aside).glob("queue-number-*/*")}
     if not aside:

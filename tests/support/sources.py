@@ -7,4 +7,4 @@ from qs_storage.engine import Engine
 
 def source(storage: Engine) -> FetchedSource:
     """An engine as subscriptions see it."""
-    return FetchedSource(storage, Remotes(), lambda qid: None)
+    return FetchedSource(storage, Remotes())

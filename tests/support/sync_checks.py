@@ -162,7 +162,8 @@ class DoorsChecks(Checks):
     def __init__(self, durability: Durability) -> None:
         self.durability = durability
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("qs_storage.journal.log.supply.FIRST_SEGMENT", 1 << 16)
+            patch.setattr("qs_storage.journal.log.pool.FIRST_SEGMENT", 1 << 18)
+            patch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
             self.run = record_doors(durability)
         self.log = self.run.log
 

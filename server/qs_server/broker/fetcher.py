@@ -6,7 +6,7 @@ for, and waits until there are some; `FetchedSource` keeps them until the next b
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -14,9 +14,8 @@ import trio
 from qs_storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
 from qs_storage.remote_engine import RemoteEngine
 
-from .calling import Call, run_call
 from .committer import Committer
-from .jobs import Job
+from .jobs import Call, run_call
 from .remotes import Remotes, give_back, receive_wanted
 from .subscriptions import Subscriptions
 
@@ -33,55 +32,58 @@ _FETCHERS = trio.CapacityLimiter(1000)
 """Threads that wait for messages, one for each queue."""
 
 
-class _QueueNames(Collection[str]):
-    """The names of all queues. Copies nothing, as one is made for each delivery."""
+class FetchedSource:
+    """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._storage = storage
         self._remotes = remotes
-
-    def __contains__(self, qid: object) -> bool:
-        return qid in self._storage.queues() or (isinstance(qid, str) and self._remotes.engine_of(qid) is not None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({*self._storage.queues(), *self._remotes.queues()})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class FetchedSource:
-    """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers."""
-
-    def __init__(self, storage: Engine, remotes: Remotes, wake: Callable[[str], None]) -> None:
-        """wake: called, in any thread, with a queue of which messages are wanted or given back."""
-        self._storage = storage
-        self._remotes = remotes
-        self._wake = wake
         self._fetched: dict[str, list[Message]] = {}
-        self.room: Callable[[str], int] = lambda qid: 0
-        """Returns how many messages of a queue all its subscribers together could take."""
+        self._woken: set[str] = set()
+        self._more = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None  # of the loop in which `changes` waits
         self.wanted: dict[str, tuple[int, int | None]] = {}
         """By queue: (number of messages to fetch, visibility in microseconds or None)."""
         self.returned: dict[str, deque[Message]] = {}
         """By queue: messages to make visible again."""
+        self.calls: dict[str, Call[list[Message]]] = {}
+        """By queue: the call that fetches messages now."""
 
-    def queues(self) -> Collection[str]:
-        """See Engine."""
-        return _QueueNames(self._storage, self._remotes)
+    async def changes(self) -> set[str]:
+        """Waits until messages of queues are wanted or given back. Returns these queues."""
+        self._token = trio.lowlevel.current_trio_token()
+        while not self._woken:
+            await self._more.wait()
+            self._more = trio.Event()
+        woken, self._woken = self._woken, set()
+        return woken
+
+    def _wake(self, qid: str) -> None:
+        """Takes note of a queue, in any thread."""
+        if self._token is None:
+            self._woken.add(qid)
+        else:
+            self._token.run_sync_soon(self._wake_in_loop, qid, idempotent=True)
+
+    def _wake_in_loop(self, qid: str) -> None:
+        self._woken.add(qid)
+        self._more.set()
+
+    def has(self, qid: str) -> bool:
+        """See Source."""
+        return qid in self._storage.queues() or self._remotes.engine_of(qid) is not None
 
     def receive(
-        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+        self, qid: str, count: int, visibility: int | None, max_bytes: int, room: Callable[[str], int]
     ) -> list[Message]:
-        """See Engine; qids: one queue. If no message was fetched, has some fetched for a later call."""
-        [qid] = qids
+        """See Source. If no message was fetched, has some fetched for a later call."""
         if self._remotes.engine_of(qid) is None:
-            return self._storage.receive(qids, count, visibility, max_bytes, held=held)
+            return self._storage.receive((qid,), count, visibility, max_bytes, held=True)
         found = self._fetched.pop(qid, [])
         if len(found) > count:
             self._fetched[qid] = found[count:]
         if not found:
-            self.wanted[qid] = min(max(count, self.room(qid)), _COUNT), visibility
+            self.wanted[qid] = min(max(count, room(qid)), _COUNT), visibility
             self._wake(qid)
         for message in found[:count]:
             self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
@@ -97,6 +99,12 @@ class FetchedSource:
         self._wake(qid)
         return None
 
+    def deserted(self, qid: str) -> None:
+        """Stops the call for a queue without subscribers, from any thread."""
+        self.wanted.pop(qid, None)
+        if (call := self.calls.get(qid)) is not None:
+            call.stop.set()
+
     def put(self, qid: str, messages: list[Message]) -> None:
         self._fetched.setdefault(qid, []).extend(messages)
 
@@ -108,38 +116,23 @@ class FetchedSource:
 class Fetcher:
     """Fetches and gives back messages, in two tasks for each queue, so that neither waits for the other."""
 
-    def __init__(self, storage: Engine, remotes: Remotes) -> None:
+    def __init__(
+        self, source: FetchedSource, remotes: Remotes, committer: Committer, subscriptions: Subscriptions
+    ) -> None:
+        self._source = source
         self._remotes = remotes
-        self._token: trio.lowlevel.TrioToken
-        self._committer: Committer
-        self._subscriptions: Subscriptions
-        self._more = trio.Event()
-        self._woken: set[str] = set()
+        self._committer = committer
+        self._subscriptions = subscriptions
         self._fetching: set[str] = set()
         self._returning: set[str] = set()
         self._failing: set[str] = set()
-        self._calls: dict[str, Call[list[Message]]] = {}
-        self.source = FetchedSource(storage, remotes, self._wake)
 
-    def _wake(self, qid: str) -> None:
-        self._token.run_sync_soon(self._woken_in_loop, qid, idempotent=True)
-
-    def _woken_in_loop(self, qid: str) -> None:
-        self._woken.add(qid)
-        self._more.set()
-
-    async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
+    async def serve(self) -> None:
         """Runs until it is cancelled. Messages returned before that are still given back."""
-        self._token = trio.lowlevel.current_trio_token()
-        self._committer, self._subscriptions = committer, subscriptions
-        self.source.room = subscriptions.room
-        subscriptions.deserted = self._deserted
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    await self._more.wait()
-                    self._more = trio.Event()
-                    woken, self._woken = self._woken, set()
+                    woken = await self._source.changes()
                     for qid in woken - self._fetching:
                         self._fetching.add(qid)
                         nursery.start_soon(self._fetch_wanted, qid)
@@ -149,33 +142,27 @@ class Fetcher:
         finally:
             with trio.move_on_after(0, shield=True):  # calls have `_STOP_TIMEOUT` to end
                 async with trio.open_nursery() as nursery:
-                    for qid in list(self.source.returned):
+                    for qid in list(self._source.returned):
                         nursery.start_soon(self._return, qid)
 
-    def _deserted(self, qid: str) -> None:
-        """Stops the call for a queue without subscribers, from any thread."""
-        self.source.wanted.pop(qid, None)
-        if (call := self._calls.get(qid)) is not None:
-            call.stop.set()
-
     async def _return(self, qid: str) -> None:
-        returned = self.source.returned.get(qid, ())
+        returned = self._source.returned.get(qid, ())
         while returned and (engine := self._remotes.engine_of(qid)) is not None:
             await _give_back(engine, [returned.popleft() for _ in range(len(returned))])
         self._returning.discard(qid)
 
     async def _fetch_wanted(self, qid: str) -> None:
-        while (wanted := self.source.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
+        while (wanted := self._source.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
             if not await self._fetch(engine, qid, wanted):
                 await trio.sleep(_RETRY)
-                await self._committer.run(Job(partial(self._subscriptions.has_come, qid)))  # asks again if still wanted
+                await self._committer.call(partial(self._subscriptions.has_come, qid))  # asks again if still wanted
         self._fetching.discard(qid)
 
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
         """Fetches messages once. Returns False if the other server has failed."""
         count, visibility = wanted
         call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT))
-        self._calls[qid] = call
+        self._source.calls[qid] = call
         try:
             await run_call(call, _FETCHERS)
             found = call.result()
@@ -191,7 +178,7 @@ class Fetcher:
                 await _give_back(engine, call.found())
             raise
         finally:
-            del self._calls[qid]
+            del self._source.calls[qid]
         if qid in self._failing:
             self._failing.discard(qid)
             _logger.warning("messages of %r can be fetched again", qid)
@@ -200,15 +187,15 @@ class Fetcher:
 
     async def _hand_out(self, engine: RemoteEngine, qid: str, found: list[Message]) -> None:
         def put() -> None:
-            self.source.put(qid, found)
+            self._source.put(qid, found)
             self._subscriptions.has_come(qid)
 
         left: list[Message] = []
-        await self._committer.run(Job(put))
+        await self._committer.call(put)
         while self._subscriptions.is_waiting(qid):  # other queues came first in that batch
-            await self._committer.run(Job())
+            await self._committer.call(lambda: None)
             await trio.lowlevel.checkpoint()
-        await self._committer.run(Job(lambda: left.extend(self.source.take_left(qid))))
+        await self._committer.call(lambda: left.extend(self._source.take_left(qid)))
         await _give_back(engine, left)
 
 

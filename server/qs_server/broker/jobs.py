@@ -1,30 +1,95 @@
-"""The work that the broker runs in its batches: the requests of a connection, or a function of the server itself.
+"""The work that the broker runs: in its batches the requests of a connection, or a function of the server itself; in
+threads of their own, calls that may take long. And the works that wait for messages of queues.
 
 Work knows nothing of sockets, and the broker nothing of operations.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any, Generic, Protocol, TypeVar
+
+import trio
 
 from qs_schemas import PushMessage
-
-from .calling import Call
+from qs_storage.engine import LEFT, NoRoomError, RemoteError
 
 _logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_order = itemgetter(0)
+_STOP_TIMEOUT = 10
+"""Seconds that a call has to end after it was told to stop. This server can stop even if another one hangs."""
+
+
+class Call(Generic[T]):
+    """A function to run in a thread, and its result."""
+
+    def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
+        """function: called with an event that is set when it should stop; waits: True if it waits for messages."""
+        self.stop = threading.Event()
+        self.waits = waits
+        self._function = function
+        self._result: list[T] = []
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._result.append(self._function(self.stop))
+        except Exception as error:
+            self._error = error
+
+    def found(self) -> list[Any]:
+        """Returns the result if it is a list, else an empty list."""
+        return list(self._result[0]) if self._result and isinstance(self._result[0], list) else []
+
+    def result(self) -> T:
+        """Returns the function's result, or raises its error. RemoteError if it has not ended."""
+        if self._error is not None:
+            raise self._error
+        if not self._result:
+            raise RemoteError("the call was given up, as the server stops or the client has gone; it may still be done")
+        return self._result[0]
+
+
+async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
+    """Runs a call in a thread. If the task is cancelled, tells the call to stop and waits `_STOP_TIMEOUT` for its end;
+    after that the call continues alone, and its result is an error."""
+    done = trio.Event()
+    running = trio.CancelScope(shield=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run, call, limiter, running, done)
+        try:
+            await done.wait()
+        except trio.Cancelled:
+            call.stop.set()
+            raise
+        finally:
+            with trio.move_on_after(_STOP_TIMEOUT, shield=True):
+                await done.wait()
+            running.cancel()
+
+
+async def _run(call: Call[Any], limiter: trio.CapacityLimiter, running: trio.CancelScope, done: trio.Event) -> None:
+    with running:
+        await trio.to_thread.run_sync(call.run, limiter=limiter, abandon_on_cancel=True)
+    done.set()
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Tells why a handler cannot answer yet. With call, it waits for the end of that call; else with qids, for a
     message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, 0:
-    until others had their turn."""
+    until others had their turn. needs: the bytes of room that the next step takes, which the batch before lacked; else
+    0."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
     call: Call[Any] | None = None
+    needs: int = 0
     order: int = field(default_factory=count(1).__next__)
     """Increases from pause to pause: who began to wait earlier comes first."""
 
@@ -37,6 +102,20 @@ class Pause:
 class Work(Protocol):
     """The part of a request batch or a job that the committer uses."""
 
+    left: int
+    """The number of requests without an answer; for a job, 1 until it has run."""
+    pause: Pause | None
+    """Why the work waits, None if it does not."""
+    needs: int
+    """Bytes of room with which the work has to begin: `LEFT`, or more if it has found less than it takes."""
+    begins: bool
+    """True if the work has to be the first of its batch."""
+    secured: int
+    """Bytes of room that the committer has secured for the next request of this work; 0 if the room was not for it
+    alone."""
+    ended: Callable[[], None] | None
+    """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
+
     @property
     def weight(self) -> int:
         """The amount of work, in messages."""
@@ -44,20 +123,6 @@ class Work(Protocol):
     @property
     def runnable(self) -> bool:
         """True if there is something to do now."""
-
-    @property
-    def pause(self) -> Pause | None:
-        """Why the work waits, None if it does not."""
-
-    @property
-    def left(self) -> int:
-        """The number of requests without an answer; for a job, 1 until it has run."""
-
-    ended: Callable[[], None] | None
-    """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
-
-    early_commits: int
-    """The engine's `early_commits` when this work was last advanced."""
 
     @property
     def peer(self) -> str:
@@ -69,9 +134,9 @@ class Work(Protocol):
     def pushed(self, mids: Iterable[int]) -> None:
         """Answers the first of the requests that `pushes` returned. mids: the ids of their messages."""
 
-    def advance(self, *, pushing: bool | None) -> None:
-        """Runs the next requests. pushing: True to stop before the first that is not a push, False before the first
-        push, None to run all."""
+    def advance(self, pushing: bool | None) -> None:
+        """Runs the next requests, up to one that has to wait or lacks room. pushing: True to stop before the first that
+        is not a push, False before the first push, None to run all."""
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         """Answers pushes that failed in the commit with their errors, by (queue, id)."""
@@ -81,23 +146,25 @@ class Work(Protocol):
 
 
 class Job:
-    """Runs a function on the engine once, as part of a batch."""
+    """Runs a function on the engine, as part of a batch. The function is run again if it lacks room."""
 
-    pause = None
+    pause: Pause | None = None
     peer = ""
+
+    def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1, *, begins: bool = False) -> None:
+        """weight: the amount of work, in messages; begins: True if it has to be the first of its batch."""
+        self._function = function
+        self.weight = weight
+        self.begins = begins
+        self.left = 1
+        self.failed = False
+        self.needs = LEFT
+        self.secured = 0
+        self.ended: Callable[[], None] | None = None
 
     @property
     def runnable(self) -> bool:
         return self.left > 0
-
-    def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1) -> None:
-        """weight: the amount of work, in messages."""
-        self._function = function
-        self.weight = weight
-        self.left = 1
-        self.failed = False
-        self.ended: Callable[[], None] | None = None
-        self.early_commits = 0
 
     def pushes(self) -> list[PushMessage]:
         return []
@@ -105,12 +172,17 @@ class Job:
     def pushed(self, mids: Iterable[int]) -> None:
         """Does nothing, as `pushes` returns nothing."""
 
-    def advance(self, *, pushing: bool | None) -> None:
-        if not pushing:
-            self.left = 0
-            try:
-                self._function()
-            except OSError as error:
+    def advance(self, pushing: bool | None) -> None:
+        if pushing:
+            return
+        self.left = 0
+        secured, self.secured = self.secured, 0
+        try:
+            self._function()
+        except OSError as error:
+            if isinstance(error, NoRoomError) and error.size > secured:
+                self.left, self.needs, self.begins = 1, max(error.size, LEFT), True
+            else:
                 self.fail(error)  # without an error for the rest of the batch
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
@@ -119,3 +191,73 @@ class Job:
     def fail(self, error: Exception) -> None:
         self.failed = True
         _logger.error("background work of the server failed: %s", error)
+
+
+class Waiters:
+    """The works that wait for messages. They are woken when messages become visible, in the order in which they began
+    to wait; none polls. A work that found no message gets its old place again."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[tuple[int, Work]]] = {}
+        self._places: dict[Work, tuple[trio.Event, Pause]] = {}
+        self.any = False
+        """True if any work waits in a line."""
+
+    def add(self, work: Work, pause: Pause) -> None:
+        """Adds a work to the line of each queue, before those that began to wait later."""
+        self._places[work] = trio.Event(), pause
+        self.any = True
+        for qid in pause.qids:
+            insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
+
+    def count(self, qid: str) -> int:
+        """May be called in any thread."""
+        return len(self._lines.get(qid, ()))
+
+    @property
+    def total(self) -> int:
+        """The number of works that wait, each in one queue or several."""
+        return len(self._places)
+
+    def woken(self, work: Work) -> trio.Event:
+        """Returns the event that is set when there may be a message for a waiting work."""
+        return self._places[work][0]
+
+    def wake_all(self, arrived: Mapping[str, int]) -> None:
+        """Wakes works of queues. arrived: the number of messages of each."""
+        for qid, messages in arrived.items():
+            if qid in self._lines:
+                self.wake(qid, messages)
+
+    def wake(self, qid: str, count: int) -> None:
+        """Wakes the first works of a queue. count: the number of messages."""
+        for _, work in self._lines.get(qid, [])[:count]:
+            event, pause = self._places[work]
+            self._step_out(pause)
+            event.set()
+
+    def resume(self, work: Work) -> None:
+        """Removes a work that goes on, because it was woken or for another reason."""
+        _, pause = self._places.pop(work)
+        self._step_out(pause)
+
+    def leave(self, work: Work) -> None:
+        """Removes a work that is given up, if it waits; if it was woken, wakes the next in line."""
+        place = self._places.pop(work, None)
+        if place is None:
+            return
+        event, pause = place
+        self._step_out(pause)
+        if event.is_set():
+            for qid in pause.qids:
+                self.wake(qid, 1)
+
+    def _step_out(self, pause: Pause) -> None:
+        for qid in pause.qids:
+            line = self._lines.get(qid, [])
+            at = bisect_left(line, pause.order, key=_order)
+            if at < len(line) and line[at][0] == pause.order:
+                del line[at]
+                if not line:
+                    del self._lines[qid]
+        self.any = bool(self._lines)

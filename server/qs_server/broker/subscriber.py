@@ -1,12 +1,21 @@
-"""Subscribers (connections with subscriptions) and their subscriptions, as the broker sees them."""
+"""What is sent to clients: subscribers (connections with subscriptions), the leases of the messages that they hold, and
+the answers that carry messages.
+"""
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from qs_schemas import GetMessage, Message
+from qs_schemas import Delivery, GetMessage, Message
+from qs_storage.engine import Message as Stored
+from qs_storage.engine import Origin
 
 OVERHEAD = 400
 """Approximate bytes of memory that a delivery takes beyond its payload."""
+Key = tuple[str, int]
+"""Identifies a message: (queue, id)."""
+_Answer = TypeVar("_Answer", Delivery, GetMessage)
 
 
 def cost(message: Message) -> int:
@@ -76,3 +85,122 @@ class Subscription:
     def has_room(self) -> bool:
         """Tells whether it may be sent a message. Call it in a batch."""
         return len(self.receives) < self.prefetch and not self.subscriber.is_starved()
+
+
+class Leases:
+    """The leases of subscriptions: maps each message that was sent, and neither deleted nor released, to its
+    subscription. A lease ends with its visibility window at the latest."""
+
+    def __init__(self) -> None:
+        self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
+        """By queue, and by id: (subscription, end). Queues without leases are not in it."""
+        self.count = 0
+        """The number of leases."""
+        self._ends: list[tuple[int, Key]] = []
+        """A heap of ends; it may have entries of leases that ended before."""
+
+    def begin(self, key: Key, subscription: Subscription, receives: int, end: int) -> None:
+        """Adds the lease of a message that nobody holds. end: of its window, in microseconds since the Epoch."""
+        subscription.receives[key] = receives
+        self.count += 1
+        self._note(key, subscription, end)
+
+    def move(self, key: Key, end: int) -> None:
+        """Changes the end of a lease, if there is one."""
+        found = self._find(key)
+        if found is not None:
+            self._note(key, found[0], end)
+
+    def _find(self, key: Key) -> tuple[Subscription, int] | None:
+        return self._leases.get(key[0], {}).get(key[1])
+
+    def _note(self, key: Key, subscription: Subscription, end: int) -> None:
+        self._leases.setdefault(key[0], {})[key[1]] = subscription, end
+        heapq.heappush(self._ends, (end, key))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Removes ended leases from the heap when most of it is."""
+        if len(self._ends) > 2 * self.count + 64:
+            held = self._leases.items()
+            self._ends = [(end, (qid, mid)) for qid, leases in held for mid, (_, end) in leases.items()]
+            heapq.heapify(self._ends)
+
+    def end(self, key: Key) -> Subscription | None:
+        """Ends the lease of a message. Returns the subscription that held it, None if there was none."""
+        leases = self._leases.get(key[0], {})
+        found = leases.pop(key[1], None)
+        if found is None:
+            return None
+        if not leases:
+            del self._leases[key[0]]
+        self.count -= 1
+        del found[0].receives[key]
+        return found[0]
+
+    def end_all(self, qid: str, upto: int | None = None) -> set[Subscription]:
+        """Ends the leases of a queue, in some 0.3 us each. Returns the subscriptions that held them. upto: the greatest
+        id, None for all."""
+        leases = self._leases.get(qid, {})
+        mids = [mid for mid in leases if upto is None or mid <= upto]
+        held = {self.end((qid, mid)) for mid in mids}
+        return {subscription for subscription in held if subscription is not None}
+
+    def holder(self, key: Key) -> Subscription | None:
+        found = self._find(key)
+        return None if found is None else found[0]
+
+    def next_end(self) -> int | None:
+        """Returns when the next lease ends, None if there is none."""
+        self._tidy()
+        while self._ends:
+            end, key = self._ends[0]
+            found = self._find(key)
+            if found is not None and found[1] == end:
+                return end
+            heapq.heappop(self._ends)
+        return None
+
+    def due(self, now: int) -> Key | None:
+        """Returns a message whose lease should have ended, None if there is none."""
+        end = self.next_end()
+        return None if end is None or end > now else self._ends[0][1]
+
+
+def delivery_of(message: Stored, req: str | None = None) -> GetMessage:
+    """Returns the answer with a message. req: the subscription's, None for a request."""
+    answer = GetMessage(
+        message.qid,
+        message.mid,
+        payload=message.payload,
+        status=message.status,
+        receives=message.receives,
+        pushed_at=message.pushed_at,
+        visible_at=message.visible_at,
+        reason=message.reason,
+        req=req,
+        type="response",
+    )
+    return answer if message.origin is None else with_origin(answer, message.origin)
+
+
+def peeked(message: Stored) -> Delivery:
+    """Returns the entry of a list with a message that was peeked at."""
+    entry = Delivery(
+        message.mid,
+        message.payload or b"",
+        receives=message.receives,
+        pushed_at=message.pushed_at,
+        visible_at=message.visible_at,
+        status=message.status,
+        reason=message.reason,
+    )
+    return entry if message.origin is None else with_origin(entry, message.origin)
+
+
+def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:
+    """Adds the origin of a dead letter to an answer. origin: None for any other message."""
+    if origin is not None:
+        answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives or None
+        answer.dead_at, answer.dead_reason = origin.at or None, origin.reason
+    return answer

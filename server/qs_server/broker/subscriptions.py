@@ -6,19 +6,25 @@ the subscription's prefetch until somebody deletes or releases the message, its 
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
-from qs_storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
+from qs_storage.engine import (
+    SECOND,
+    Clock,
+    NoRoomError,
+    NoSuchMessageError,
+    NoSuchQueueError,
+    Receipt,
+    StaleReceiptError,
+)
 from qs_storage.engine import Message as Received
 from qs_storage.shared import Record
 
-from .delivering import delivery_of
-from .leases import Key, Leases
-from .subscriber import OVERHEAD, Subscriber, Subscription, cost
+from .subscriber import OVERHEAD, Key, Leases, Subscriber, Subscription, cost, delivery_of
 
 _logger = logging.getLogger(__name__)
 SLICE = 200
@@ -38,20 +44,29 @@ Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
 
 
 class Source(Protocol):
-    """The part of an engine that subscriptions use."""
+    """Where the messages of subscriptions come from: the server's engine, and other servers."""
 
-    def queues(self) -> Collection[str]: ...
+    def has(self, qid: str) -> bool:
+        """Tells whether there is a queue of that name."""
+
     def receive(
-        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
-    ) -> list[Received]: ...
-    def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None: ...
+        self, qid: str, count: int, visibility: int | None, max_bytes: int, room: Callable[[str], int]
+    ) -> list[Received]:
+        """Receives like an Engine, for subscribers. room: returns how many messages of a queue all its subscribers
+        together could take."""
+
+    def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
+        """See Queue."""
+
+    def deserted(self, qid: str) -> None:
+        """Takes note that a queue has no subscriptions any more."""
 
 
 class Subscriptions:
     """Delivers the messages of a server to its subscribers."""
 
-    def __init__(self, storage: Source, clock: Clock, record: Record | None = None) -> None:
-        self._storage = storage
+    def __init__(self, source: Source, clock: Clock, record: Record | None = None) -> None:
+        self._source = source
         self._record = record
         self._clock = clock
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
@@ -66,13 +81,15 @@ class Subscriptions:
         """The delay with which messages of ended subscriptions are released, None for the back-off of their queues."""
         self._failed: set[str] = set()
         self._try_again: int | None = None
-        self.deserted: Callable[[str], None] = lambda qid: None
-        """Called with a queue that has no subscriptions any more."""
+        self._lacking: Key | None = None  # the message that could not be given back for lack of room
+        self.busy = False
+        """True if `dispatch` should be called at the end of each batch. An attribute, as each batch reads it."""
 
     # -- subscribing
 
     def open(self, subscription: Subscription) -> None:
         """Adds a subscription; it gets messages after `start`."""
+        self.busy = True
         subscription.subscriber.subscriptions[subscription.req] = subscription
         subscription.subscriber.new.append(subscription)
 
@@ -87,10 +104,12 @@ class Subscriptions:
 
     def feed(self, subscription: Subscription) -> None:
         """Notes that a subscription may have room."""
+        self.busy = True
         self._to_serve.update(dict.fromkeys(subscription.qids))
 
     def has_come(self, qid: str) -> None:
         """Notes that a queue may have visible messages."""
+        self.busy = True
         self._to_serve[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
@@ -107,7 +126,7 @@ class Subscriptions:
                 del ring[subscription]
                 if not ring:
                     del self._rings[qid]
-                    self.deserted(qid)
+                    self._source.deserted(qid)
         self._leave_if_over(subscription)
 
     def _leave_if_over(self, subscription: Subscription) -> None:
@@ -121,6 +140,7 @@ class Subscriptions:
         """Ends the subscriptions of a closed connection. `give_back` releases its messages later; meanwhile others may
         settle them."""
         self.mail.discard(subscriber)
+        self.busy = True
         for subscription in subscriber.subscriptions.values():
             subscription.closed = True
             self._leaving.append((subscription, list(subscription.receives)[::-1]))
@@ -131,12 +151,14 @@ class Subscriptions:
         self._delay = 0
 
     def give_back(self) -> None:
-        """Releases a slice of the messages of ended subscriptions: see `leaving`."""
+        """Releases a slice of the messages of ended subscriptions: see `leaving`. NoRoomError: the next call goes on
+        with the message that lacks room, and leaves it hidden if it still does."""
         left, until = _GIVEN_BACK, self._clock() + _GIVING_BACK
         while self._leaving and left > 0:
             subscription, held = self._leaving[0]
             while held and left > 0:
-                self._give_back(subscription, held.pop())
+                self._give_back(subscription, held[-1])
+                held.pop()
                 left = left - 1 if self._clock() < until else 0
             if not held:
                 self._leaving.popleft()
@@ -150,10 +172,13 @@ class Subscriptions:
         if self._record is not None:
             self._record.begin(subscription.subscriber.peer)
         try:
-            self._storage.release(key[0], Receipt(key[1], receives), self._delay)
+            self._source.release(key[0], Receipt(key[1], receives), self._delay)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             pass  # the subscriber does not hold it any more
         except OSError as error:
+            if isinstance(error, NoRoomError) and self._lacking != key:
+                self._lacking = key
+                raise
             _logger.error("message %s of %r stays hidden until its window ends: %s", key[1], key[0], error)
         self._end(key)
 
@@ -216,9 +241,15 @@ class Subscriptions:
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Delivers messages of these queues, and of those whose subscribers have got room."""
         self._end_due()
-        if not self._rings:
+        if self._rings:
+            self._dispatch(arrived)
+        else:
             self._to_serve.clear()
-            return
+        self.busy = bool(
+            self._rings or self._to_serve or self._leaving or self._leases.count or self._failed or self.mail
+        )
+
+    def _dispatch(self, arrived: Iterable[str]) -> None:
         found = dict.fromkeys([*self._to_serve, *arrived])
         qids = [qid for qid in found if qid in self._rings and qid not in self._failed]
         self._to_serve.clear()
@@ -267,11 +298,6 @@ class Subscriptions:
         return min(end, self._try_again)
 
     @property
-    def busy(self) -> bool:
-        """True if `dispatch` should be called at the end of each batch."""
-        return bool(self._rings or self._to_serve or self._leaving or self._leases.count or self._failed or self.mail)
-
-    @property
     def active(self) -> bool:
         return bool(self._rings)
 
@@ -287,7 +313,7 @@ class Subscriptions:
     def _serve(self, qid: str, most: int) -> int:
         given = 0
         try:
-            if qid not in self._storage.queues():
+            if not self._source.has(qid):
                 self.gone(qid)
                 return 0
             while (subscription := self._next(qid)) is not None:
@@ -327,7 +353,7 @@ class Subscriptions:
         room = subscriber.room - count * OVERHEAD
         if self._record is not None:
             self._record.begin(subscriber.peer)
-        found = self._storage.receive((qid,), count, subscription.visibility, room, held=True)
+        found = self._source.receive(qid, count, subscription.visibility, room, self.room)
         for message in found:
             self.settled(qid, message.mid)  # ends a lease of another subscription whose window is over
             key = qid, message.mid

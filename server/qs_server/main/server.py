@@ -27,17 +27,13 @@ from qs_serving.transport import Transport
 from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock
 from qs_storage.shared import DEAD, REJECTED, Lifecycle, totals_of
 
-from ..broker.changes import Changes
+from ..broker.background import Changes, ExpiryLoop, Turns, UpkeepLoop
 from ..broker.committer import Committer
-from ..broker.expiry import ExpiryLoop
-from ..broker.fetcher import Fetcher
-from ..broker.jobs import Job
+from ..broker.fetcher import FetchedSource, Fetcher
+from ..broker.jobs import Job, Waiters
 from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriptions import Subscriptions
-from ..broker.turns import Turns
-from ..broker.upkeep import UpkeepLoop
-from ..broker.waiting import Waiters
 from ..history.record import History, recording
 from ..session.connection import Connection
 from .opening import open_clock, open_remotes, open_storage
@@ -77,10 +73,10 @@ class Server(Acceptor[Connection]):
         self._clock = clock
         self._waiters = Waiters()
         self._remotes = remotes or Remotes()
-        self._fetcher = Fetcher(storage, self._remotes)
-        self._subscriptions = Subscriptions(self._fetcher.source, clock, history)
-        self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
-        self._committer.record = history
+        source = FetchedSource(storage, self._remotes)
+        self._subscriptions = Subscriptions(source, clock, history)
+        self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions, history)
+        self._fetcher = Fetcher(source, self._remotes, self._committer, self._subscriptions)
         self._room = DiskRoom(options.root, clock)
         self._hub.on_poll_end = self._committer.on_poll_end
 
@@ -108,7 +104,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(ExpiryLoop(self._storage, self._committer, turns, self._clock).serve)
             background.start_soon(UpkeepLoop(self._storage, self._committer, turns, self._clock).serve)
             background.start_soon(self._room.serve)
-            background.start_soon(self._fetcher.serve, self._committer, self._subscriptions)
+            background.start_soon(self._fetcher.serve)
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self._hub, self._committer)
             await self.accept(listeners)
@@ -123,7 +119,7 @@ class Server(Acceptor[Connection]):
     async def probe(self) -> None:
         """Commits an empty batch, and returns when it is done. Hangs if the loop or commits hang."""
         done = trio.Event()
-        job = Job(lambda: None)
+        job = Job()
         job.ended = done.set
         self._committer.post(job)
         await done.wait()

@@ -11,7 +11,7 @@ from qs_serving.access.caller import NotAllowedError
 from qs_storage.engine import Batches, Claim, Claims, UnsupportedError
 from qs_storage.names import owned_name, split_name
 
-from ..broker.delivering import with_origin
+from ..broker.subscriber import with_origin
 from .service import BadRequestError, Service, qid_of
 
 

@@ -1,15 +1,14 @@
-"""The operations on queues and messages: each is a function from a request to its answer.
+"""The operations on messages: each is a function from a request to its answer, or a generator if it may take long.
 
 `table.py` lists all operations, and `service.py` has the parts that they share.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import qs_schemas as wire
 from qs_schemas import Message
 from qs_schemas.limits import COPIES
-from qs_schemas.wire import SERVER
-from qs_serving.access.caller import Caller
 from qs_storage.engine import (
     SECOND,
     Draft,
@@ -22,49 +21,22 @@ from qs_storage.engine import (
 )
 from qs_storage.engine import Message as Stored
 
-from ..broker.delivering import delivery_of, peeked, with_origin
 from ..broker.jobs import Pause
-from .service import TURN, Answer, BadRequestError, Service, microseconds, mid_of, qid_of
+from ..broker.subscriber import delivery_of, peeked, with_origin
+from .service import Answer, BadRequestError, Service, in_room, microseconds, mid_of, qid_of
 
-_LONGEST = 999_999_999
-"""The greatest age in seconds that the protocol has. A client may choose an id that stands for 1970."""
-_NAMES, _IDS = 5, 2
-"""Names of queues, and ids of messages, that an answer takes for one unit of work: see `Service.spent`."""
-_STATS, _FIGURES = 5, 1000
-"""Units of work for the figures of one queue, and of the server."""
+_IDS = 2
+"""Ids of messages that an answer takes for one unit of work: see `Service.spent`."""
+_CHUNK = 10
+"""Messages of a list that are deleted between two looks whether the turn is over."""
 _PEEK = 4
 """Units of work for a message that is peeked at."""
-_PURGE_SLICE = 200
-"""Messages removed before other requests have their turn: some 5 ms."""
+_new = tuple.__new__
+"""`_new(Draft, …)` takes half the time of `Draft(…)`, which is a function in Python."""
 
 
 def _bytes(payload: bytes | str | None) -> bytes:
     return payload.encode() if isinstance(payload, str) else payload or b""
-
-
-def list_queues(service: Service, request: wire.ListQueues) -> Message | Answer:
-    qids = sorted(service.queues())
-    if service.caller is not None:
-        return _list_visible(service, service.caller, qids)
-    service.spent += len(qids) // _NAMES
-    return wire.ListQueues(qids)
-
-
-def _list_visible(service: Service, caller: Caller, qids: Sequence[str]) -> Answer:
-    """Answers with the queues that the caller may see. Each name may have to be compared with the caller's patterns."""
-    visible: list[str] = []
-    for at in range(0, len(qids), _NAMES):
-        if service.spent >= TURN:
-            yield Pause()
-        service.spent += 1
-        visible += filter(caller.may_see, qids[at : at + _NAMES])
-    return wire.ListQueues(visible)
-
-
-def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
-    service.storage.remove(qid_of(request), force=request.force)
-    service.subscriptions.gone(qid_of(request))
-    return wire.DeleteQueue(request.qid)
 
 
 def list_messages(service: Service, request: wire.ListMessages) -> Message:
@@ -97,7 +69,7 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
     payload = request.payload if isinstance(request.payload, bytes) else _bytes(request.payload)
     key = None if request.key is None else service.owned(request.key)
     queue = service.storage.queue(request.qid or "")
-    return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, key)])[0])
+    return wire.PushMessage(request.qid, mid=queue.push([_new(Draft, (payload, delay, key))])[0])
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message | Answer:
@@ -119,7 +91,7 @@ def _peek_list(service: Service, request: wire.GetMessage) -> Answer:
     answer = wire.GetMessage(request.qid)
     room = service.document
     for entry in request.mids:
-        if service.spent >= TURN:
+        if service.turn_is_over:
             yield Pause()
         service.spent += _PEEK
         found = _peek(service.storage.queue(qid_of(request)), entry.mid if isinstance(entry, wire.Receipt) else entry)
@@ -162,18 +134,19 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Message |
     found = service.storage.receive(qids, most, visibility, service.document)
     if len(qids) > 1:
         service.spent += len(qids)
-    return received(found) if found or not request.wait else _wait_to_receive(service, request, qids)
+    if found or not request.wait:
+        return received(found)
+    return _wait_to_receive(service, request.wait, qids, most, visibility)
 
 
-def _wait_to_receive(service: Service, request: wire.ReceiveMessage, qids: tuple[str, ...]) -> Answer:
+def _wait_to_receive(service: Service, wait: float, qids: tuple[str, ...], most: int, visibility: int | None) -> Answer:
     """Receives as soon as a queue has a message, or answers without messages when the time is over."""
-    _, most, visibility = what_to_receive(service, request)
-    pause = Pause(qids, request.wait or 0)  # always the same one, to keep the place in line
+    pause = Pause(qids, wait)  # always the same one, to keep the place in line
     while True:
         over = bool((yield pause))
         # If one queue was deleted meanwhile, messages of the others are received all the same.
         known = service.storage.queues()
-        qids = tuple(qid for qid in qids if qid in known) or qids
+        qids = tuple(filter(known.__contains__, qids)) or qids
         found = service.storage.receive(qids, most, visibility, service.document)
         if found or over:
             return received(found)
@@ -189,13 +162,10 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 
 
 def received(found: Sequence[Stored]) -> Message:
-    deliveries = [
-        wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at, reason=m.reason)
-        for m in found
-    ]
-    for message, delivery in zip(found, deliveries, strict=True):
-        if message.origin is not None:
-            with_origin(delivery, message.origin)
+    deliveries: list[wire.Delivery] = []
+    for m in found:
+        delivery = wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at, reason=m.reason)
+        deliveries.append(delivery if m.origin is None else with_origin(delivery, m.origin))
     return wire.ReceiveMessage(messages=deliveries)
 
 
@@ -205,26 +175,28 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message | A
         return _delete_list(service, qid, request.mids)
     if request.mids:
         raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
-    _delete(service, qid, Receipt(request.mid, request.receives))
+    _delete(service, qid, _new(Receipt, (request.mid, request.receives)))
     return wire.DeleteMessage(qid, request.mid)
 
 
-def _delete_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt]) -> Answer:
+def _delete_list(service: Service, qid: str, mids: Sequence[int | wire.Receipt]) -> Answer:
     deleted: list[int | wire.Receipt] = []
-    for entry in mids:
-        if service.spent >= TURN:
+    for at in range(0, len(mids), _CHUNK):
+        if service.turn_is_over:
             yield Pause()
-        service.spent += 1
-        receipt = Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry)
-        try:
-            _delete(service, qid, receipt)
-        except (NoSuchMessageError, StaleReceiptError):
-            continue
-        except (OSError, RemoteError):
-            if not deleted:
-                raise
-            break  # the answer lists the messages deleted before
-        deleted.append(receipt.mid)
+        chunk = mids[at : at + _CHUNK]
+        service.spent += len(chunk)
+        for entry in chunk:
+            receipt = Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry)
+            try:
+                _delete(service, qid, receipt)
+            except (NoSuchMessageError, StaleReceiptError):
+                continue
+            except (OSError, RemoteError):
+                if not deleted:
+                    raise
+                return wire.DeleteMessage(qid, mids=deleted)  # the messages deleted before
+            deleted.append(receipt.mid)
     return wire.DeleteMessage(qid, mids=deleted)
 
 
@@ -234,16 +206,18 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
     except NoSuchMessageError:
         service.subscriptions.settled(qid, receipt.mid)  # another process has deleted it
         raise
-    service.subscriptions.settled(qid, receipt.mid)
+    if service.subscriptions.busy:
+        service.subscriptions.settled(qid, receipt.mid)
 
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
-    receipt = Receipt(mid_of(request), request.receives)
-    reason, delay = request.reason or None, microseconds(request.delay)
-    queue = service.storage.queue(qid_of(request))
-    visible_at = queue.release(receipt, delay, count=not request.uncounted, reason=reason)
-    service.subscriptions.settled(qid_of(request), receipt.mid)
-    return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
+    qid, receipt = request.qid or "", _new(Receipt, (request.mid or 0, request.receives))
+    delay = None if request.delay is None else round(request.delay * SECOND)
+    queue = service.storage.queue(qid)
+    visible_at = queue.release(receipt, delay, count=not request.uncounted, reason=request.reason or None)
+    if service.subscriptions.busy:
+        service.subscriptions.settled(qid, receipt.mid)
+    return wire.ReleaseMessage(qid, receipt.mid, visible_at=visible_at)
 
 
 def reject_message(service: Service, request: wire.RejectMessage) -> Message:
@@ -280,95 +254,13 @@ def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], q
     """Copies each message in one step: to all queues or to none. Others have their turn between messages."""
     copied: list[int | wire.Receipt] = []
     for entry in mids:
-        if service.spent >= TURN:
+        if service.turn_is_over:
             yield Pause()
         service.spent += 2 * len(queues)
         mid = entry.mid if isinstance(entry, wire.Receipt) else entry
         try:
-            service.storage.copy(qid, mid, queues)
+            yield from in_room(partial(service.storage.copy, qid, mid, queues))
         except NoSuchMessageError:
             continue
         copied.append(mid)  # any other error is the answer: so a message that the answer does not list does not exist
     return wire.CopyMessage(qid, mids=copied)
-
-
-def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
-    qid = qid_of(request)
-    upto = service.storage.queue(qid).last_mid
-    total = 0
-    while True:
-        removed = service.storage.queue(qid).purge(upto, _PURGE_SLICE)
-        total += removed
-        if removed == 0:
-            service.subscriptions.purged(qid, upto)
-            return wire.PurgeQueue(qid, total)
-        yield Pause()
-
-
-def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
-    return with_consumers(service, (yield from stored_stats(service, request)))
-
-
-def with_consumers(service: Service, answer: wire.QueueStats) -> wire.QueueStats:
-    """Adds the numbers of subscriptions and of waiting receives to the figures of each queue, and takes away the names
-    of dead-letter queues whose figures this client may not see."""
-    for info in answer.queues:
-        info.subscribers, info.waiting = service.subscriptions.count(info.qid), service.waiting(info.qid)
-        if info.dead_letter is not None and not service.may_see_stats(info.dead_letter):
-            info.dead_letter = None
-    return answer
-
-
-def stored_stats(service: Service, request: wire.QueueStats) -> Generator[Pause, bool | None, wire.QueueStats]:
-    """Returns the figures of the server's own storage."""
-    qids = sorted(filter(service.may_see_stats, service.storage.queues())) if request.qid is None else [request.qid]
-    for qid in qids:
-        while qid in service.storage.queues() and service.storage.queue(qid).prepare_stats():
-            yield Pause()
-    infos: list[wire.QueueInfo] = []
-    for qid in qids:
-        if service.spent >= TURN:
-            yield Pause()
-        service.spent += _STATS
-        if request.qid is not None or qid in service.storage.queues():
-            infos.append(stats_of(qid, service.storage.queue(qid)))
-    return wire.QueueStats(request.qid, infos)
-
-
-def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
-    stats = queue.stats()
-    return wire.QueueInfo(
-        qid,
-        new=stats.new,
-        ready=stats.ready,
-        in_flight=stats.in_flight,
-        delayed=stats.delayed,
-        bytes=stats.bytes,
-        oldest=None if stats.oldest is None else min(stats.oldest / SECOND, _LONGEST),
-        pushed=stats.pushed,
-        delivered=stats.delivered,
-        expired=stats.expired,
-        deleted=stats.deleted,
-        dead=stats.dead,
-        retired=stats.retired,
-        storage=stats.storage,
-        paused=queue.options.paused,
-        dead_letter=queue.options.dead_letter or None,
-    )
-
-
-def server_stats(service: Service, request: wire.ServerStats) -> Message:
-    service.spent += _FIGURES
-    return wire.ServerStats(service.figures(request.connections))
-
-
-def ping(service: Service, request: wire.Ping) -> Message:
-    return wire.Ping(SERVER)
-
-
-def first_mid(answer: Message) -> tuple[str, int] | None:
-    """Returns (queue, first id), which identifies a failed push; None for other answers."""
-    if not isinstance(answer, wire.PushMessage):
-        return None
-    mids: Sequence[int] = answer.mids or ([] if answer.mid is None else [answer.mid])
-    return (answer.qid or "", mids[0]) if mids else None

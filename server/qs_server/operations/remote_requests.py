@@ -15,11 +15,11 @@ from qs_storage.engine import Engine, Feature, NoSuchQueueError, Receipt, Remote
 from qs_storage.remote_engine import RemoteEngine
 from qs_storage.shared import Event
 
-from ..broker.calling import Call
-from ..broker.jobs import Pause
+from ..broker.jobs import Call, Pause
 from ..broker.remotes import Remotes, give_back, receive_wanted
 from ..broker.subscriptions import Subscriptions
-from .messages import received, stats_of, stored_stats, what_to_receive, with_consumers
+from .messages import received, what_to_receive
+from .queues import all_stats, stats_of, stored_stats, with_consumers
 from .service import Answer, Handler, Service, mid_of, qid_of
 
 _logger = logging.getLogger(__name__)
@@ -92,9 +92,15 @@ class _RecordedCalls:
             getattr(subscriptions, name)(*args)
 
 
+class _ServiceElsewhere(Service):
+    """Serves a thread, in which nobody waits for a turn, and which takes no room in a log."""
+
+    turn_is_over = False
+
+
 def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, request: Message) -> Answer:
     recorded = _RecordedCalls(_held(engine, service, request))
-    there = Service(
+    there = _ServiceElsewhere(
         cast(Engine, engine),  # these handlers use only methods that a RemoteEngine has too
         cast(Subscriptions, recorded),
         service.become_subscriber,
@@ -181,18 +187,20 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
 
 
 def _stats(engine: RemoteEngine, service: Service, request: wire.QueueStats) -> Answer:
-    answer = yield from _run_in_thread(engine, stored_stats, service, request)
-    return with_consumers(service, cast(wire.QueueStats, answer))
+    def ask(there: Service, request: wire.QueueStats) -> Answer:
+        return wire.QueueStats(request.qid, [(yield from stored_stats(there, qid_of(request)))])
+
+    answer = cast(wire.QueueStats, (yield from _run_in_thread(engine, ask, service, request)))
+    with_consumers(service, answer.queues[0])
+    return answer
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
     """Answers with the figures of all queues; of those on a server that fails, with name and storage."""
-    answer = yield from stored_stats(service, request)
     remotes = service.remotes
     call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))
     yield Pause(call=call)
-    answer.queues = sorted([*answer.queues, *call.result()], key=lambda info: info.qid)
-    return with_consumers(service, answer)
+    return (yield from all_stats(service, {info.qid: info for info in call.result()}))
 
 
 def _remote_stats(remotes: Remotes, wanted: Callable[[str], bool]) -> list[wire.QueueInfo]:

@@ -1,17 +1,23 @@
-"""The parts that all handlers share.
+"""The parts that all handlers share, and the answers to requests that fail.
 
-Handlers run in batches, one at a time. A handler that may have to wait is a generator: it yields a Pause, and continues
-when the pause is over.
+Handlers run in batches, one at a time. A handler that may have to wait, or that no request bounds, is a generator: it
+yields a Pause, and continues when the pause is over. Once it has changed something, it must not raise NoRoomError, with
+which a request would begin again from the start: it takes its steps with `in_room`.
 """
 
+import logging
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from qs_schemas import Figure, Message
+from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Figure, Message, NewQueue
+from qs_schemas import errors as table
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Right
-from qs_storage.engine import SECOND, Engine, StorageError, wall_clock
+from qs_serving.answers import new_resp
+from qs_storage import engine
+from qs_storage.disk import has_no_room
+from qs_storage.engine import LEFT, SECOND, Engine, NoRoomError, StorageError, wall_clock
 from qs_storage.names import owned_name
 
 from ..broker.jobs import Pause
@@ -20,6 +26,8 @@ from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber
 from ..broker.subscriptions import Subscriptions
 
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
 TURN = 2000
 """The work (see `Service.spent`) after which others have their turn: some 10 ms. A turn costs a commit, of up to 1 ms
 if it is synced, so that shorter ones would slow everybody down."""
@@ -56,6 +64,12 @@ class Service:
     spent: int = 0
     """The work since the last turn, in units of some 5 us: handlers add what is more than that of a message or two. It
     is counted and not timed, as other processes may have the processor for any time."""
+
+    @property
+    def turn_is_over(self) -> bool:
+        """True if a handler that has done something should pause before it goes on: others have waited for long enough,
+        or the batch has little room left."""
+        return self.spent >= TURN or self.storage.room < LEFT
 
     @property
     def owner(self) -> str | None:
@@ -106,3 +120,74 @@ def qid_of(request: Message) -> str:
 def mid_of(request: Message) -> int:
     """Returns the id of the message, which the parser has required."""
     return request.mid or 0  # type: ignore[attr-defined]
+
+
+def in_room(step: Callable[[], T]) -> Generator[Pause, bool | None, T]:
+    """Takes a step of a handler. If its batch lacks room for that, the step waits for one that begins with it."""
+    try:
+        return step()
+    except NoRoomError as error:
+        needs = error.size
+    yield Pause(needs=needs)
+    return step()
+
+
+# -- answers to requests that fail
+
+_ERRORS: dict[type[engine.StorageError], ErrorCode] = {
+    engine.NoSuchQueueError: table.NOT_FOUND,
+    engine.NoSuchMessageError: table.NOT_FOUND,
+    NoSuchSubscriptionError: table.NOT_FOUND,
+    engine.NoSuchClaimError: table.NOT_FOUND,
+    engine.NoSuchPartError: table.NOT_FOUND,
+    engine.ClaimOrderError: table.CONFLICT,
+    engine.BatchOrderError: table.CONFLICT,
+    engine.QueueExistsError: table.CONFLICT,
+    engine.OtherMessageError: table.CONFLICT,
+    engine.DeadLetterCycleError: table.CONFLICT,
+    engine.NoDeadLetterQueueError: table.CONFLICT,
+    engine.QueueNotEmptyError: table.NOT_EMPTY,
+    engine.StaleReceiptError: table.STALE,
+    engine.QueueFullError: table.FULL,
+    engine.BadQueueNameError: table.BAD_REQUEST,
+    engine.UnsupportedError: table.NOT_IMPLEMENTED,
+}
+
+
+def error_answer(about: Message | Fault, error: ErrorCode, text: str) -> Error:
+    return Fault(error, text, about.req).message(new_resp())
+
+
+def refused(about: Message, error: engine.StorageError) -> Error:
+    """Returns the answer to a request that the engine refuses. Logs an error without a code of its own."""
+    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
+    answer = error_answer(about, known, str(error))
+    if known is table.INTERNAL:
+        _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
+    return answer
+
+
+def disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
+    if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
+        return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
+    partly = isinstance(about, CopyMessage) and about.mids
+    return storage_error(about, error, "some may have been copied" if partly else "nothing was changed")
+
+
+def _queues_of(about: Message) -> list[str]:
+    """Returns the queues of a request that have to exist."""
+    if isinstance(about, NewQueue):
+        return []
+    qid = getattr(about, "qid", None)
+    return [*([] if qid is None else [qid]), *getattr(about, "queues", ())]
+
+
+def storage_error(about: Message, error: Exception, remark: str) -> Error:
+    """Returns the answer to a request during which the storage failed, and logs the error. remark: tells what was
+    changed."""
+    if isinstance(error, OSError) and has_no_room(error):
+        return error_answer(about, table.FULL, f"the disk is full; {remark}")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    answer = error_answer(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
+    _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
+    return answer

@@ -12,7 +12,7 @@ from qs_serving.access.caller import MONITOR, Rights
 from qs_serving.access.principal import Right
 from qs_storage.engine import Batches, Claims, Engine, Queue, Redrive
 
-from . import authenticating, claiming, configuring, messages, redriving, subscribing
+from . import claiming, connecting, messages, queues
 from .service import Handler
 
 
@@ -39,25 +39,25 @@ _READ_ALL = {"qid": Right.READ, "queues": Right.READ}
 _COPY = {"qid": Right.READ, "queues": Right.WRITE}
 
 OPERATIONS: dict[type[Message], Operation] = {
-    wire.ListQueues: Operation(messages.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
-    wire.NewQueue: Operation(configuring.new_queue, _SET, (Engine.create,)),
-    wire.SetQueue: Operation(configuring.set_queue, _SET, (Engine.configure,)),
-    wire.GetQueue: Operation(configuring.get_queue, _CONFIGURE),
-    wire.DeleteQueue: Operation(messages.delete_queue, _CONFIGURE, (Engine.remove,)),
-    wire.PurgeQueue: Operation(messages.purge_queue, _CONFIGURE, (Queue.purge,)),
-    wire.PauseQueue: Operation(configuring.pause_queue, _CONFIGURE, (Engine.configure,)),
-    wire.ResumeQueue: Operation(configuring.resume_queue, _CONFIGURE, (Engine.configure,)),
-    wire.RedriveMessages: Operation(redriving.redrive_messages, _REDRIVE, (Redrive.letters, Redrive.move)),
-    wire.QueueStats: Operation(messages.queue_stats, _STATS, (Queue.prepare_stats, Queue.stats)),
-    wire.ServerStats: Operation(messages.server_stats, MONITOR),
+    wire.ListQueues: Operation(queues.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
+    wire.NewQueue: Operation(queues.new_queue, _SET, (Engine.create,)),
+    wire.SetQueue: Operation(queues.set_queue, _SET, (Engine.configure,)),
+    wire.GetQueue: Operation(queues.get_queue, _CONFIGURE),
+    wire.DeleteQueue: Operation(queues.delete_queue, _CONFIGURE, (Engine.remove,)),
+    wire.PurgeQueue: Operation(queues.purge_queue, _CONFIGURE, (Queue.purge,)),
+    wire.PauseQueue: Operation(queues.pause_queue, _CONFIGURE, (Engine.configure,)),
+    wire.ResumeQueue: Operation(queues.resume_queue, _CONFIGURE, (Engine.configure,)),
+    wire.RedriveMessages: Operation(queues.redrive_messages, _REDRIVE, (Redrive.letters, Redrive.move)),
+    wire.QueueStats: Operation(queues.queue_stats, _STATS, (Queue.prepare_stats, Queue.stats)),
+    wire.ServerStats: Operation(queues.server_stats, MONITOR),
     wire.PushMessage: Operation(messages.push_message, _WRITE, (Queue.push,)),
     wire.ReceiveMessage: Operation(messages.receive_message, _READ_ALL, (Engine.receive,)),
     wire.DeleteMessage: Operation(messages.delete_message, _READ, (Queue.delete,)),
     wire.ReleaseMessage: Operation(messages.release_message, _READ, (Queue.release,)),
     wire.RejectMessage: Operation(messages.reject_message, _READ, (Queue.reject,)),
     wire.ExtendMessage: Operation(messages.extend_message, _READ, (Queue.extend,)),
-    wire.Subscribe: Operation(subscribing.subscribe, _READ_ALL, (Engine.receive,)),
-    wire.Unsubscribe: Operation(subscribing.unsubscribe, ANY_PRINCIPAL),
+    wire.Subscribe: Operation(connecting.subscribe, _READ_ALL, (Engine.receive,)),
+    wire.Unsubscribe: Operation(connecting.unsubscribe, ANY_PRINCIPAL),
     wire.CopyMessage: Operation(messages.copy_message, _COPY, (Engine.copy,)),
     wire.ClaimMessages: Operation(claiming.claim_messages, _READ, (Claims.claim,)),
     wire.GetClaim: Operation(claiming.get_claim, _READ, (Claims.part,)),
@@ -68,6 +68,6 @@ OPERATIONS: dict[type[Message], Operation] = {
     wire.PublishStaged: Operation(claiming.publish_staged, _WRITE, (Batches.publish,)),
     wire.ListMessages: Operation(messages.list_messages, _READ, (Queue.list_mids,)),
     wire.GetMessage: Operation(messages.get_message, _READ, (Queue.get, Queue.read)),
-    wire.Authenticate: Operation(authenticating.authenticate, EVERYBODY),
-    wire.Ping: Operation(messages.ping, EVERYBODY),
+    wire.Authenticate: Operation(connecting.authenticate, EVERYBODY),
+    wire.Ping: Operation(connecting.ping, EVERYBODY),
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from qs_schemas import Figure, Limits, Peer, PushMessage
+from qs_schemas import Figure, Limits, Peer
 from qs_serving.access.caller import Caller
 from qs_serving.conversation import Conversation
 from qs_serving.figures import RequestCounts
@@ -20,21 +20,15 @@ from qs_serving.strangers import Strangers
 from qs_serving.transport import Transport
 from qs_storage.engine import Engine
 
-from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
-from ..broker.jobs import Job, Pause
+from ..broker.jobs import Call, Job, Pause, Waiters, run_call
 from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
-from ..broker.waiting import Waiters
 from ..operations.service import Service
-from .requests import RequestBatch, weight
+from .requests import RequestBatch
 
-_REQUESTS = 256
-"""The most requests of one connection in a batch, so that a busy client does not keep others waiting."""
-_MESSAGES = 1000
-"""The most messages of one connection in a batch, if its requests are lists."""
 _CALLS = trio.CapacityLimiter(64)
 """Threads for calls to other servers."""
 _WAITS = trio.CapacityLimiter(500)
@@ -111,16 +105,11 @@ class Connection(Conversation):
         if subscriber is not None and subscriber.has_read(token):
             self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
-    async def _begin_subscriptions(self) -> None:
-        subscriber = self._service.subscriber
-        if subscriber is not None and subscriber.new:
-            await self._committer.run(Job(self._service.start_subscriptions))
-
     async def leave(self) -> None:
         """Ends the client's subscriptions. Their messages become visible again, batch by batch."""
         subscriber = self._service.subscriber
         if subscriber is not None:
-            await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
+            await self._committer.call(partial(self._subscriptions.drop, subscriber))
 
     def rights_changed(self) -> None:
         """Ends subscriptions and waits that the access file does not allow any more. An allowed receive looks for
@@ -138,30 +127,17 @@ class Connection(Conversation):
 
     @property
     def _at_hand(self) -> bool:
-        return self._requests is not None or super()._at_hand
-
-    def _next_requests(self) -> RequestBatch:
-        queue = self._events
-        events = [queue.popleft()]
-        if queue:
-            held = weight(events[0])
-            while queue and len(events) < _REQUESTS:
-                event = queue[0]
-                held += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
-                if held > _MESSAGES:
-                    break
-                events.append(queue.popleft())
-        return RequestBatch(events, self._service, self._limits.outbox)
+        return self._requests is not None or (bool(self._events) and not self._closing)
 
     # without the task
 
     def _begin(self) -> None:
         self._stream.hold()
         self._interruptible = None  # requests that have begun are finished
-        self._requests = requests = self._next_requests()
+        self._requests = requests = RequestBatch(self._events, self._service, self._limits.outbox)
         self._since = perf_counter()
         requests.ended = self._advanced
-        self._committer.enqueue(requests)
+        self._committer.scheduled.append(requests)
 
     def _advanced(self) -> None:
         """Sends the answers after the batch, and reads on. Meanwhile the task sleeps, or waits for this to end."""
@@ -179,7 +155,6 @@ class Connection(Conversation):
                     pass  # no more requests begin
                 elif self._events:
                     self._begin()
-                    self._committer.hurry()
                 else:
                     self._idle()
         except Exception as error:  # it concerns this connection alone, not the rest of the batch
@@ -208,21 +183,21 @@ class Connection(Conversation):
     async def _answer(self) -> bool:
         requests = self._requests
         if requests is None:
-            self._requests = requests = self._next_requests()
+            self._requests = requests = RequestBatch(self._events, self._service, self._limits.outbox)
             self._since = perf_counter()
             await self._advance(requests)
         try:
             while True:
                 if not self._sent:
                     await self._outbox.drained()
-                await self._begin_subscriptions()
+                subscriber = self._service.subscriber
+                if subscriber is not None and subscriber.new:
+                    await self._committer.call(self._service.start_subscriptions)
                 if requests.pause is not None:
                     await self._wait(requests)
                 if not requests.left:
                     break
                 await self._advance(requests)
-            if not self._put(requests):  # the answer of a wait that was ended
-                await self._outbox.drained()
         finally:
             self._requests = None
             self._waiters.leave(requests)
@@ -233,16 +208,18 @@ class Connection(Conversation):
 
     async def _advance(self, requests: RequestBatch) -> None:
         await self._committer.run(requests)
-        self._put(requests)
+        self._sent = not requests.answers or self._put(requests)
 
     def _put(self, requests: RequestBatch) -> bool:
         """Sends the answers that are ready. Returns True if the socket has taken them all."""
-        answered, answers = requests.take_answers()
-        if len(answers) == 1:
-            self._sent = self._outbox.put(self._peer.send(answers[0]))
+        answers, requests.answers = requests.answers, []
+        if answers:
+            document = self._peer.send(answers[0]) if len(answers) == 1 else b"".join(map(self._peer.send, answers))
+            self._sent = self._outbox.put(document)
+            answered = requests.events[requests.done - len(answers) : requests.done]
+            self._counts.answered(answered, answers, perf_counter() - self._since)
         else:
-            self._sent = not answers or self._outbox.put(b"".join(map(self._peer.send, answers)))
-        self._counts.answered(answered, answers, perf_counter() - self._since)
+            self._sent = True
         return self._sent
 
     async def _wait(self, requests: RequestBatch) -> None:
@@ -263,7 +240,7 @@ class Connection(Conversation):
     async def _wait_for_messages(self, requests: RequestBatch, pause: Pause) -> None:
         woken = self._waiters.woken(requests)
         self._woken = woken.set
-        if not requests.is_allowed():  # the access file was read again during the batch
+        if self._caller is not None and not requests.is_allowed():  # the access file was read again during the batch
             woken.set()
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
@@ -276,7 +253,7 @@ class Connection(Conversation):
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = self._woken = None
-        if self._closing or self._ended or not requests.is_allowed():
+        if self._closing or self._ended or (self._caller is not None and not requests.is_allowed()):
             # The client cannot or may not take messages any more: the next in line is woken instead.
             self._waiters.leave(requests)
             requests.end_wait()

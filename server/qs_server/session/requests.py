@@ -1,7 +1,8 @@
 """Handles requests of one connection in their order, as part of the committer's batches. Knows nothing of sockets."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 from typing import Any, cast
@@ -29,16 +30,28 @@ from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
 from qs_storage import engine
 from qs_storage.disk import has_no_room
+from qs_storage.engine import LEFT, NoRoomError
 
 from ..broker.jobs import Pause
-from ..operations.errors import disk_error, error_answer, refused, storage_error
-from ..operations.messages import first_mid
 from ..operations.remote_requests import handler_of
-from ..operations.service import TURN, Answer, BadRequestError, Service
+from ..operations.service import (
+    TURN,
+    Answer,
+    BadRequestError,
+    Service,
+    disk_error,
+    error_answer,
+    refused,
+    storage_error,
+)
 from ..operations.table import ANY_PRINCIPAL, OPERATIONS
 
 _logger = logging.getLogger(__name__)
 
+_REQUESTS = 256
+"""The most requests of one connection in a batch, so that a busy client does not keep others waiting."""
+_MESSAGES = 1000
+"""The most messages of one connection in a batch, if its requests are lists."""
 _payload = attrgetter("payload")
 
 _SIZES: dict[type, Callable[[Any], int]] = {
@@ -71,21 +84,41 @@ def weight(event: Message | Fault) -> int:
 
 
 class RequestBatch:
-    """Makes the answers to requests and faults, in their order. See `Work` for the part that the committer uses."""
+    """Makes the answers to requests and faults, in their order. See `Work` for the part that the committer uses.
 
-    def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
-        """outbox: bytes of answers after which they must be taken before more are made."""
-        self.left = len(events)
+    Ensures that each request has one answer, in the order of the requests, and that one that lacked room is run again
+    from its start, without an effect before. Assumes `advance` is called while it is runnable. It must never answer
+    a request whose changes may be taken back: the connection sends no answer before the end of the batch."""
+
+    needs = LEFT
+    begins = False
+    secured = 0
+
+    def __init__(self, waiting: deque[Message | Fault], service: Service, outbox: int) -> None:
+        """Takes the next events, as many as one batch may have. outbox: bytes of answers after which they must be taken
+        before more are made."""
+        self.events = [waiting.popleft()]
+        """The requests and faults."""
+        if waiting:
+            held = weight(self.events[0])
+            while waiting and len(self.events) < _REQUESTS:
+                event = waiting[0]
+                held += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
+                if held > _MESSAGES:
+                    break
+                self.events.append(waiting.popleft())
+        self.left = len(self.events)
         """The number of requests and faults without an answer."""
+        self.done = 0
+        """The number of those with an answer."""
+        self.answers: list[Message] = []
+        """The answers that have not been taken, of the last of the requests that are done. Who takes them puts an empty
+        list in their place."""
         self.ended: Callable[[], None] | None = None
-        self.early_commits = 0
-        self._events = events
         self._service = service
         self._outbox = outbox
         self._running: Answer | None = None
-        self._answers: list[Message] = []
-        self._held = 0
-        self._taken = 0  # the number of answers that `take_answers` has returned
+        self._held = 0  # bytes of the answers
         self._over: bool | None = None  # the value that the handler is sent next, see `Answer`
         self.closes = False
         """True if the connection must be closed after the answers; later requests are not handled."""
@@ -99,34 +132,25 @@ class RequestBatch:
 
     @property
     def weight(self) -> int:
-        return sum(map(weight, self._events))
+        return sum(map(weight, self.events))
 
     @property
     def runnable(self) -> bool:
-        return self.pause is None and self.left > 0 and self._held <= self._outbox
-
-    def take_answers(self) -> tuple[Sequence[Message | Fault], list[Message]]:
-        """Returns (requests, their answers) since the last call."""
-        answers, self._answers, self._held = self._answers, [], 0
-        first, self._taken = self._taken, self._taken + len(answers)
-        return self._events[first : self._taken], answers
+        return self.pause is None and self.left > 0 and (self._held <= self._outbox or not self.answers)
 
     def resume(self, *, over: bool = False) -> None:
+        """Ends the pause."""
+        if self.pause is not None:
+            needs = self.pause.needs
+            self.needs, self.begins, self.secured = max(needs, LEFT), needs > 0, 0
         self.pause = None
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of a receive, with an empty answer, or an error if it is forbidden."""
+        """Ends the wait of a receive: its answer is empty, or an error if it is forbidden."""
         if self._running is not None:
             self._running.close()
-            self._running = None
-            request = self._events[-self.left]
-            answer: Message = ReceiveMessage()
-            try:
-                self._check(request)
-            except NotAllowedError as error:
-                answer = self._refuse(request, error)
-            self._add(answer, request.req)
+            self._running = _at_once(ReceiveMessage())
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
@@ -134,7 +158,7 @@ class RequestBatch:
         caller = self._service.caller
         # While the disk is full, `advance` handles each push, which tells whether it was stored.
         if self.pause is None and self._running is None and self._held <= self._outbox and not self._service.room.full:
-            for event in islice(self._events, len(self._events) - self.left, None):
+            for event in islice(self.events, self.done, None):
                 if type(event) is not PushMessage or event.payload is None or event.messages:
                     break
                 if event.delay is not None or event.key is not None or (found and event.qid != found[0].qid):
@@ -145,30 +169,54 @@ class RequestBatch:
         return found
 
     def pushed(self, mids: Iterable[int]) -> None:
-        done = len(self._events) - self.left
-        for mid, request in zip(mids, islice(self._events, done, None), strict=False):
+        for mid, request in zip(mids, islice(self.events, self.done, None), strict=False):
             answer = PushMessage(request.qid, mid=mid)  # type: ignore[union-attr] # see `pushes`
             answer.answers(new_resp(), request.req)
-            self._answers.append(answer)
+            self.answers.append(answer)
+            self.done += 1
             self.left -= 1
 
-    def advance(self, *, pushing: bool | None) -> None:
-        self._service.spent = 0
+    def advance(self, pushing: bool | None) -> None:  # noqa: C901, PLR0912
+        """See Work. Takes the steps of a request without a call for each."""
+        service = self._service
+        service.spent = 0
+        if not self.answers:
+            self._held = 0
         while self.left and self.pause is None and self._held <= self._outbox:
-            event = self._events[-self.left]
+            event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
             try:
-                answer = self._handle(event) if self._running is None else self._go_on(event)
-                if self._service.room.full:
+                if self._running is not None:
+                    answer = self._go_on(event)
+                elif (operation := OPERATIONS.get(type(event))) is None:  # type: ignore[arg-type] # a fault has none
+                    answer = self._handle_unknown(event)
+                else:
+                    if service.caller is not None:
+                        service.caller.check(operation.rights, event)
+                    handler = operation.handler
+                    if service.remotes.has_queues or type(event) is NewQueue:
+                        handler = handler_of(service, cast(Message, event), handler)
+                    found = handler(service, event)
+                    answer = found if isinstance(found, Message) else self._begin(found)
+                if service.room.full:
                     self._note_room(event)
             except Exception as error:
+                if isinstance(error, NoRoomError) and error.size > self.secured:
+                    self.pause = Pause(needs=error.size)  # nothing has changed: it begins again, in a batch with room
+                    return
                 answer = self._refuse(event, error)
             if answer is not None:
-                self._add(answer, event.req)
-            if self.closes:
-                self.left = 0
-            if self._service.spent >= TURN and self.left and self.pause is None:
+                if not isinstance(answer, Error):  # an error has its ids
+                    answer.answers(new_resp(), event.req)
+                self.answers.append(answer)
+                self.done += 1
+                self.left = 0 if self.closes else self.left - 1
+                if self.begins:
+                    self.needs, self.begins, self.secured = LEFT, False, 0
+                if self.left and (size := _SIZES.get(type(answer))) is not None:
+                    self._held += size(answer)
+            if service.spent >= TURN and self.left and self.pause is None:
                 self.pause = Pause()  # others have their turn
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
@@ -198,37 +246,25 @@ class RequestBatch:
         if isinstance(request, PushMessage | StageMessages) and request.qid in self._service.storage.queues():
             self._service.room.stored(stored_bytes(request))
 
-    def _handle(self, request: Message | Fault) -> Message | None:
-        """Returns the answer to a request, None if its handler waits. Raises the handler's errors."""
-        service = self._service
-        operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
-        if operation is None:
-            self._check(request)
-            return self._handle_unknown(request)
-        if service.caller is not None:
-            service.caller.check(operation.rights, request)
-        handler = operation.handler
-        if service.remotes.has_queues or isinstance(request, NewQueue):
-            handler = handler_of(service, cast(Message, request), handler)
-        answer = handler(service, request)
-        if isinstance(answer, Message):
-            return answer
-        self._running, self._over, self.deadline = answer, None, None
-        return self._continue()
-
     def _handle_unknown(self, request: Message | Fault) -> Message:
         """Returns the answer to a fault, an error, or an operation that is not in the table."""
+        self._check(request)
         if isinstance(request, Fault):
             self.closes = request.error.closes
-            return request.message()
+            return request.message(new_resp())
         if isinstance(request, Error):
             return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
         return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
 
+    def _begin(self, handler: Answer) -> Message | None:
+        """Begins to run a handler that may wait."""
+        self._running, self._over, self.deadline = handler, None, None
+        return self._continue()
+
     def is_allowed(self) -> bool:
         """Tells whether the client still may make the waiting request."""
         try:
-            self._check(self._events[-self.left])
+            self._check(self.events[self.done])
         except NotAllowedError:
             return False
         return True
@@ -259,35 +295,31 @@ class RequestBatch:
         self._running = running
         return None
 
-    def _add(self, answer: Message, req: str | None) -> None:
-        if not isinstance(answer, Error):
-            answer.answers(new_resp(), req)
-        else:
-            answer.req = req
-            if answer.resp is None:
-                answer.resp = new_resp()
-        self._answers.append(answer)
-        size = _SIZES.get(type(answer))
-        if size is not None:
-            self._held += size(answer)
-        self.left -= 1
-
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        for at, answer in enumerate(self._answers):
-            key = first_mid(answer)
-            if key is not None and key in failures:
-                self._note_lack(self._events[self._taken + at], failures[key])
-                self._answers[at] = disk_error(answer, failures[key], self._service.storage)
+        for at, answer in enumerate(self.answers):
+            if not isinstance(answer, PushMessage):
+                continue
+            first = answer.mids[0] if answer.mids else answer.mid
+            error = None if first is None else failures.get((answer.qid or "", first))
+            if error is not None:
+                self._note_lack(self.events[self.done - len(self.answers) + at], error)
+                self.answers[at] = disk_error(answer, error, self._service.storage)
 
     def fail(self, error: Exception) -> None:
         pause = self.pause
         if self._running is not None and pause is not None and pause.call is None and not pause.is_asked_for:
             # Between two slices: the handler would count what this batch has done, and is taken back.
             self._running.close()
-            self._running = self.pause = None
-            request = cast(Message, self._events[-self.left])
-            self._add(storage_error(request, error, "a part of it may have been done"), request.req)
-        for at, answer in enumerate(self._answers):
+            request = cast(Message, self.events[self.done])
+            self._running = _at_once(storage_error(request, error, "a part of it may have been done"))
+            self.pause = None
+        for at, answer in enumerate(self.answers):
             if not isinstance(answer, Error):
-                self._note_lack(self._events[self._taken + at], error)
-                self._answers[at] = storage_error(answer, error, "what was asked may have been done")
+                self._note_lack(self.events[self.done - len(self.answers) + at], error)
+                self.answers[at] = storage_error(answer, error, "what was asked may have been done")
+
+
+def _at_once(answer: Message) -> Answer:
+    """Stands for a handler that has its answer."""
+    yield from ()
+    return answer

@@ -28,13 +28,13 @@ class MidMap(MidSet):
     def pages(self, after: int) -> "Iterator[tuple[array[int], array[int]]]":
         """Yields (keys, values) for the keys greater than after, in order, a chunk at a time. The map must not change
         meanwhile."""
-        for chunk in range(bisect_right(self._lasts, after), len(self._keys)):
+        for chunk in range(bisect_right(self.lasts, after), len(self._keys)):
             keys, values = self._keys[chunk], self._values[chunk]
             at = bisect_right(keys, after)
             yield (keys[at:], values[at:]) if at else (keys, values)
 
     def get(self, key: int) -> int | None:
-        lasts = self._lasts
+        lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return None
         first = self._keys[0]
@@ -46,7 +46,7 @@ class MidMap(MidSet):
         return self._values[chunk][at] if keys[at] == key else None
 
     def set(self, key: int, value: int = 0) -> None:
-        lasts = self._lasts
+        lasts = self.lasts
         if lasts and key <= lasts[-1]:
             self._set_within(key, value)
         elif lasts and len(self._keys[-1]) < CHUNK:
@@ -61,7 +61,7 @@ class MidMap(MidSet):
             self.count += 1
 
     def _set_within(self, key: int, value: int) -> None:
-        chunk = bisect_left(self._lasts, key)
+        chunk = bisect_left(self.lasts, key)
         keys, values = self._keys[chunk], self._values[chunk]
         at = bisect_left(keys, key)
         if keys[at] == key:
@@ -73,25 +73,25 @@ class MidMap(MidSet):
         if len(keys) > 2 * CHUNK:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
             self._values[chunk : chunk + 1] = [values[:CHUNK], values[CHUNK:]]
-            self._lasts.insert(chunk, keys[CHUNK - 1])
+            self.lasts.insert(chunk, keys[CHUNK - 1])
 
     def set_run(self, keys: Sequence[int], values: Iterable[int]) -> None:
         """Adds keys with their values. keys: increasing, greater than the last one in the map."""
         added, beside = array("Q", keys), array("Q", values)
-        if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
+        if self.lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
             self._keys[-1] += added
             self._values[-1] += beside
-            self._lasts[-1] = added[-1]
+            self.lasts[-1] = added[-1]
         else:
             for at in range(0, len(added), CHUNK):
                 self._keys.append(added[at : at + CHUNK])
                 self._values.append(beside[at : at + CHUNK])
-                self._lasts.append(self._keys[-1][-1])
+                self.lasts.append(self._keys[-1][-1])
         self.count += len(added)
 
     def pop(self, key: int) -> int | None:
         """Removes a key. Returns its value, None if it was not in the map."""
-        lasts = self._lasts
+        lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return None
         chunk = at = 0
@@ -127,7 +127,7 @@ class MidMap(MidSet):
 
     def set_all(self, keys: Sequence[int], value: int) -> None:
         """Gives many keys the same value. keys: increasing."""
-        if not keys or (self._lasts and keys[0] <= self._lasts[-1]):
+        if not keys or (self.lasts and keys[0] <= self.lasts[-1]):
             for key in keys:
                 self.set(key, value)
             return

@@ -27,20 +27,21 @@ class Run(NamedTuple):
 class MidSet:
     """Keys are 0 to 2**64 - 1."""
 
-    __slots__ = ("_keys", "_lasts", "count")
+    __slots__ = ("_keys", "count", "lasts")
 
     def __init__(self, keys: Iterable[int] = ()) -> None:
         """keys: strictly increasing."""
         whole = keys if isinstance(keys, array) else array("Q", keys)
         self.count = len(whole)
         self._keys = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)]
-        self._lasts = [chunk[-1] for chunk in self._keys]
+        self.lasts = [chunk[-1] for chunk in self._keys]
+        """The greatest key of each chunk."""
 
     def __len__(self) -> int:
         return self.count
 
     def __contains__(self, key: int) -> bool:
-        lasts = self._lasts
+        lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return False
         if self._keys[0][0] == key:
@@ -53,12 +54,12 @@ class MidSet:
         return self._keys[0][0] if self._keys else None
 
     def last(self) -> int | None:
-        return self._lasts[-1] if self._lasts else None
+        return self.lasts[-1] if self.lasts else None
 
     def after(self, key: int, count: int) -> list[int]:
         """Returns the keys greater than key (-1 for all) in order, at most count."""
         found: list[int] = []
-        chunk = bisect_right(self._lasts, key)
+        chunk = bisect_right(self.lasts, key)
         at = bisect_right(self._keys[chunk], key) if chunk < len(self._keys) else 0
         while chunk < len(self._keys) and len(found) < count:
             found += self._keys[chunk][at : at + count - len(found)]
@@ -66,7 +67,7 @@ class MidSet:
         return found
 
     def add(self, key: int) -> None:
-        lasts = self._lasts
+        lasts = self.lasts
         if lasts and key <= lasts[-1]:
             self._add_within(key)
         elif lasts and len(self._keys[-1]) < CHUNK:
@@ -79,7 +80,7 @@ class MidSet:
             self.count += 1
 
     def _add_within(self, key: int) -> None:
-        chunk = bisect_left(self._lasts, key)
+        chunk = bisect_left(self.lasts, key)
         keys = self._keys[chunk]
         at = bisect_left(keys, key)
         if keys[at] == key:
@@ -88,23 +89,23 @@ class MidSet:
         self.count += 1
         if len(keys) > 2 * CHUNK:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
-            self._lasts.insert(chunk, keys[CHUNK - 1])
+            self.lasts.insert(chunk, keys[CHUNK - 1])
 
     def extend(self, keys: Sequence[int]) -> None:
         """Adds keys. keys: increasing, greater than the last one in the set."""
         added = array("Q", keys)
-        if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
+        if self.lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
             self._keys[-1] += added
-            self._lasts[-1] = added[-1]
+            self.lasts[-1] = added[-1]
         else:
             for at in range(0, len(added), CHUNK):
                 self._keys.append(added[at : at + CHUNK])
-                self._lasts.append(self._keys[-1][-1])
+                self.lasts.append(self._keys[-1][-1])
         self.count += len(added)
 
     def among(self, keys: Sequence[int]) -> list[int]:
         """Returns the keys that are in the set. keys: increasing."""
-        if not self._lasts:
+        if not self.lasts:
             return []
         found: list[int] = []
         for chunk, part, start in self.runs_of(keys):
@@ -120,12 +121,12 @@ class MidSet:
     def add_all(self, keys: Sequence[int]) -> None:
         """Adds many keys. keys: increasing, none in the set."""
         added = array("Q", keys)
-        end = bisect_right(added, self._lasts[-1]) if self._lasts else 0
+        end = bisect_right(added, self.lasts[-1]) if self.lasts else 0
         if end < len(added):
             self.extend(added[end:])
         while end:  # from the end, as a merge may split its chunk
-            chunk = bisect_left(self._lasts, added[end - 1])
-            start = bisect_right(added, self._lasts[chunk - 1], 0, end) if chunk else 0
+            chunk = bisect_left(self.lasts, added[end - 1])
+            start = bisect_right(added, self.lasts[chunk - 1], 0, end) if chunk else 0
             self._merge(chunk, added[start:end])
             end = start
 
@@ -137,7 +138,7 @@ class MidSet:
         whole = array("Q", sorted([*self._keys[chunk], *keys]))
         parts = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)] if len(whole) > 2 * CHUNK else [whole]
         self._keys[chunk : chunk + 1] = parts
-        self._lasts[chunk : chunk + 1] = [part[-1] for part in parts]
+        self.lasts[chunk : chunk + 1] = [part[-1] for part in parts]
         self.count += len(keys)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
@@ -145,9 +146,9 @@ class MidSet:
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
         at = 0
-        chunk = bisect_left(self._lasts, wanted[0]) if wanted else len(self._lasts)
-        while at < len(wanted) and chunk < len(self._lasts):
-            end = bisect_right(wanted, self._lasts[chunk], at)
+        chunk = bisect_left(self.lasts, wanted[0]) if wanted else len(self.lasts)
+        while at < len(wanted) and chunk < len(self.lasts):
+            end = bisect_right(wanted, self.lasts[chunk], at)
             if end > at:
                 own, part = self._keys[chunk], wanted[at:end]
                 start = bisect_left(own, part[0])
@@ -170,12 +171,12 @@ class MidSet:
     def _keep(self, chunk: int, keys: "array[int]") -> None:
         self.count -= len(self._keys[chunk]) - len(keys)
         if keys:
-            self._keys[chunk], self._lasts[chunk] = keys, keys[-1]
+            self._keys[chunk], self.lasts[chunk] = keys, keys[-1]
         else:
-            del self._keys[chunk], self._lasts[chunk]
+            del self._keys[chunk], self.lasts[chunk]
 
     def discard(self, key: int) -> None:
-        lasts = self._lasts
+        lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return
         chunk = at = 0

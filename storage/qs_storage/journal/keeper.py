@@ -1,36 +1,42 @@
 """Owns the log of a root directory: opens it for the first queue, replays, commits, checkpoints and closes it."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 
 from ..disk import Disk
-from ..engine import Clock, Durability, Options, StorageError
+from ..engine import LEFT, Clock, Durability, Options, StorageError
 from ..metadata import store_for
 from ..names import JOURNAL
 from ..shared import Shared
-from .index_reading import IndexReader
 from .log import records
 from .log.cache import CACHE
-from .log.log import QUICK, Log
+from .log.log import Log, Transaction
 from .log.opening import open_log
+from .log.pool import Pool
 from .log.reader import Reader
+from .queues.keys import KEYS
 from .queues.queue import LogQueue
 from .queues.replay import Replay
-from .queues.store import KEYS
+from .queues.store import Store
 from .upkeep.checkpoint import CheckpointWriter
 from .upkeep.compaction import Compaction
-from .upkeep.copying import Copying
-from .upkeep.door import Doors
-from .upkeep.maintenance import LogStore, Maintenance
+from .upkeep.door import DoorQueue, Doors
+from .upkeep.index_reading import IndexReader
+from .upkeep.maintenance import Maintenance
+from .upkeep.room import Room
 from .upkeep.snapshot import Snapshot, write_snapshot
 
 _logger = logging.getLogger(__name__)
 
 
 class LogKeeper:
-    """Opens the log of an engine, replays it, and commits changes of its queues."""
+    """Opens the log of an engine, replays it, and commits changes of its queues.
+
+    Ensures that room is secured between batches only, and that a failed commit leaves memory as it was before the
+    batch. Nothing below it calls it."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -39,13 +45,10 @@ class LogKeeper:
         durability: Durability,
         disk: Disk,
         cache: int = CACHE,
-        committed_early: Callable[[], None] = lambda: None,
-        on_sync: Callable[[float], object] = lambda seconds: None,
+        on_sync: Callable[[float], object] | None = None,
         keys: int = KEYS,
     ) -> None:
-        """Opens nothing: see `open`. cache, keys: see `Store`; committed_early: called after a commit in the middle of
-        a batch; on_sync: see `Log`."""
-        self._committed_early = committed_early
+        """Opens nothing: see `open`. cache, keys: see `Store`; on_sync: see `Log`."""
         self._on_sync = on_sync
         self._root = root
         self._directory = f"{root}/{JOURNAL}"
@@ -56,72 +59,85 @@ class LogKeeper:
         self._keys = keys
         self.queues: dict[str, LogQueue] = {}
         """The queues of the log, by name."""
-        self._store: LogStore | None = None
+        self.store: Store | None = None
+        self.transaction: Transaction | None = None
+        """The transaction of the log's batches; None while no log is open."""
+        self.room: Room | None = None
         self.maintenance: Maintenance | None = None
         """None while no log is open."""
-        self._removals: list[int] = []
+        self._removed: list[LogQueue] = []  # queues whose directories are gone; the next commit records that
+        self._leaving: list[LogQueue] = []  # those whose removal is in this transaction
         self._doors = Doors(partial(store_for, sync=False))
         self._numbers = 0
-        self.commit_is_cheap = False
-        """True if commits are so fast that a thread for them is not worth it."""
         self._replayed = False
 
     # -- a start --------------------------------------------------------------------------------------------------
 
-    def open(self) -> LogStore:
+    def open(self) -> Store:
         """Opens the log without reading it. Returns its store. InUseError, OSError."""
-        if self._store is None:
-            log = Log(self._directory, self._disk, self._durability, perf_counter)
-            log.on_sync = self._on_sync
-            store = LogStore(log, Reader(log.segments, self._disk), self._cache, self._keys)
-            store.committed_early = self._committed_early
-            store.log.first_records = self._announcements
-            self._store = store
-            queues = self.queues.values
-            compaction = Compaction(store, queues, Copying(store, queues), self._clock)
+        if self.store is None:
+            log = Log(self._directory, self._disk, self._durability, perf_counter, self._on_sync)
+            pool = Pool(self._directory, self._disk, sync=log.keeps)
+            store = Store(log, Transaction(log), Reader(log.segments, self._disk), self._cache, self._keys)
+            pool.restore()
+            compaction = Compaction(store, self.queues, self._clock)
+            self.transaction = store.transaction
+            self.store, self.room = store, Room(store, pool, compaction, self.queues)
             begin_checkpoint = partial(self._begin_snapshot, store)
-            self.maintenance = Maintenance(store, compaction, self._doors, begin_checkpoint, self._disk, self._clock)
-        return self._store
+            self.maintenance = Maintenance(
+                store, pool, compaction, self.room, self._doors, begin_checkpoint, self._disk, self._clock
+            )
+        return self.store
 
-    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
-        """Opens the queue in a directory; it is empty until `replay`. The first one opens the log: InUseError."""
+    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> DoorQueue:
+        """Opens the queue in a directory; it is empty until `replay`. The first one opens the log: InUseError.
+        NoRoomError after `replay`, as its name has to be in the log before its records."""
         store = self.open()
+        transaction = store.transaction
+        needed = records.QUEUE_SIZE + records.SMALL * len(self._removed)
+        if self._replayed and transaction.left < needed:
+            if transaction.changed or transaction.left >= 0:
+                raise transaction.refusal(needed)
+            transaction.asked = needed
+            self.secure(needed)  # nothing was written since the start
+            if transaction.left < needed:
+                raise transaction.refusal(needed)
+        queue = DoorQueue(path, qid, options, shared, store, self._doors)
         if self._replayed:
             self._note_removals(store)  # before a new queue of the same name is announced
-        queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
-        self.queues[qid] = queue
-        if self._replayed:
             self._assign_number(queue)
-            queue.announce()
+            transaction.append_lasting(queue.record())
             queue.rescan()
+        self.queues[qid] = queue
         return queue
 
     def _assign_number(self, queue: LogQueue) -> None:
         self._numbers += 1
-        queue.table.number = self._numbers
-        self.open().tables[queue.number] = queue.table
+        queue.number = self._numbers
+        self.open().tables[queue.number] = queue
 
     def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
         """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
         exist. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
         self._replayed = True
-        store = self._store
+        store = self.store
         if store is None:
             return
         replay = self._read(store, shared)
-        for number, queue in replay.queues.items():
+        for queue in replay.queues.values():
             if self.queues.get(queue.qid) is not queue:
-                self._leave_out(number, queue, kinds)
+                self._leave_out(queue, kinds)
         self._numbers = max(self._numbers, replay.last_number)
         for queue in self.queues.values():
             if replay.queues.get(queue.number) is queue:
-                store.tables[queue.number] = queue.table
+                store.tables[queue.number] = queue
             else:
                 self._assign_number(queue)
         for queue in self.queues.values():
-            queue.rescan()
+            if isinstance(queue, DoorQueue):
+                queue.rescan()
             queue.settle()
-        store.undo.clear()
+        store.transaction.changed.clear()
         store.is_starting = False
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
@@ -133,10 +149,10 @@ class LogKeeper:
         for queue in replay.queues.values():
             self.queues[queue.qid] = queue
         self._numbers = replay.last_number
-        store.undo.clear()
+        store.transaction.changed.clear()
         return dict(self.queues)
 
-    def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
+    def _leave_out(self, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
         """Drops a queue that is only in the log. StorageError if it has messages, and another storage now."""
         if len(queue) and (kind := kinds(queue.qid)) is not None:
             raise StorageError(
@@ -149,90 +165,117 @@ class LogKeeper:
                 len(queue),
                 queue.qid,
             )
-        queue.clear()
-        self._removals.append(number)
+        self._removed.append(queue)
 
-    def _read(self, store: LogStore, shared: Shared) -> Replay[LogQueue]:
+    def _read(self, store: Store, shared: Shared) -> Replay[LogQueue]:
         def find(qid: str) -> LogQueue:
             queue = self.queues.get(qid)
-            if queue is not None:
-                return queue
-            return LogQueue("", qid, Options(storage="journal"), shared, store, 0, self._doors)
+            return LogQueue(qid, 0, Options(storage="journal"), shared, store) if queue is None else queue
 
         reader = IndexReader(self._directory, self._disk, store, find, open_log)
         replay, opened, begin, ignored = reader.read(self._clock())
         if ignored is not None:
             _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, ignored)
-        store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence, opened.absent)
+        store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence)
         store.checkpointed = begin
         return replay
-
-    def _announcements(self) -> Iterable[bytes]:
-        return [queue.record() for queue in self.queues.values()]
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def forget(self, queue: LogQueue) -> None:
         """Forgets a queue whose directory is gone. The next commit records that."""
-        if self.queues.get(queue.qid) is not queue or self._store is None:
-            return
-        if self._store.undo:
-            try:
-                self._store.commit_early()
-            except OSError as error:
-                _logger.warning("queue %r is removed, and the changes before that failed: %s", queue.qid, error)
-        del self.queues[queue.qid]
-        queue.clear()
-        self._removals.append(queue.number)
+        if self.queues.get(queue.qid) is queue and self.store is not None:
+            del self.queues[queue.qid]
+            self._removed.append(queue)
 
-    def commit_removals(self) -> None:
-        """Records durably that queues are gone, so that new ones may have the same names. OSError."""
-        if self._removals and self._store is not None:
-            self._note_removals(self._store)
-            self._store.commit_early()
-
-    def _note_removals(self, store: LogStore) -> None:
-        if not self._removals:
+    def _note_removals(self, store: Store) -> None:
+        """Appends the records of removed queues. OSError: the root cannot be synced."""
+        if not self._removed:
             return
         if self._durability is not Durability.NONE:
             self._disk.sync_directory(self._root)  # first: a directory that the log calls removed must not come back
-        store.log.reserve(records.SMALL * len(self._removals))
-        for number in self._removals:
-            store.log.append(records.remove(number))
-            store.undo.append((self._removals.append, number))
-        self._removals.clear()
+        while self._removed:
+            queue = self._removed.pop()
+            # It stays if the batch is taken back: a queue that is made anew has its records after this one.
+            store.transaction.append_lasting(records.Remove(queue.number).write())
+            self._leaving.append(queue)
 
-    # -- durability -----------------------------------------------------------------------------------------------
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def secure(self, size: int) -> None:
+        """See Engine."""
+        if self.store is not None and self.room is not None and self.maintenance is not None:
+            transaction = self.store.transaction
+            least = size if size > LEFT else self.room.usual(size)
+            least = 0 if transaction.asked or transaction.asked_by_push else least
+            least = max(least, records.SMALL * len(self._removed))
+            if max(least, transaction.asked, transaction.asked_by_push) > transaction.left:
+                self.maintenance.settle()
+            self.room.secure(least)
 
     def commit(self) -> None:
         """Makes all changes of the queues since the last commit durable. OSError: they are taken back."""
-        store = self._store
-        if store is None:
+        store, room = self.store, self.room
+        if store is None or room is None:
             return
-        if self._removals:
-            try:
-                self._note_removals_or_wait(store)
-            except OSError:
-                store.roll_back()
-                raise
-        store.commit()
-        self.commit_is_cheap = store.log.cost < QUICK
-
-    def roll_back(self) -> None:
-        """See Engine."""
-        if self._store is not None:
-            self._store.roll_back()
-
-    def _note_removals_or_wait(self, store: LogStore) -> None:
+        if self._removed and not self._append_removals(store, room):
+            return
         try:
-            self._note_removals(store)
-        except FileNotFoundError:  # the root is gone: removals wait, and requests that change nothing succeed
-            if store.undo:
-                raise
+            gone = store.transaction.commit()
+        except OSError:
+            room.restart()
+            raise
+        if gone:
+            room.forget(gone)
+        if self._leaving:
+            for queue in self._leaving:
+                queue.clear()
+            self._leaving.clear()
+        if store.cache.size > store.cache.limit:
+            store.cache.trim()
+        transaction = store.transaction
+        if (transaction.left < LEFT or transaction.pushes_wait) and not transaction.pending:
+            self._prepare(transaction)
+
+    def _prepare(self, transaction: Transaction) -> None:
+        """Secures room for the next batch, after a commit: not after a receive alone, whose note would be written for
+        that. If it fails, the next request that needs room says it. A request that was refused is about to be tried
+        again: its caller secures its room."""
+        if (
+            self.store is not None
+            and self.store.log.writer is not None
+            and not (transaction.asked or transaction.asked_by_push)
+        ):
+            with suppress(OSError):
+                self.secure(LEFT)
+
+    def _append_removals(self, store: Store, room: Room) -> bool:
+        """Appends the records of removed queues; if there is no room for them, they wait for a later commit. Returns
+        False if there is nothing to commit: the root is gone, removals wait, and requests that change nothing succeed.
+        OSError: the batch is taken back."""
+        transaction, needed = store.transaction, records.SMALL * len(self._removed)
+        try:
+            if transaction.left < 0 and not transaction.changed:
+                self.secure(needed)
+            if transaction.left >= needed:
+                self._note_removals(store)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not transaction.changed:
+                return False
+            transaction.take_back()
+            room.restart()
+            raise
+        return True
+
+    def take_back(self) -> None:
+        """Takes back the changes since the last commit."""
+        if self.store is not None and self.room is not None:
+            self.store.transaction.take_back()
+            self.room.restart()
 
     def figures(self) -> dict[str, float]:
         """See Engine. All are 0 while no log is open."""
-        store, maintenance = self._store, self.maintenance
+        store, maintenance = self.store, self.maintenance
         log = None if store is None else store.log
         return {
             "journal_bytes": 0 if log is None else log.segments.size,
@@ -245,15 +288,17 @@ class LogKeeper:
 
     def background_sync(self) -> Callable[[], None] | None:
         """See Engine."""
-        return None if self._store is None else self._store.log.background_sync()
+        return None if self.store is None else self.store.log.background_sync()
 
-    def take_in_files(self, queue: LogQueue) -> Iterator[int]:
+    def take_in_files(self, queue: DoorQueue) -> Iterator[int]:
         """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
         store, door = self.open(), queue.door
-        queue.files.unbounded = True
-        while door is not None and door.has_work:
+        queue.unbounded = True
+        while door.has_work:
+            store.transaction.asked_by_push = door.size
+            self.secure(LEFT)
             intake = door.advance(store)
-            store.commit()
+            self.commit()
             if intake is not None:
                 intake.run()
                 door.finish(intake)
@@ -261,25 +306,23 @@ class LogKeeper:
                     raise intake.error
                 yield len(intake.files)
 
-    # -- checkpoints ----------------------------------------------------------------------------------------------
+    # -- the end --------------------------------------------------------------------------------------------------
 
-    def _begin_snapshot(self, store: LogStore) -> Snapshot:
-        store.commit_early()
-        position = store.log.position
+    def _begin_snapshot(self, store: Store) -> Snapshot:
         writer = CheckpointWriter(self._directory, self._disk)
-        work = write_snapshot(writer, position, list(self.queues.values()), store, self._numbers)
+        work = write_snapshot(writer, store.log.position, list(self.queues.values()), store, self._numbers)
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:
         """Writes a checkpoint at a clean stop, for a fast start. Returns the error if the log is gone or failed.
         OSError: the last notes could not be written."""
-        store, maintenance = self._store, self.maintenance
-        if store is None or maintenance is None:
+        store, maintenance, room = self.store, self.maintenance, self.room
+        if store is None or maintenance is None or room is None:
             return None
-        if store.log.failed is not None or not store.log.used:
+        if store.log.failed is not None or store.log.writer is None:
             return store.log.failed
         maintenance.stop()
-        store.commit(notes=True)
+        room.commit()
         try:
             snapshot = self._begin_snapshot(store)
             while not snapshot.step():
@@ -293,8 +336,8 @@ class LogKeeper:
 
     def close(self) -> None:
         if self.maintenance is not None:
-            self.maintenance.finish_running()
+            self.maintenance.stop()
             self.maintenance = None
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        if self.store is not None:
+            self.store.close()
+            self.store = self.room = self.transaction = None

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..directories import DirectoriesEngine, JournalEngine
 from ..disk import Disk, check_directory
 from ..engine import Clock, Durability, StorageError
-from ..journal.offline import OfflineJournal
+from ..journal.rescue.offline import OfflineJournal
 from ..names import directory_of
 from ..settings import FILE, read_options, write_options
 from .journal_export import MessageFiles, message_names
@@ -104,7 +104,7 @@ class Conversion:
             queue = journal.queues.get(self._qid)
             if queue is not None:
                 for mid, name in message_names(self._path, self._disk).items():
-                    if mid in queue.table.index.messages:
+                    if mid in queue.index.messages:
                         raise StorageError(
                             f"{self._path}/{name} is there already, and is not the message of that id: move it away"
                         )

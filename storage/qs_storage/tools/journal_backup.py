@@ -16,13 +16,11 @@ from typing import NamedTuple
 
 from ..disk import Disk, PlantedError, check_directory
 from ..engine import StorageError
-from ..journal.log.absent_record import missing_from
 from ..journal.log.frames import BLOCK, DamagedError
 from ..journal.log.lock import take_lock, write_last
-from ..journal.log.opening import Parser, find_segments
+from ..journal.log.opening import Parser, find_segments, numbers_in
 from ..journal.log.places import segment_name
 from ..journal.log.records import BadRecordError
-from ..journal.log.recovery import numbers_in
 from ..journal.log.scanning import Scan
 from ..journal.upkeep.checkpoint import NAME as CHECKPOINT
 from ..names import JOURNAL, PRIVATE, parse_message, qid_of
@@ -108,12 +106,17 @@ def _copy_once(source: str, target: str, linked: dict[int, bool], progress: Call
             linked[number] = _link(f"{source}/{segment_name(number)}", f"{target}/{segment_name(number)}")
             progress(1)
     name = segment_name(numbers[-1])
-    scan, needed = _copy_frames(f"{source}/{name}", f"{target}/{name}")
-    oldest = max(scan.header.oldest, needed.oldest)
-    if (missing := missing_from(set(numbers), numbers[-1], oldest, needed.absent)) is not None:
-        raise _ChangedError(f"segment {missing} is missing")
+    scan = _copy_frames(f"{source}/{name}", f"{target}/{name}")
+    frame = scan.next - 1
+    oldest = scan.read_oldest()
+    for number in range(oldest, numbers[-1]):
+        if number not in linked:
+            raise _ChangedError(f"segment {number} is missing")
+    for number in [number for number in linked if number < oldest]:
+        os.unlink(f"{target}/{segment_name(number)}")
+        del linked[number]
     linked[numbers[-1]] = False
-    return scan.next - 1
+    return frame
 
 
 def _copy_checkpoint(source: str, target: str) -> None:
@@ -150,8 +153,8 @@ def _must_be_named(descriptor: int, path: str) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
-def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
-    """Copies the whole frames of the last segment. Returns what was read, and which segments are needed."""
+def _copy_frames(source: str, target: str) -> Scan:
+    """Copies the whole frames of the last segment. Returns what was read."""
     with open(Disk().open_file(source, os.O_RDONLY), "rb") as file:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
@@ -159,10 +162,10 @@ def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
         scan = Scan(source, data)
     except DamagedError as error:
         raise StorageError(f"{source}: {error}; see 'queue-journal.py check'") from None
-    needed = Parser()
+    parser = Parser()
     try:
         for start, bodies in scan.frames(BLOCK, scan.header.first, None):
-            needed.apply(scan.header.number, start, bodies)
+            parser.apply(scan.header.number, start, bodies)
     except BadRecordError as error:
         raise StorageError(f"{source}: {error}; see 'queue-journal.py check'") from None
     gap = scan.gap
@@ -175,7 +178,7 @@ def _copy_frames(source: str, target: str) -> tuple[Scan, Parser]:
         file.truncate(scan.header.size)
         file.flush()
         os.fsync(file.fileno())
-    return scan, needed
+    return scan
 
 
 def _copy_queues(root: str, target: str) -> list[str]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ..disk import Disk
 from ..engine import StorageError
 from ..journal.log.lock import is_in_use
-from ..journal.log.records import BadRecordError
-from ..journal.log.recovery import numbers_in
+from ..journal.log.opening import numbers_in
+from ..journal.log.records import BadRecordError, name_of
 from ..journal.rescue.damage import Contents, Examined, FoundCheckpoint, Part, examine
 from ..journal.rescue.repair import Repaired
 from ..journal.rescue.repair import repair as repair_journal
@@ -110,7 +110,7 @@ def _describe_part(part: Part, contents: Contents, *, verbose: bool) -> Iterator
 
 
 def _describe_piece(piece: Piece) -> str:
-    listed = _by_name(Counter(type(record).__name__.upper() for record in piece.records())) or "no records"
+    listed = _by_name(Counter(name_of(record.KIND) for record in piece.records())) or "no records"
     synced = "" if piece.synced is None else f", durable then: all up to {piece.synced}"
     state = "" if piece.whole else ", not whole"
     return f"  frame {piece.sequence} at byte {piece.start}: {listed}{synced}{state}"
@@ -158,12 +158,15 @@ def _describe_repair(repaired: Repaired) -> Iterator[str]:
     if repaired.unplaced:
         many = counted(repaired.unplaced, "message")
         yield f"kept as files: {many}, of queues whose names are lost, in {repaired.aside}/queue-number-…"
-    yield from (f"lost: {line}" for line in _losses(found))
+    yield from (f"lost: {line}" for line in _losses(repaired))
     yield f"what was there: {repaired.aside}"
     yield "the next start of the server takes up what was kept; messages whose deletion is lost are delivered again"
 
 
-def _losses(found: Examined) -> Iterator[str]:
+def _losses(repaired: Repaired) -> Iterator[str]:
+    found = repaired.found
+    if repaired.lost:
+        yield f"{counted(repaired.lost, 'message')} that had moved or were copies: their payloads cannot be read"
     for part in found.parts:
         if part.foreign:
             yield f"nothing of {part.path}, which does not belong to this journal"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..disk import Disk, check_directory
 from ..engine import StorageError, wall_clock
-from ..journal.offline import OfflineJournal
+from ..journal.rescue.offline import OfflineJournal
 from ..metadata import Attributes, Stored, store_for
 from ..names import NEW, directory_of, message_name, parse_message
 from ..settings import FILE, read_options, write_options

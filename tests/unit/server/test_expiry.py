@@ -7,12 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qs_server.broker.background import ExpiryLoop, Turns
 from qs_server.broker.committer import Committer
-from qs_server.broker.expiry import ExpiryLoop
-from qs_server.broker.jobs import Job
+from qs_server.broker.jobs import Job, Waiters
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.broker.turns import Turns
-from qs_server.broker.waiting import Waiters
 from qs_storage.engine import Durability, Effects
 
 MESSAGE = 10
@@ -22,7 +20,7 @@ MESSAGE = 10
 class DueEngine:
     """The part of an engine that the loop uses: some messages are due, and each takes some time of the timer."""
 
-    early_commits = 0
+    room = 1 << 30
 
     def __init__(self, due: int) -> None:
         self.due = due
@@ -53,8 +51,7 @@ class DueEngine:
     def effects(self) -> Effects:
         return Effects({}, {}, 0 if self.due else None, None, commit_is_cheap=True)
 
-    def roll_back(self) -> int:
-        return 0
+    def roll_back(self) -> None: ...
 
 
 def loop_of(engine: DueEngine) -> tuple[ExpiryLoop, Committer]:

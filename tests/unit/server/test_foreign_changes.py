@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.engines import ManualClock
+from support.engines import JournalEngine, ManualClock
 from support.sources import source
 
-from qs_server.broker.changes import Changes
+from qs_server.broker.background import Changes
 from qs_server.broker.committer import Committer
-from qs_server.broker.jobs import Job
+from qs_server.broker.jobs import Job, Waiters
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.broker.waiting import Waiters
 from qs_serving.hub import Hub
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import Draft, Durability, Options
 
 

@@ -12,13 +12,11 @@ from support.memory_serving import Client, Clock, Serving, clock_of, serving
 from support.sources import source
 
 from qs_server.broker.committer import Committer
-from qs_server.broker.jobs import Job
-from qs_server.broker.leases import Leases
-from qs_server.broker.subscriber import Subscriber, Subscription
+from qs_server.broker.jobs import Job, Waiters
+from qs_server.broker.subscriber import Leases, Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.broker.waiting import Waiters
 from qs_storage.directories import FilesEngine
-from qs_storage.engine import SECOND, Draft, Durability, Effects, Options, Receipt, State
+from qs_storage.engine import SECOND, Draft, Durability, Effects, NoRoomError, Options, Receipt, State
 
 HELD = 350
 WINDOW = 1000 * SECOND
@@ -77,6 +75,32 @@ def test_a_slice_at_a_time(bench: Bench) -> None:
     assert bench.subscriptions.next_due() is None
 
 
+async def test_a_message_that_lacks_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that cannot be given back for lack of room is tried again at the beginning of the next batch; if it
+    lacks room there too, it stays hidden, and the others are given back."""
+    release = FilesEngine.queue(bench.storage, "q").release
+    lacking = {bench.mids[50]: 1, bench.mids[60]: 2}
+
+    def little_room(receipt: Receipt, delay: int | None) -> int | None:
+        if lacking.get(receipt.mid):
+            lacking[receipt.mid] -= 1
+            raise NoRoomError(1 << 20)
+        return release(receipt, delay)
+
+    monkeypatch.setattr(bench.storage.queue("q"), "release", little_room)
+    committer = Committer(bench.storage, Durability.NONE, Waiters(), bench.subscriptions)
+    bench.subscriptions.drop(bench.first)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(committer.serve)
+        await committer.give_back()
+        nursery.cancel_scope.cancel()
+    assert not bench.subscriptions.leaving
+    assert bench.ready() == [mid for mid in bench.mids if mid != bench.mids[60]]
+    assert caplog.text.count("stays hidden until its window ends") == 1
+
+
 def test_a_slice_ends_with_its_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release may take long, as a message that goes to a dead-letter queue of files has to be synced: a slice of 20
     ms begins no other after that."""
@@ -99,7 +123,7 @@ def test_a_slice_ends_with_its_time(bench: Bench, monkeypatch: pytest.MonkeyPatc
 class Fault(Job):
     """Work that breaks the batch it is in, before anything else of the batch is done."""
 
-    def advance(self, *, pushing: bool | None) -> None:
+    def advance(self, pushing: bool | None) -> None:
         raise RuntimeError("a fault")
 
 

@@ -1,6 +1,7 @@
 """When a client becomes another principal, or the access file is read again, nothing is lost, and nothing is sent to
 clients that may not have it."""
 
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from support.sources import source
 from qs_schemas import Fault, PurgeQueue, errors
 from qs_server.broker.subscriber import Subscriber
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.operations import messages
+from qs_server.operations import queues
 from qs_server.operations.service import Service
 from qs_server.session.requests import RequestBatch
 from qs_serving.access.access import Access
@@ -139,20 +140,22 @@ async def test_what_is_begun_is_finished(
 ) -> None:
     """A purge has removed a part when the right to it goes: it removes the rest, as an error means that nothing has
     changed. The next is refused."""
-    monkeypatch.setattr(messages, "_PURGE_SLICE", 1)
+    monkeypatch.setattr(queues, "_PURGE_SLICE", 1)
     await running.connect().ask(push_list("q", "1", "2", "3"))
     caller = Caller(access, "peer")
     caller.authenticate("first-token")
     subscriptions = Subscriptions(source(running.storage), wall_clock)
     service = Service(running.storage, subscriptions, lambda: Subscriber(1, lambda: None), caller=caller)
-    requests = RequestBatch([PurgeQueue("q"), PurgeQueue("q"), Fault(errors.BAD_REQUEST, "x")], service, outbox=1000)
-    requests.advance(pushing=None)
+    requests = RequestBatch(
+        deque([PurgeQueue("q"), PurgeQueue("q"), Fault(errors.BAD_REQUEST, "x")]), service, outbox=1000
+    )
+    requests.advance(None)
     assert requests.pause is not None
     reload(access, SECOND)
     while requests.left:
         requests.resume()
-        requests.advance(pushing=None)
-    _, (purged, refused, unreadable) = requests.take_answers()
+        requests.advance(None)
+    purged, refused, unreadable = requests.answers
     assert isinstance(purged, PurgeQueue)
     assert purged.count == 3
     assert [getattr(answer, "code", 0) for answer in (refused, unreadable)] == [401, 400]

@@ -24,8 +24,7 @@ from support.documents import (
 )
 from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
-from qs_server.broker.leases import Leases
-from qs_server.broker.subscriber import Subscriber, Subscription
+from qs_server.broker.subscriber import Leases, Subscriber, Subscription
 from qs_server.main.options import ServerLimits
 from qs_storage.disk import Disk
 

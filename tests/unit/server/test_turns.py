@@ -5,7 +5,7 @@ from itertools import pairwise
 import trio
 from trio.testing import MockClock
 
-from qs_server.broker.turns import Turns
+from qs_server.broker.background import Turns
 
 
 async def test_two_kinds_of_work_take_turns(autojump_clock: MockClock) -> None:

@@ -7,12 +7,10 @@ import trio
 from support.sources import source
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from qs_server.broker.background import Turns, UpkeepLoop
 from qs_server.broker.committer import Committer
-from qs_server.broker.jobs import Job
+from qs_server.broker.jobs import Job, Waiters
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.broker.turns import Turns
-from qs_server.broker.upkeep import UpkeepLoop
-from qs_server.broker.waiting import Waiters
 from qs_storage.engine import SECOND, Durability, Effects, Engine
 
 _IDLE = 0.005
@@ -36,10 +34,9 @@ class Work:
 class Upkept:
     """An engine that has nothing but upkeep: so many slices of a tenth of a second, the first one due at a time."""
 
-    early_commits = 0
+    room = 1 << 30
 
-    def roll_back(self) -> int:
-        return 0
+    def roll_back(self) -> None: ...
 
     def __init__(self, clock: MockClock, slices: int, due: int, work: bool) -> None:
         self.clock, self.slices, self.due, self.work = clock, slices, due, work
@@ -134,7 +131,7 @@ def test_nobody_wakes_up_after_the_last_slice(clock: MockClock) -> None:
 class Fault(Job):
     """Work that breaks the batch it is in."""
 
-    def advance(self, *, pushing: bool | None) -> None:
+    def advance(self, pushing: bool | None) -> None:
         raise RuntimeError("a fault")
 
 
@@ -146,7 +143,7 @@ async def test_work_is_given_back_though_a_batch_breaks(caplog: pytest.LogCaptur
 
     class Broken:
         def run(self) -> None:
-            trio.from_thread.run_sync(committer.enqueue, Fault())
+            trio.from_thread.run_sync(committer.scheduled.append, Fault())
 
     engine.begin_upkeep = lambda: engine.__setattr__("slices", engine.slices - 1) or Broken()  # type: ignore[method-assign]
     committer.upkeep.set(0)

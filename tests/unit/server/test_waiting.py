@@ -20,8 +20,7 @@ from support.documents import (
 )
 from support.memory_serving import EPOCH, Client, Clock, Serving
 
-from qs_server.broker.jobs import Job, Pause
-from qs_server.broker.waiting import Waiters
+from qs_server.broker.jobs import Job, Pause, Waiters
 
 SECOND = 1_000_000
 

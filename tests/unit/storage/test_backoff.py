@@ -6,9 +6,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from support.engines import ManualClock
+from support.engines import JournalEngine, ManualClock
 
-from qs_storage.directories import JournalEngine
 from qs_storage.engine import SECOND, Draft, Durability, Options
 from qs_storage.policy import backoff_of, contradiction_in
 

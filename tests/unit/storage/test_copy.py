@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, LOTS, Crash, FaultyDisk, ManualClock
+from support.engines import EPOCH, LOTS, Crash, FaultyDisk, JournalEngine, ManualClock
 
-from qs_storage.directories import FilesEngine, JournalEngine
+from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import (
     Draft,

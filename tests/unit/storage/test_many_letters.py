@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.engines import ManualClock
+from support.engines import JournalEngine, ManualClock
 
-from qs_storage.directories import DirectoriesEngine, FilesEngine, JournalEngine
+from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Options, Origin
 
 LETTERS = 1100
@@ -43,7 +43,7 @@ def test_some_of_many(tmp_path: Path, kind: type[DirectoriesEngine], monkeypatch
     assert redrive is not None
     everything = redrive.letters((), 2 * LETTERS)
     assert (len(everything), everything) == (LETTERS, sorted(everything))
-    holder = queue.table if kind is JournalEngine else queue.store
+    holder = queue if kind is JournalEngine else queue.store
     origins = CountedOrigins(holder.origins)
     monkeypatch.setattr(holder, "origins", origins)
     assert redrive.letters((), 7) == everything[:7]

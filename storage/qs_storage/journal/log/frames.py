@@ -14,10 +14,11 @@ from zlib import crc32
 from .records import BadRecordError, split
 
 BLOCK = 4096
-_MAGIC = b"qs-journal 2\n\0\0\0"
+_MAGIC = b"qs-journal 3\n\0\0\0"
+_NAME = b"qs-journal "
 FRAME_MAGIC = b"qsF\x01"
-_HEADER = struct.Struct("<16sQQQQ8sII")
-_FRAME = struct.Struct("<4sIQQII")
+_HEADER = struct.Struct("<16sQQQ8sII")
+_FRAME = struct.Struct("<4sIQQQII")
 FRAME_HEAD = _FRAME.size
 _CHECKSUM = struct.Struct("<I")
 _CHUNK = 1 << 20
@@ -28,15 +29,17 @@ class DamagedError(Exception):
     """The bytes are not those that were written. The text says where, and how that shows."""
 
 
+class OtherFormatError(DamagedError):
+    """The bytes are a segment of a format that this version does not read. The text names both."""
+
+
 class Header(NamedTuple):
-    """The header of a segment. size: bytes of the file; first: number of its first frame; oldest: the oldest segment
-    needed when this one began; salt: part of every checksum, so that no payload passes for a frame; recycled: 1 if the
-    file was an older segment's, else 0."""
+    """The header of a segment. size: bytes of the file; first: number of its first frame; salt: part of every checksum,
+    so that no payload passes for a frame; recycled: 1 if the file was an older segment's, else 0."""
 
     number: int
     size: int
     first: int
-    oldest: int
     salt: bytes
     recycled: int = 0
 
@@ -47,11 +50,12 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The head of a frame. sequence: its number; synced: the last durable frame when it was written; start: byte in the
-    file; length: bytes of its records."""
+    """The head of a frame. sequence: its number; synced: the last durable frame when it was written; oldest: the oldest
+    segment that is needed from this frame on; start: byte in the file; length: bytes of its records."""
 
     sequence: int
     synced: int
+    oldest: int
     start: int
     length: int
 
@@ -84,14 +88,21 @@ def pack_header(header: Header) -> bytes:
 
 
 def read_header(data: memoryview, size: int | None) -> Header:
-    """Reads the header at the start of these bytes. size: of the file, None to trust the header. DamagedError."""
+    """Reads the header at the start of these bytes. size: of the file, None to trust the header. OtherFormatError,
+    DamagedError."""
     if len(data) < _HEADER.size:
         raise DamagedError(f"it has {len(data)} bytes, and no header")
     magic, *fields, checksum = _HEADER.unpack_from(data)
-    if crc32(data[: _HEADER.size - 4]) != checksum:
-        raise DamagedError("the checksum of its header is wrong")
+    is_ours = crc32(data[len(_MAGIC) : _HEADER.size - 4], crc32(_MAGIC)) == checksum  # also if the magic is damaged
+    if magic != _MAGIC and magic.startswith(_NAME) and not is_ours:
+        known, found = (text.split(b"\n")[0].decode(errors="replace") for text in (_MAGIC, magic))
+        raise OtherFormatError(
+            f"it has the format {found!r}: another version of qs has written it, this one reads {known!r}"
+        )
     if magic != _MAGIC:
-        raise DamagedError("it was written by another version")
+        raise DamagedError("it does not begin like a segment")
+    if not is_ours:
+        raise DamagedError("the checksum of its header is wrong")
     header = Header(*fields)
     if size not in (None, header.size):
         raise DamagedError(f"it has {size} bytes and should have {header.size}")
@@ -104,9 +115,12 @@ def seed(salt: bytes) -> int:
     return crc32(salt)
 
 
-def pack_frame_head(begin: int, sequence: int, synced: int, length: int, count: int) -> bytes:
-    """Packs the head of a frame. begin: the `seed` of the segment; length, count: bytes and number of its records."""
-    fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, count, 0)[:-4]
+def pack_frame_head(  # noqa: PLR0917 - the fields of a head, in its order
+    begin: int, sequence: int, synced: int, oldest: int, length: int, count: int
+) -> bytes:
+    """Packs the head of a frame: see `Frame`. begin: the `seed` of the segment; length, count: bytes and number of its
+    records."""
+    fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, oldest, count, 0)[:-4]
     return fields + _CHECKSUM.pack(crc32(fields, begin))
 
 
@@ -114,14 +128,14 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
     """Reads the head of the frame at a byte, None if there is none. Does not check the records."""
     if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
         return None
-    _, length, sequence, synced, _, checksum = _FRAME.unpack_from(data, start)
+    _, length, sequence, synced, oldest, _, checksum = _FRAME.unpack_from(data, start)
     if crc32(data[start : start + FRAME_HEAD - 4], seed(salt)) != checksum:
         return None
-    return Frame(sequence, synced, start, length)
+    return Frame(sequence, synced, oldest, start, length)
 
 
 def count_of(data: memoryview, frame: Frame) -> int:
-    return int(_FRAME.unpack_from(data, frame.start)[4])
+    return int(_FRAME.unpack_from(data, frame.start)[5])
 
 
 def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:

@@ -67,7 +67,9 @@ def write_last(fd: int, number: int, disk: Disk) -> None:
 
 
 def forget_last(fd: int, number: int, disk: Disk) -> None:
+    """Takes a record back durably, as a start refuses a log whose recorded segment is missing. OSError."""
     disk.pwrite(fd, bytes(_PLACE.size + 4), number % 2 * _SECTOR)
+    disk.fdatasync(fd)
 
 
 def read_last(directory: str) -> int | None:

@@ -4,25 +4,50 @@ A power loss may leave torn frames at the end of the last segment, which no late
 and that is logged. Any other fault is damage: the start is refused and nothing changes on disk.
 """
 
+import logging
+import os
+import re
+import shlex
 from typing import NamedTuple, Protocol
 
-from ...disk import Disk
-from .absent_record import Absent, Run, frame_at, is_absent, missing_from, needed_from
-from .frames import BLOCK, FRAME_HEAD, DamagedError, Header
+from ...disk import Disk, has_no_room
+from ...engine import StorageError
+from .frames import BLOCK, FRAME_HEAD, DamagedError, Gap, Header, OtherFormatError
 from .lock import read_last
 from .places import Position, segment_name
-from .records import BadRecordError, Checkpoint, Kind, parse_one
-from .recovery import check_last, check_tail, damage, numbers_in, release, set_torn_aside
-from .scanning import Scan, open_segment
+from .records import BadRecordError, parse
+from .scanning import Scan, open_segment, release
+
+_logger = logging.getLogger(__name__)
+_SEGMENT = re.compile(r"([0-9]{16})\.segment")
+
+
+class JournalDamagedError(StorageError):
+    """The journal is damaged. The text says where and what to do; `what` says only where."""
+
+    def __init__(self, directory: str, what: str) -> None:
+        root = shlex.quote(os.path.dirname(directory))
+        self.what = what
+        super().__init__(
+            f"the journal is damaged: {what}. Nothing was changed. 'queue-journal.py check --root {root}' says what "
+            f"can be read still, 'queue-journal.py repair --root {root}' keeps that and sets the damaged files aside"
+        )
+
+
+class JournalFormatError(StorageError):
+    """The journal has a format that this version does not read. The text says where, and which."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}. Nothing was changed: use that version of qs for this directory")
+
+
+def damage(path: str, what: str) -> JournalDamagedError:
+    """Makes the error for a damaged file of the journal."""
+    return JournalDamagedError(os.path.dirname(path), f"{path}: {what}")
 
 
 class Applier(Protocol):
     """Applies records, in the order of the log."""
-
-    oldest: int
-    """The oldest segment that is needed, according to the records applied so far."""
-    absent: tuple[Run, ...]
-    """The segments removed although older ones are needed, according to the same records."""
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
@@ -31,99 +56,95 @@ class Applier(Protocol):
 class Parser:
     """Parses every record, and applies none."""
 
-    oldest = 0
-    absent: tuple[Run, ...] = ()
-
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         """Parses the records of a frame. BadRecordError."""
         for body in bodies:
-            record = parse_one(body)
-            if isinstance(record, Checkpoint):
-                self.oldest = max(self.oldest, record.oldest)
-            elif isinstance(record, Absent):
-                self.absent = record.runs
+            parse(body)
+
+
+class Found(NamedTuple):
+    """The segments of a log. needed: oldest first; obsolete: paths of the others."""
+
+    needed: list[Scan]
+    obsolete: list[str]
 
 
 class Opened(NamedTuple):
     """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: of the
-    last segment; sequence: of the last frame; absent: segments removed although older ones are needed; torn: the last
-    segment if its end is torn, else None."""
+    last segment; sequence: of the last frame; torn: the last segment if its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
     number: int
     sequence: int
-    absent: tuple[Run, ...] = ()
     torn: Scan | None = None
 
 
-class LeftoverError(Exception):
-    """Obsolete segments were applied, of which some are gone, so the result is wrong. needed: the segments to apply
-    instead, oldest first."""
-
-    def __init__(self, needed: list[Scan]) -> None:
-        super().__init__()
-        self.needed = needed
+def numbers_in(directory: str, disk: Disk) -> list[int]:
+    """Returns the numbers of the segments in a directory, in increasing order."""
+    return sorted(int(match[1]) for name in disk.files_in(directory) if (match := _SEGMENT.fullmatch(name)))
 
 
-def find_segments(directory: str, disk: Disk) -> list[Scan]:
-    """Opens the segments that may be needed, oldest first. JournalDamagedError, OSError."""
+def find_segments(directory: str, disk: Disk) -> Found:
+    """Opens the segments that are needed, as the last whole frame says. JournalDamagedError, JournalFormatError,
+    OSError."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
         check_last(directory, numbers[-1] if numbers else 0, begun)
-    return _needed_at_begin(directory, numbers)
+    if not numbers:
+        return Found([], [])
+    last = _open(directory, numbers[-1])
+    oldest = last.read_oldest()
+    present = set(numbers)
+    for number in range(numbers[-1], oldest - 1, -1):
+        if number not in present:
+            for _ in last.frames(BLOCK, last.header.first, None):
+                continue
+            _check_tail(last.path, last.header, last.gap, last.next)  # damage may hide that it was given up
+            raise damage(f"{directory}/{segment_name(number)}", "it is missing")
+    needed = [_open(directory, number) for number in range(oldest, numbers[-1])]
+    obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number < oldest]
+    return Found([*needed, last], obsolete)
 
 
-def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Applies the records from a position on (None: all), and cuts off a torn end. JournalDamagedError, LeftoverError,
-    OSError."""
-    opened = read_log(directory, disk, scans, applier, begin)
+def _open(directory: str, number: int) -> Scan:
+    try:
+        return open_segment(directory, number)
+    except OtherFormatError as error:
+        raise JournalFormatError(f"{directory}/{segment_name(number)}", str(error)) from None
+    except DamagedError as error:
+        raise damage(f"{directory}/{segment_name(number)}", str(error)) from None
+
+
+def open_log(directory: str, disk: Disk, found: Found, applier: Applier, begin: Position | None = None) -> Opened:
+    """Applies the records from a position on (None: all), and cuts off a torn end. JournalDamagedError, OSError."""
+    opened = read_log(directory, disk, found, applier, begin)
     if opened.torn is not None:
-        set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
+        _set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
     return opened
 
 
-def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
+def read_log(directory: str, disk: Disk, found: Found, applier: Applier, begin: Position | None = None) -> Opened:
     """Applies the records like `open_log`, but changes nothing on disk."""
-    scans = [scan for scan in scans if not is_absent(applier.absent, scan.header.number)]
+    scans = found.needed
     if not scans:
-        return Opened([], [], 0, 0)
+        return Opened([], found.obsolete, 0, 0)
     last = scans[-1]
-    before_holes: list[Scan] = []
     for scan, following in zip(scans, [*scans[1:], None], strict=True):
-        number = scan.header.number
-        if begin is not None and number < begin.segment:
-            continue
-        _apply(scan, following, applier, begin)
-        release(scan.data)
-        if following is not None and following.header.number != number + 1:
-            before_holes.append(scan)
-    check_tail(last.path, last.header, last.gap, last.next)
-    oldest = max(last.header.oldest, applier.oldest)
-    absent = needed_from(applier.absent, oldest)
-    numbers = numbers_in(directory, disk)
-    needed = [scan for scan in scans if scan.header.number >= oldest and not is_absent(absent, scan.header.number)]
-    missing = missing_from(set(numbers), last.header.number, oldest, absent)
-    if missing is not None:
-        raise damage(f"{directory}/{segment_name(missing)}", "it is missing")
-    kept = {scan.header.number for scan in needed}
-    first_applied = 0 if begin is None else begin.segment
-    if before_holes and any(first_applied <= scan.header.number not in kept for scan in scans):
-        raise LeftoverError(needed)
-    for scan in before_holes:
-        _check_end(scan, frame_at(absent, scan.header.number + 1) or scan.next)
-    headers = [scan.header for scan in needed]
-    obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number not in kept]
+        if begin is None or scan.header.number >= begin.segment:
+            _apply(scan, None if following is None else following.header.first, applier, begin)
+            release(scan.data)
+    _check_tail(last.path, last.header, last.gap, last.next)
+    headers = [scan.header for scan in scans]
     torn = None if last.gap.why is None else last
-    return Opened(headers, obsolete, last.header.number, last.next - 1, absent, torn)
+    return Opened(headers, found.obsolete, last.header.number, last.next - 1, torn)
 
 
-def _apply(scan: Scan, following: Scan | None, applier: Applier, begin: Position | None) -> None:
-    """Applies the records of a segment. following: the next present one. JournalDamagedError."""
+def _apply(scan: Scan, limit: int | None, applier: Applier, begin: Position | None) -> None:
+    """Applies the records of a segment. limit: the first frame of the next one, None for the last.
+    JournalDamagedError."""
     number = scan.header.number
-    adjacent = following is not None and following.header.number == number + 1
-    limit = following.header.first if following is not None and adjacent else None
     if begin is not None and number == begin.segment:
         frames = scan.frames(begin.start, begin.sequence, limit)
     else:
@@ -133,40 +154,50 @@ def _apply(scan: Scan, following: Scan | None, applier: Applier, begin: Position
             applier.apply(number, start, bodies)
         except BadRecordError as error:
             raise damage(scan.path, f"frame {scan.next} at byte {start - FRAME_HEAD}: {error}") from None
-    if limit is not None:
-        _check_end(scan, limit)
-
-
-def _check_end(scan: Scan, limit: int) -> None:
-    """Raises JournalDamagedError unless a segment was read up to the frame before `limit`."""
-    if scan.next < limit:
+    if limit is not None and scan.next < limit:
         lost = f"frames {scan.next} to {limit - 1} are not whole"
         raise damage(scan.path, f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}; {lost}")
 
 
-def _needed_at_begin(directory: str, numbers: list[int]) -> list[Scan]:
-    """Opens the segments that were needed when the last one was begun."""
-    scans: list[Scan] = []
-    oldest = 0
-    absent: tuple[Run, ...] = ()
-    for number in reversed(numbers):
-        if number < oldest or is_absent(absent, number):
-            continue
-        try:
-            scans.append(open_segment(directory, number))
-        except DamagedError as error:
-            raise damage(f"{directory}/{segment_name(number)}", str(error)) from None
-        if len(scans) == 1:
-            absent = _absent_at_begin(scans[0])
-        oldest = max(oldest, scans[-1].header.oldest)
-    scans.reverse()
-    return scans
+def check_last(directory: str, last: int, begun: int) -> None:
+    """Raises JournalDamagedError if the last segment is missing or foreign. last: the greatest number present; begun:
+    see `read_last`."""
+    if last < begun:
+        raise damage(f"{directory}/{segment_name(begun)}", "it is missing")
+    if last > begun + 1:
+        what = f"it does not belong to this journal, whose last segment is {begun} or {begun + 1}"
+        raise damage(f"{directory}/{segment_name(last)}", what)
 
 
-def _absent_at_begin(scan: Scan) -> tuple[Run, ...]:
-    """Reads the removed segments from the ABSENT record in the first frame of a segment."""
-    for _, bodies in scan.frames(BLOCK, scan.header.first, scan.header.first + 1):
-        for body in bodies:
-            if body[0] == Kind.ABSENT:
-                return Absent.read(body).runs
-    return ()
+def _check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
+    """Raises JournalDamagedError unless a power loss may have torn the last segment at the gap. following: the number
+    of the frame after its last valid one."""
+    if following == header.first:  # the first frame was durable before the file got its name
+        raise damage(path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
+    if gap.later is not None and gap.later.synced >= following:
+        behind = f"frame {gap.later.sequence} behind it, at byte {gap.later.start}, says that it was durable"
+        raise damage(path, f"byte {gap.start}: {gap.why}; {behind}")
+
+
+def _set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
+    """Copies the torn end of a segment to a file for the operator, and logs that. On a full disk, only logs.
+    OSError."""
+    directory, name = os.path.split(path)
+    rest = bytes(data[gap.start :]).rstrip(b"\0")
+    kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"
+    try:
+        disk.write_file(kept, rest, sync=True)
+        disk.sync_directory(directory)  # the copy has to be durable before the segment may be removed
+        where = f"kept in {kept}"
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+        where = f"not kept in {kept}, for which there is no room: copy the segment now if you want to examine them"
+    _logger.warning(
+        "%s ends in %d bytes that were being written when the machine or the server stopped (%s); nothing shows that "
+        "they were durable (with durability 'always' no answer was sent for them): they are cut off and %s",
+        path,
+        len(rest),
+        gap.why,
+        where,
+    )

@@ -1,24 +1,18 @@
-"""Reads and checks payloads that are not in memory.
-
-A record counts only if it is of the queue and the message that were asked for: a valid checksum alone says that it is
-as it was written, not that the place is right.
+"""Reads and checks records that are not in memory.
 
 Full segments are read in windows of 1 MiB, a few of which are cached: taking a deep queue in order costs few reads.
 """
 
 import errno
 import os
-import struct
-from collections.abc import Callable, Container, Mapping
 from zlib import crc32
 
 from ...disk import Disk
 from ...engine import StorageError
-from .claim_records import Staged
 from .frames import seed
-from .log_interface import Segments
 from .places import segment_of, start_of
-from .records import HEAD, Kind, payload_of, whose
+from .records import HEAD
+from .segment_list import SegmentList
 
 WINDOW = 1 << 20
 _WINDOWS = 16
@@ -42,37 +36,11 @@ class DamagedRecordError(StorageError):
 class Reader:
     """Reads records of one log."""
 
-    def __init__(self, segments: Segments, disk: Disk) -> None:
+    def __init__(self, segments: SegmentList, disk: Disk) -> None:
         self._segments = segments
         self._disk = disk
         self._files: dict[int, int] = {}
         self._windows: dict[tuple[int, int], bytes] = {}
-
-    def payload(
-        self,
-        place: int,
-        number: int,
-        mid: int,
-        families: Mapping[int, Container[int]],
-        published: Callable[[Staged], int | None],
-    ) -> bytes:
-        """Returns the payload of a message. place: of its record; number: of its queue; families: the queues that may
-        share payloads with each queue; published: returns the id of the message that a staged record has become, None
-        if that is not known. DamagedRecordError, OSError."""
-        body = self.body(place)
-        try:
-            payload = payload_of(body)
-            _, owner, found = whose(body)
-            if body[0] == Kind.STAGED:
-                known = published(Staged.read(body))
-                found = mid if known is None else known
-        except (struct.error, ValueError):
-            payload = None
-        if payload is None:
-            raise self._damaged(place, "it is not a message")
-        if found != mid or (owner != number and number not in families.get(owner, ())):
-            raise self._damaged(place, f"it is message {found} of queue {owner}, not {mid} of {number}")
-        return bytes(payload)
 
     def body(self, place: int) -> memoryview:
         """Returns the body of the record at a place, checked. DamagedRecordError, OSError."""
@@ -81,25 +49,26 @@ class Reader:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            raise self._damaged(place, "the disk cannot read it") from error
+            raise self.damaged(place, "the disk cannot read it") from error
 
     def _body(self, place: int) -> memoryview:
         segment, start = segment_of(place), start_of(place)
         size = self._segments.sizes.get(segment)
         if size is None:
-            raise self._damaged(place, "there is no such segment")
+            raise self.damaged(place, "there is no such segment")
         head = self._read(segment, start, HEAD.size)
         if len(head) < HEAD.size:
-            raise self._damaged(place, "the file ends there")
+            raise self.damaged(place, "the file ends there")
         length, checksum = HEAD.unpack(head)
         if start + HEAD.size + length > size:  # a damaged length must not cause a huge read
-            raise self._damaged(place, "its length is wrong")
+            raise self.damaged(place, "its length is wrong")
         body = self._read(segment, start + HEAD.size, length)
         if not length or len(body) < length or crc32(body, seed(self._segments.salt_of(segment)) ^ start) != checksum:
-            raise self._damaged(place, "its checksum is wrong")
+            raise self.damaged(place, "its checksum is wrong")
         return body
 
-    def _damaged(self, place: int, why: str) -> DamagedRecordError:
+    def damaged(self, place: int, why: str) -> DamagedRecordError:
+        """Returns the error for a record that is not what it should be."""
         path = self._segments.path_of(segment_of(place))
         return DamagedRecordError(f"{path}: the record at byte {start_of(place)} is damaged: {why}")
 

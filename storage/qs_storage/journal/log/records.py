@@ -1,173 +1,415 @@
-"""Packs and parses the records of a journal. Reads and writes no files.
+"""The records of a journal: each kind is one class, which says how it is written, read, replayed and shown.
 
 A record is the length and checksum of its body (both 32 bits, little endian), and the body, whose first byte is the
 kind. The checksum (CRC-32) starts from a number made of the segment's salt and the record's byte in the segment, so
 that a record is valid only where it was written. A record states the result of a change, so that replaying it twice
 does no harm.
 
-| kind | fields after it |
-|---|---|
-| QUEUE | queue number, last id given (-1: none), name in UTF-8: the queue that the number means from here on |
-| PUSH | queue number, id, visible from (0: at once), key (16 bytes; zeros: none), time of the push, payload |
-| STATE | queue number, id, receives, visible from, 1 if that is a delay |
-| DELETE | queue number, id |
-| REMOVE | queue number: the queue is gone, with everything before this |
-| KEY | queue number, id, key, time of the push: a key whose PUSH is in a segment that is removed |
-| CHECKPOINT | number of the oldest segment that is needed |
-| MOVED | queue number, id, receives, visible from, 1 if that is a delay, payload: a message from an older segment |
-| SHARED | as MOVED, but instead of the payload: place and size of another record's payload, number of its queue |
-| CLAIM | queue number, claim, time, bytes of payload, consumer, ids: the messages of the claim |
-| ACKED | queue number, claim, consumer, ids: all claims up to this one are over, and these messages of them deleted |
-| UNCLAIMED | queue number, claim, consumer, ids: the claim is over, and these messages of it are visible |
-| STAGED | queue number, batch, part, attempt, position, producer, payload: a message of a batch not yet published |
-| PUBLISHED | queue number, batch, first id, producer, (part, attempt, count)...: staged messages that are visible now |
-| TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
-| UNLINKED | queue number, token: these files are removed |
-| TRANSFER | queue number, id, source queue number and id (gone there), state as in MOVED, origin, payload |
-| RETIRED | queue number, ids: these messages were removed because of their age |
-| REASON | as STATE, and the text of the message's last reason |
-| ABSENT | (first, last, number of the first frame)...: segments removed although older ones are needed |
-
-A place is a segment's number and a byte in it, 32 bits each.
+A place is a segment's number and a byte in it, 32 bits each. Reads and writes no files. docs/journal.md has the same
+table, which a test compares.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
-from itertools import repeat
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from struct import Struct
+from typing import Any, ClassVar, Protocol, Self
 from zlib import crc32
 
-from .absent_record import Absent
-from .claim_records import Acked, Claim, Published, Staged, Unclaimed
-from .retired_record import Retired
-from .transfer_record import Transfer
+from ...engine import Origin
 
-HEAD = struct.Struct("<II")
+HEAD = Struct("<II")
 NO_KEY = bytes(16)
-
-
-class Kind(IntEnum):
-    """The first byte of a body."""
-
-    QUEUE = 1
-    PUSH = 2
-    STATE = 4
-    DELETE = 5
-    REMOVE = 6
-    KEY = 7
-    CHECKPOINT = 8
-    MOVED = 9
-    SHARED = 10
-    CLAIM = 11
-    ACKED = 12
-    UNCLAIMED = 13
-    STAGED = 14
-    PUBLISHED = 15
-    TAKEN = 16
-    UNLINKED = 17
-    TRANSFER = 18
-    RETIRED = 19
-    ABSENT = 20
-    REASON = 21
-
-
-_QUEUE = struct.Struct("<BIq")
-_PUSH = struct.Struct("<BIQQ16sQ")
-_STATE = struct.Struct("<BIQIQB")
-_DELETE = struct.Struct("<BIQ")
-_REMOVE = struct.Struct("<BI")
-_KEY = struct.Struct("<BIQ16sQ")
-_CHECKPOINT = struct.Struct("<BQ")
-_MOVED = struct.Struct("<BIQIQB")
-_SHARED = struct.Struct("<BIQIQBQII")
-_TOKEN = struct.Struct("<BIQ")
-PUSH_SIZE = HEAD.size + _PUSH.size
-"""Bytes of a PUSH beside its payload."""
-MOVED_SIZE = HEAD.size + _MOVED.size
-"""Bytes of a MOVED beside its payload."""
-STATE_SIZE = HEAD.size + _STATE.size
-"""Bytes of a STATE, and of a REASON beside its text."""
-KEY_SIZE = HEAD.size + _KEY.size
-"""Bytes of a KEY."""
-SMALL = HEAD.size + max(_STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)
-"""Bytes that any record without a payload or a name takes at most."""
+EMPTY = 0xFFFFFFFF
+"""The position in a `Staged` record that announces a part and has no message."""
+State = tuple[int, int, bool]
+"""The state of a message: receives, time until which it is hidden (0: visible), True if that is a delay."""
+_REASONS = ("", "receives", "rejected")
+"""Why a message became a dead letter, by the numbers in records. 0: it is none."""
 
 
 class BadRecordError(Exception):
     """The bytes are not a valid record. The text says why."""
 
 
-class Queue(NamedTuple):
+class ReplayedQueue(Protocol):
+    """The part of a queue of the log that records change when they are replayed: see `queues.messages`."""
+
+    def is_newer(self, mid: int, place: int, /) -> bool: ...
+    def saw(self, mid: int, /) -> None: ...
+    def restore(self, mid: int, place: int, size: int, state: State, /) -> None: ...
+    def restore_state(self, mid: int, state: State, /) -> None: ...
+    def restore_reason(self, mid: int, reason: str, /) -> None: ...
+    def restore_deletion(self, mid: int, /) -> None: ...
+    def restore_shared(self, record: "Shared", /) -> None: ...
+    def restore_owners(self, record: "Transfer", /) -> None: ...
+    def restore_transfer(self, place: int, record: "Transfer", /) -> None: ...
+    def restore_origin(self, mid: int, origin: Origin, /) -> None: ...
+    def restore_key(self, key: bytes, mid: int, at: int, place: int, /) -> None: ...
+    def restore_claim(self, place: int, record: "Claim", /) -> None: ...
+    def restore_claim_end(self, place: int, record: "Acked | Unclaimed", /) -> None: ...
+    def restore_staged(self, place: int, record: "Staged", /) -> None: ...
+    def restore_publication(self, place: int, record: "Published", /) -> None: ...
+    def restore_token(self, token: int, place: int | None, /) -> None: ...
+
+
+class ReplayedLog(Protocol):
+    """The queues of a log that is replayed: see `queues.replay`."""
+
+    keys_since: int
+
+    def queue(self, number: int, /) -> ReplayedQueue | None: ...
+    def add_queue(self, record: "Queue", /) -> None: ...
+    def remove_queue(self, number: int, /) -> None: ...
+
+
+# -- what all kinds have --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Record:
+    """A record. number: of its queue, the same in all segments between a server's start and its end.
+
+    A kind says its number and the struct of its fields; whatever follows the struct it packs and reads itself."""
+
+    KIND: ClassVar[int]
+    FORMAT: ClassVar[Struct]
+    LAYOUT: ClassVar[str]
+    """The fields with their bytes, as in the table of docs/journal.md."""
+    MORE: ClassVar[bool] = False
+    """True if something may follow the struct."""
     number: int
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """Parses a body. struct.error, ValueError."""
+        return cls(*cls.FORMAT.unpack(body)[1:])
+
+    def write(self) -> bytes:
+        """Packs the body, without the payload."""
+        return self.FORMAT.pack(self.KIND, *astuple(self))
+
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview | None:
+        """Returns the payload without parsing other fields, None for a kind without one. struct.error."""
+        return None
+
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        """Makes the change of the record again, as a start does. place: the record's."""
+        queue = log.queue(self.number)
+        if queue is not None:
+            self.apply(queue, place)
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        """Makes the change in the record's queue."""
+
+    def show(self) -> str:
+        """Returns the record as a line of text."""
+        shown = (f"{each.name} {_shown(getattr(self, each.name))}" for each in fields(self))
+        return f"{type(self).__name__.upper()}: {', '.join(shown)}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        return f"of {len(value)} bytes"
+    return f"{len(value)} of them" if isinstance(value, array | list | tuple) else repr(value)
+
+
+@dataclass(slots=True)
+class OfMessage(Record):
+    """A record of one message. A checkpoint may have a newer state of it: then the record changes nothing."""
+
+    mid: int
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        if queue.is_newer(self.mid, place):
+            self.change(queue, place)
+        else:
+            queue.saw(self.mid)
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        """Makes the change."""
+
+
+def _name(body: memoryview, start: int, length: int) -> str:
+    if len(body) < start + length:
+        raise ValueError(f"a name of {length} bytes does not fit in")
+    return bytes(body[start : start + length]).decode()
+
+
+def _numbers(data: memoryview) -> "array[int]":
+    numbers = array("Q")
+    numbers.frombytes(data)
+    return numbers
+
+
+# -- queues ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Queue(Record):
+    """What a queue number means from here on. last_mid: -1: no id was given."""
+
+    KIND = 1
+    FORMAT = Struct("<BIq")
+    LAYOUT = "number (4), last id (8, signed), name in UTF-8"
+    MORE = True
     last_mid: int
     qid: str
 
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, last_mid = cls.FORMAT.unpack_from(body)
+        return cls(number, last_mid, bytes(body[cls.FORMAT.size :]).decode())
 
-class Push(NamedTuple):
-    """key: None without one; at: the time of the push."""
+    def write(self) -> bytes:
+        return self.FORMAT.pack(1, self.number, self.last_mid) + self.qid.encode()
 
-    number: int
-    mid: int
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        log.add_queue(self)
+
+
+@dataclass(slots=True)
+class Remove(Record):
+    """The queue is gone, with everything before this."""
+
+    KIND = 6
+    FORMAT = Struct("<BI")
+    LAYOUT = "number (4)"
+
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        log.remove_queue(self.number)
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Push(OfMessage):
+    """A message. visible: when it becomes visible, 0: at once; key: None without one; at: the time of the push."""
+
+    KIND = 2
+    FORMAT = Struct("<BIQQ16sQ")
+    LAYOUT = "number (4), id (8), visible (8), key (16), time (8), payload"
+    MORE = True
     visible: int
-    payload: bytes
     key: bytes | None
     at: int
+    payload: bytes
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, mid, visible, key, at = cls.FORMAT.unpack_from(body)
+        return cls(number, mid, visible, None if key == NO_KEY else key, at, bytes(body[cls.FORMAT.size :]))
+
+    def write(self) -> bytes:
+        return self.FORMAT.pack(2, self.number, self.mid, self.visible, self.key or NO_KEY, self.at)
+
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview:
+        return body[Push.FORMAT.size :]
+
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        queue = log.queue(self.number)
+        if queue is None:
+            return
+        if self.key is not None and self.at > log.keys_since:
+            queue.restore_key(self.key, self.mid, self.at, place)
+        self.apply(queue, place)
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore(self.mid, place, len(self.payload), (0, self.visible, bool(self.visible)))
 
 
-class State(NamedTuple):
-    number: int
-    mid: int
+@dataclass(slots=True)
+class Changed(OfMessage):
+    """The state of a message: how often it was received, and until when it is hidden. (Kind STATE.)"""
+
+    KIND = 4
+    FORMAT = Struct("<BIQIQB")
+    LAYOUT = "number (4), id (8), receives (4), visible (8), delayed (1)"
     receives: int
     visible: int
     delayed: bool
 
+    @property
+    def state(self) -> State:
+        return self.receives, self.visible, bool(self.delayed)
 
-class Reason(NamedTuple):
-    """A STATE that also says why the message was given back."""
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_state(self.mid, self.state)
 
-    number: int
-    mid: int
+
+@dataclass(slots=True)
+class Reason(OfMessage):
+    """A state, and why the message was given back."""
+
+    KIND = 21
+    FORMAT = Changed.FORMAT
+    LAYOUT = f"{Changed.LAYOUT}, reason in UTF-8"
+    MORE = True
     receives: int
     visible: int
     delayed: bool
     reason: str
 
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        return cls(*(*cls.FORMAT.unpack_from(body)[1:], bytes(body[cls.FORMAT.size :]).decode()))
 
-class Delete(NamedTuple):
-    number: int
-    mid: int
+    def write(self) -> bytes:
+        state = self.receives, self.visible, self.delayed
+        return self.FORMAT.pack(21, self.number, self.mid, *state) + self.reason.encode()
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_state(self.mid, (self.receives, self.visible, bool(self.delayed)))
+        queue.restore_reason(self.mid, self.reason)
 
 
-class Remove(NamedTuple):
-    number: int
+@dataclass(slots=True)
+class Delete(OfMessage):
+    """The message is gone (a tombstone)."""
+
+    KIND = 5
+    FORMAT = Struct("<BIQ")
+    LAYOUT = "number (4), id (8)"
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_deletion(self.mid)
 
 
-class Key(NamedTuple):
-    number: int
+@dataclass(slots=True)
+class Retired(Record):
+    """Messages are gone, as they were older than the retention. mids: increasing."""
+
+    KIND = 19
+    FORMAT = Struct("<BI")
+    LAYOUT = "number (4), ids (8 each)"
+    MORE = True
+    mids: Sequence[int]
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        return cls(cls.FORMAT.unpack_from(body)[1], _numbers(body[cls.FORMAT.size :]))
+
+    def write(self) -> bytes:
+        return self.FORMAT.pack(19, self.number) + array("Q", self.mids).tobytes()
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        for mid in self.mids:
+            if queue.is_newer(mid, place):
+                queue.restore_deletion(mid)
+            else:
+                queue.saw(mid)
+
+
+@dataclass(slots=True)
+class Key(Record):
+    """A key whose PUSH is in a segment that is removed."""
+
+    KIND = 7
+    FORMAT = Struct("<BIQ16sQ")
+    LAYOUT = "number (4), id (8), key (16), time (8)"
     mid: int
     key: bytes
     at: int
 
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        queue = log.queue(self.number)
+        if queue is not None and self.at > log.keys_since:
+            queue.restore_key(self.key, self.mid, self.at, place)
 
-class Checkpoint(NamedTuple):
-    oldest: int
 
+@dataclass(slots=True)
+class Moved(OfMessage):
+    """A message that was copied from an older segment."""
 
-class Moved(NamedTuple):
-    number: int
-    mid: int
+    KIND = 9
+    FORMAT = Struct("<BIQIQB")
+    LAYOUT = f"{Changed.LAYOUT}, payload"
+    MORE = True
     receives: int
     visible: int
     delayed: bool
     payload: bytes
 
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        return cls(*(*cls.FORMAT.unpack_from(body)[1:], bytes(body[cls.FORMAT.size :])))
 
-class Shared(NamedTuple):
-    """place: of the record with the payload; size: of the payload; source: the number of a queue with the message."""
+    def write(self) -> bytes:
+        return self.FORMAT.pack(9, self.number, self.mid, self.receives, self.visible, self.delayed)
 
-    number: int
-    mid: int
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview:
+        return body[Moved.FORMAT.size :]
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        state = self.receives, self.visible, bool(self.delayed)
+        queue.restore(self.mid, place, len(self.payload), state)
+
+
+_ORIGIN = Struct("<QIQQBH")
+_ORIGIN_LAYOUT = "dead id (8), dead receives (4), dead at (8), pushed at (8), reason (1), length (2), dead from"
+
+
+def _pack_origin(origin: Origin | None) -> bytes:
+    qid, mid, receives, at, reason, pushed_at = origin or ("", 0, 0, 0, "", 0)
+    name = qid.encode()
+    return _ORIGIN.pack(mid, receives, at, pushed_at, _REASONS.index(reason), len(name)) + name
+
+
+def _read_origin(body: memoryview, start: int) -> tuple[Origin | None, int]:
+    """Returns an origin and the byte after it."""
+    mid, receives, at, pushed_at, why, length = _ORIGIN.unpack_from(body, start)
+    if why >= len(_REASONS):
+        raise ValueError(f"reason {why} is not known")
+    name = _name(body, start + _ORIGIN.size, length)
+    return Origin(name, mid, receives, at, _REASONS[why], pushed_at) if why else None, start + _ORIGIN.size + length
+
+
+@dataclass(slots=True)
+class Letter(OfMessage):
+    """A dead letter that was copied from an older segment."""
+
+    KIND = 8
+    FORMAT = Struct("<BIQIQB")
+    LAYOUT = f"{Changed.LAYOUT}, {_ORIGIN_LAYOUT}, payload"
+    MORE = True
+    receives: int
+    visible: int
+    delayed: bool
+    origin: Origin | None
+    payload: bytes
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        origin, end = _read_origin(body, cls.FORMAT.size)
+        return cls(*(*cls.FORMAT.unpack_from(body)[1:], origin, bytes(body[end:])))
+
+    def write(self) -> bytes:
+        state = self.receives, self.visible, self.delayed
+        return self.FORMAT.pack(8, self.number, self.mid, *state) + _pack_origin(self.origin)
+
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview:
+        return body[_read_origin(body, Letter.FORMAT.size)[1] :]
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore(self.mid, place, len(self.payload), (self.receives, self.visible, bool(self.delayed)))
+        if self.origin is not None:
+            queue.restore_origin(self.mid, self.origin)
+
+
+@dataclass(slots=True)
+class Shared(OfMessage):
+    """A message whose payload is that of another record. place: of that record; size: bytes of the payload; source: the
+    number of a queue with the message."""
+
+    KIND = 10
+    FORMAT = Struct("<BIQIQBQII")
+    LAYOUT = f"{Changed.LAYOUT}, place (8), size (4), source (4)"
     receives: int
     visible: int
     delayed: bool
@@ -175,119 +417,286 @@ class Shared(NamedTuple):
     size: int
     source: int
 
+    @property
+    def state(self) -> State:
+        return self.receives, self.visible, bool(self.delayed)
 
-class Taken(NamedTuple):
-    """token: in the names of the files that became messages; see `intake`."""
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_shared(self)
 
-    number: int
+
+@dataclass(slots=True)
+class Transfer(OfMessage):
+    """A message that has come from another queue, visible and never received, with its payload where that is. source,
+    replaced: its former queue and id, which are gone; place, size: of the payload; origin: if it is a dead letter."""
+
+    KIND = 18
+    FORMAT = Struct("<BIQIQQI")
+    LAYOUT = f"number (4), id (8), source (4), replaced (8), place (8), size (4), {_ORIGIN_LAYOUT}"
+    MORE = True
+    source: int
+    replaced: int
+    place: int
+    size: int
+    origin: Origin | None
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        return cls(*(*cls.FORMAT.unpack_from(body)[1:], _read_origin(body, cls.FORMAT.size)[0]))
+
+    def write(self) -> bytes:
+        where = self.source, self.replaced, self.place, self.size
+        return self.FORMAT.pack(18, self.number, self.mid, *where) + _pack_origin(self.origin)
+
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        """Removes the former message and adds the new one. A checkpoint may contain only one of the two changes."""
+        source, queue = log.queue(self.source), log.queue(self.number)
+        if queue is not None:
+            queue.restore_owners(self)  # first: a checkpoint may also contain both messages, with one payload
+        if source is not None:
+            Delete(self.source, self.replaced).apply(source, place)
+        if queue is not None:
+            self.apply(queue, place)
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_transfer(place, self)
+
+
+# -- claims and batches ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Claim(Record):
+    """A claim. since: microseconds since the Epoch; size: bytes of payload; gone: ids of its messages that were removed
+    since."""
+
+    KIND = 11
+    FORMAT = Struct("<BIQQQHI")
+    LAYOUT = "number (4), claim (8), time (8), bytes (8), length (2), count (4), consumer, ids (8 each)"
+    MORE = True
+    seq: int
+    since: int
+    size: int
+    consumer: str
+    mids: Sequence[int]
+    gone: Sequence[int] = ()
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, seq, since, size, length, count = cls.FORMAT.unpack_from(body)
+        mids = _numbers(body[cls.FORMAT.size + length :])
+        return cls(number, seq, since, size, _name(body, cls.FORMAT.size, length), mids[:count], mids[count:])
+
+    def write(self) -> bytes:
+        name = self.consumer.encode()
+        head = self.FORMAT.pack(11, self.number, self.seq, self.since, self.size, len(name), len(self.mids))
+        return head + name + array("Q", self.mids).tobytes() + array("Q", self.gone).tobytes()
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_claim(place, self)
+
+
+@dataclass(slots=True)
+class Acked(Record):
+    """A consumer has acknowledged its claims up to seq. mids: the messages deleted by that; compaction may remove a
+    claim's record and keep its messages."""
+
+    KIND = 12
+    FORMAT = Struct("<BIQH")
+    LAYOUT = "number (4), claim (8), length (2), consumer, ids (8 each)"
+    MORE = True
+    seq: int
+    consumer: str
+    mids: Sequence[int] = ()
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, seq, length = cls.FORMAT.unpack_from(body)
+        name = _name(body, cls.FORMAT.size, length)
+        return cls(number, seq, name, _numbers(body[cls.FORMAT.size + length :]))
+
+    def write(self) -> bytes:
+        name = self.consumer.encode()
+        head = self.FORMAT.pack(self.KIND, self.number, self.seq, len(name))
+        return head + name + array("Q", self.mids).tobytes()
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_claim_end(place, self)
+
+
+@dataclass(slots=True)
+class Unclaimed(Acked):
+    """A claim was released. mids: its messages, which are visible."""
+
+    KIND = 13
+
+
+@dataclass(slots=True)
+class Staged(Record):
+    """A staged message, not visible yet. position: the message's in its part, from 0; EMPTY: the part exists, without a
+    message."""
+
+    KIND = 14
+    FORMAT = Struct("<BIQQQIH")
+    LAYOUT = "number (4), batch (8), part (8), attempt (8), position (4), length (2), producer, payload"
+    MORE = True
+    batch: int
+    part: int
+    attempt: int
+    position: int
+    producer: str
+    payload: bytes
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        *found, length = cls.FORMAT.unpack_from(body)
+        return cls(*(*found[1:], _name(body, cls.FORMAT.size, length), bytes(cls.payload_in(body))))
+
+    def write(self) -> bytes:
+        name = self.producer.encode()
+        where = self.batch, self.part, self.attempt, self.position
+        return self.FORMAT.pack(14, self.number, *where, len(name)) + name
+
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview:
+        return body[Staged.FORMAT.size + Staged.FORMAT.unpack_from(body)[-1] :]
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_staged(place, self)
+
+
+_PART = Struct("<QQI")
+
+
+@dataclass(slots=True)
+class Published(Record):
+    """Parts of a batch are messages now. first: id of the first message; parts: (number, attempt, count of messages) in
+    the order of the ids."""
+
+    KIND = 15
+    FORMAT = Struct("<BIQQHI")
+    LAYOUT = "number (4), batch (8), first id (8), length (2), count (4), producer, parts"
+    MORE = True
+    batch: int
+    first: int
+    producer: str
+    parts: Sequence[tuple[int, int, int]]
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, batch, first, length, count = cls.FORMAT.unpack_from(body)
+        at = cls.FORMAT.size + length
+        parts = [_PART.unpack_from(body, at + index * _PART.size) for index in range(count)]
+        return cls(number, batch, first, _name(body, cls.FORMAT.size, length), parts)
+
+    def write(self) -> bytes:
+        name = self.producer.encode()
+        head = self.FORMAT.pack(15, self.number, self.batch, self.first, len(name), len(self.parts))
+        return head + name + b"".join(_PART.pack(*part) for part in self.parts)
+
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_publication(place, self)
+
+
+# -- files in a queue's directory -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Taken(Record):
+    """The files in the queue's directory whose names have the token are messages now."""
+
+    KIND = 16
+    FORMAT = Struct("<BIQ")
+    LAYOUT = "number (4), token (8)"
     token: int
 
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_token(self.token, place)
 
-class Unlinked(NamedTuple):
-    number: int
+
+@dataclass(slots=True)
+class Unlinked(Record):
+    """These files no longer exist."""
+
+    KIND = 17
+    FORMAT = Struct("<BIQ")
+    LAYOUT = "number (4), token (8)"
     token: int
 
+    def apply(self, queue: ReplayedQueue, place: int) -> None:
+        queue.restore_token(self.token, None)
 
-OfClaims = Claim | Acked | Unclaimed | Staged | Published
-OfQueue = (
-    Queue
-    | Push
-    | State
-    | Reason
-    | Delete
-    | Remove
-    | Key
-    | Moved
-    | Shared
-    | OfClaims
-    | Taken
-    | Unlinked
-    | Transfer
-    | Retired
-)
-Record = OfQueue | Checkpoint | Absent
-BROAD = frozenset(
-    (
-        Kind.REMOVE,
-        Kind.SHARED,
-        Kind.CLAIM,
-        Kind.ACKED,
-        Kind.UNCLAIMED,
-        Kind.STAGED,
-        Kind.PUBLISHED,
-        Kind.TAKEN,
-        Kind.UNLINKED,
+
+# -- all kinds ------------------------------------------------------------------------------------------------------
+
+KINDS: dict[int, type[Record]] = {
+    kind.KIND: kind
+    for kind in (
+        *(Queue, Remove, Push, Changed, Reason, Delete, Retired, Key, Moved, Letter, Shared, Transfer),
+        *(Claim, Acked, Unclaimed, Staged, Published, Taken, Unlinked),
     )
-)
-"""The kinds that may be about messages in any older segment: see `links`."""
+}
+"""The kinds of records by their numbers."""
+WITH_PAYLOAD = frozenset((Push.KIND, Moved.KIND, Letter.KIND, Staged.KIND))
+PUSH_SIZE = HEAD.size + Push.FORMAT.size
+"""Bytes of a PUSH beside its payload."""
+MOVED_SIZE = HEAD.size + Moved.FORMAT.size
+"""Bytes of a MOVED beside its payload."""
+STATE_SIZE = HEAD.size + Changed.FORMAT.size
+"""Bytes of a STATE, and of a REASON beside its text."""
+KEY_SIZE = HEAD.size + Key.FORMAT.size
+"""Bytes of a KEY."""
+SMALL = HEAD.size + max(each.FORMAT.size for each in KINDS.values() if not each.MORE)
+"""Bytes that any record takes at most of which the struct is all."""
+QUEUE_SIZE = HEAD.size + Queue.FORMAT.size + 255
+"""Bytes that a QUEUE takes at most: a name has 255 bytes at most."""
+TRANSFER_SIZE = HEAD.size + Transfer.FORMAT.size + _ORIGIN.size + 255
+"""Bytes that a TRANSFER takes at most."""
 
 
-# Each packs the body of a record, without the payload.
+def name_of(kind: int) -> str:
+    """Returns the name of a kind in the documentation."""
+    return "STATE" if kind == Changed.KIND else KINDS[kind].__name__.upper()
 
 
-def queue(number: int, last_mid: int, qid: str) -> bytes:
-    return _QUEUE.pack(Kind.QUEUE, number, last_mid) + qid.encode()
-
-
-def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> bytes:
-    return _PUSH.pack(2, number, mid, visible, key or NO_KEY, at)
-
-
-def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
-    """Packs PUSH records of messages that are visible at once and have no key."""
-    return list(map(_PUSH.pack, repeat(2), repeat(number), mids, repeat(0), repeat(NO_KEY), repeat(at)))
-
-
-def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    return _STATE.pack(4, number, mid, receives, visible, delayed)
-
-
-def reason(number: int, mid: int, receives: int, visible: int, delayed: bool, text: str) -> bytes:  # noqa: PLR0917
-    return _STATE.pack(Kind.REASON, number, mid, receives, visible, delayed) + text.encode()
-
-
-def delete(number: int, mid: int) -> bytes:
-    return _DELETE.pack(5, number, mid)
-
-
-def remove(number: int) -> bytes:
-    return _REMOVE.pack(Kind.REMOVE, number)
-
-
-def key_of(number: int, mid: int, key: bytes, at: int) -> bytes:
-    return _KEY.pack(Kind.KEY, number, mid, key, at)
-
-
-def checkpoint(oldest: int) -> bytes:
-    return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
-
-
-def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    return _MOVED.pack(Kind.MOVED, number, mid, receives, visible, delayed)
-
-
-def shared(record: Shared) -> bytes:
-    return _SHARED.pack(Kind.SHARED, *record)
-
-
-def taken(number: int, token: int) -> bytes:
-    return _TOKEN.pack(Kind.TAKEN, number, token)
-
-
-def unlinked(number: int, token: int) -> bytes:
-    return _TOKEN.pack(Kind.UNLINKED, number, token)
+whose = Delete.FORMAT.unpack_from
+"""Reads (kind, queue number, id) from the body of a record with a payload; for STAGED the id means nothing.
+struct.error."""
+_plain = Push.FORMAT.unpack_from
 
 
 def payload_of(body: memoryview) -> memoryview | None:
     """Returns the payload in a record's body, None for a kind without one. struct.error if the body is too short."""
-    kind = body[0]
-    if kind == Kind.PUSH:
-        return body[_PUSH.size :]
-    if kind == Kind.MOVED:
-        return body[_MOVED.size :]
-    if kind == Kind.TRANSFER:
-        return Transfer.payload_in(body)
-    return Staged.payload_in(body) if kind == Kind.STAGED else None
+    kind = KINDS.get(body[0])
+    return None if kind is None else kind.payload_in(body)
+
+
+def plain_push(body: memoryview) -> tuple[int, int, int] | None:
+    """Returns (queue number, id, bytes of payload) of a PUSH without delay and key, None for any other record.
+    BadRecordError."""
+    if body[0] != 2:
+        return None
+    try:
+        _, number, mid, visible, key, _ = _plain(body)
+    except struct.error as error:
+        raise BadRecordError(f"a record of kind 2 cannot be read: {error}") from None
+    return None if visible or key != NO_KEY else (number, mid, len(body) - Push.FORMAT.size)
+
+
+def parse(body: memoryview) -> Record:
+    """Parses the body of a record. BadRecordError."""
+    kind = KINDS.get(body[0])
+    if kind is None:
+        raise BadRecordError(f"kind {body[0]} is not known: a later version may have written it")
+    try:
+        return kind.read(body)
+    except (struct.error, ValueError, TypeError) as error:
+        raise BadRecordError(f"a record of kind {body[0]} cannot be read: {error}") from None
+
+
+def pack(record: Any) -> bytes:
+    """Packs the body of a record, with its payload."""
+    return record.write() + getattr(record, "payload", b"")  # type: ignore[no-any-return]
 
 
 def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
@@ -307,11 +716,6 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
         at += HEAD.size + length
 
 
-whose = _DELETE.unpack_from
-"""Reads (kind, queue number, id) from the body of a record with a payload; for STAGED the id means nothing.
-struct.error."""
-
-
 def body_in(data: memoryview, at: int) -> memoryview:
     """Returns the body of the record at a byte of a segment, unchecked. data: the whole segment."""
     return data[at + HEAD.size : at + HEAD.size + HEAD.unpack_from(data, at)[0]]
@@ -324,132 +728,3 @@ def body_at(data: memoryview, seed: int, at: int) -> memoryview:
     if crc32(body, seed ^ at) != checksum:
         raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
     return body
-
-
-class Identity(NamedTuple):
-    """The queue number and id of a message's record. mid: None for a STAGED, which has no id yet."""
-
-    number: int
-    mid: int | None
-
-
-def identify(body: memoryview) -> Identity:
-    """Returns the queue and the message of a record with a payload. struct.error."""
-    _, number, mid = _DELETE.unpack_from(body)
-    return Identity(number, None if body[0] == Kind.STAGED else mid)
-
-
-def plain_push(body: memoryview) -> tuple[int, int, int] | None:
-    """Returns (queue number, id, bytes of payload) of a PUSH without delay and key, None for any other record.
-    BadRecordError."""
-    if body[0] != 2:
-        return None
-    try:
-        _, number, mid, visible, key, _ = _PUSH.unpack_from(body)
-    except struct.error as error:
-        raise BadRecordError(f"a record of kind 2 cannot be read: {error}") from None
-    return None if visible or key != NO_KEY else (number, mid, len(body) - _PUSH.size)
-
-
-def parse_one(body: memoryview) -> Record:
-    """Parses the body of a record. BadRecordError."""
-    kind = body[0]
-    known = _PARSERS.get(kind)
-    if known is None:
-        raise BadRecordError(f"kind {kind} is not known: a later version may have written it")
-    try:
-        return known(body)
-    except (struct.error, ValueError) as error:
-        raise BadRecordError(f"a record of kind {kind} cannot be read: {error}") from None
-
-
-def parse(bodies: Iterable[memoryview]) -> Iterator[Record]:
-    return map(parse_one, bodies)
-
-
-def pack(record: Record) -> bytes:
-    """Packs the body of a record, with its payload."""
-    match record:
-        case Push(number, mid, visible, payload, key, at):
-            return push(number, mid, visible, key, at) + payload
-        case Moved(number, mid, receives, visible, delayed, payload):
-            return moved(number, mid, receives, visible, delayed) + payload
-        case Staged() | Transfer():
-            return record.body() + record.payload
-        case Claim() | Acked() | Unclaimed() | Published() | Retired() | Absent():
-            return record.body()
-        case _:
-            return _BODIES[type(record)](*record)
-
-
-_BODIES: dict[type, Callable[..., bytes]] = {
-    Queue: queue,
-    State: state,
-    Reason: reason,
-    Delete: delete,
-    Remove: remove,
-    Key: key_of,
-    Checkpoint: checkpoint,
-    Shared: lambda *fields: shared(Shared(*fields)),
-    Taken: taken,
-    Unlinked: unlinked,
-}
-
-
-def _parse_push(body: memoryview) -> Record:
-    _, number, mid, visible, key, at = _PUSH.unpack_from(body)
-    return Push(number, mid, visible, bytes(body[_PUSH.size :]), None if key == NO_KEY else key, at)
-
-
-def _parse_state(body: memoryview) -> Record:
-    _, number, mid, receives, visible, delayed = _STATE.unpack(body)
-    return State(number, mid, receives, visible, bool(delayed))
-
-
-def _parse_reason(body: memoryview) -> Record:
-    _, number, mid, receives, visible, delayed = _STATE.unpack_from(body)
-    return Reason(number, mid, receives, visible, bool(delayed), bytes(body[_STATE.size :]).decode())
-
-
-def _parse_queue(body: memoryview) -> Record:
-    _, number, last_mid = _QUEUE.unpack_from(body)
-    return Queue(number, last_mid, bytes(body[_QUEUE.size :]).decode())
-
-
-def _parse_moved(body: memoryview) -> Record:
-    _, number, mid, receives, visible, delayed = _MOVED.unpack_from(body)
-    return Moved(number, mid, receives, visible, bool(delayed), bytes(body[_MOVED.size :]))
-
-
-def _parse_shared(body: memoryview) -> Record:
-    _, number, mid, receives, visible, delayed, *where = _SHARED.unpack(body)
-    return Shared(number, mid, receives, visible, bool(delayed), *where)
-
-
-def _parse_key(body: memoryview) -> Record:
-    _, number, mid, key, at = _KEY.unpack(body)
-    return Key(number, mid, key, at)
-
-
-_PARSERS: dict[int, Callable[[memoryview], Record]] = {
-    Kind.PUSH: _parse_push,
-    Kind.STATE: _parse_state,
-    Kind.DELETE: lambda body: Delete(*_DELETE.unpack(body)[1:]),
-    Kind.QUEUE: _parse_queue,
-    Kind.REMOVE: lambda body: Remove(*_REMOVE.unpack(body)[1:]),
-    Kind.KEY: _parse_key,
-    Kind.CHECKPOINT: lambda body: Checkpoint(*_CHECKPOINT.unpack(body)[1:]),
-    Kind.MOVED: _parse_moved,
-    Kind.SHARED: _parse_shared,
-    Kind.CLAIM: Claim.read,
-    Kind.ACKED: Acked.read,
-    Kind.UNCLAIMED: Unclaimed.read,
-    Kind.STAGED: Staged.read,
-    Kind.PUBLISHED: Published.read,
-    Kind.TAKEN: lambda body: Taken(*_TOKEN.unpack(body)[1:]),
-    Kind.UNLINKED: lambda body: Unlinked(*_TOKEN.unpack(body)[1:]),
-    Kind.TRANSFER: Transfer.read,
-    Kind.RETIRED: Retired.read,
-    Kind.ABSENT: Absent.read,
-    Kind.REASON: _parse_reason,
-}

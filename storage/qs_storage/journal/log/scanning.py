@@ -1,7 +1,10 @@
 """Reads a segment frame by frame, and checks its header and its frames."""
 
+import mmap
+import os
 from collections.abc import Iterator
 
+from ...disk import Disk
 from .frames import (
     BLOCK,
     FRAME_HEAD,
@@ -16,7 +19,21 @@ from .frames import (
 )
 from .places import SHIFT, segment_name
 from .records import BadRecordError
-from .recovery import map_file
+
+
+def map_file(path: str) -> memoryview:
+    """Maps a file into memory for reading; later writes to it show. OSError."""
+    with open(Disk().open_file(path, os.O_RDONLY), "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def release(data: memoryview, end: int | None = None) -> None:
+    """Lets the kernel take back the memory of a mapped file up to a byte, None for all of it. It is read again if it is
+    needed again. A reader of a whole journal calls this, or all of the journal would count as its memory."""
+    if isinstance(data.obj, mmap.mmap) and (length := len(data) if end is None else end & -mmap.PAGESIZE):
+        data.obj.madvise(mmap.MADV_DONTNEED, 0, length)
 
 
 class Scan:
@@ -59,6 +76,19 @@ class Scan:
             self.next += 1
             at = frame.end
         self.gap = Gap(at, None, None)
+
+    def read_oldest(self) -> int:
+        """Returns the oldest segment that is needed, as the last whole frame says; the segment's own number if no frame
+        is whole."""
+        said = {frame.oldest for frame in self.heads(BLOCK, self.header.first, None)}
+        if len(said) > 1:  # a frame whose records are torn does not count
+            oldest = 0
+            for frame in self.heads(BLOCK, self.header.first, None):
+                if isinstance(self._read(frame), str):
+                    break
+                oldest = frame.oldest
+            said = {oldest} if oldest else set()
+        return said.pop() if said else self.header.number
 
     def _misplaced(self, frame: Frame) -> str | None:
         """Returns why a frame is not valid where it is, None if it is."""

@@ -9,14 +9,26 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Iterable, Sequence
+from zlib import crc32
 
 from ...disk import Disk, has_no_room
 from .frames import BLOCK, Header, pack_frame_head, pack_header, padded, seed
+from .records import HEAD
 
 _DIRECT = os.O_WRONLY | os.O_DIRECT | os.O_DSYNC
 _PLAIN = os.O_WRONLY
 _NO_DIRECT = frozenset({errno.EINVAL, errno.ENOTSUP})
 _CHUNK = 1 << 20
+
+
+def joined(bodies: Iterable[bytes], begin: int, place: int) -> list[bytes]:
+    """Returns the bytes of records, each with its head. begin: the segment's seed; place: byte of the first one."""
+    parts: list[bytes] = []
+    for body in bodies:
+        parts += (HEAD.pack(len(body), crc32(body, begin ^ place)), body)
+        place += HEAD.size + len(body)
+    return parts
 
 
 class SegmentWriter:
@@ -50,25 +62,26 @@ class SegmentWriter:
                 return fd
         return self._disk.open_file(self.path, _PLAIN)
 
-    def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
-        """Writes the header and the first frame with one write, durably. parts: the records' bytes."""
+    def begin(self, sequence: int, oldest: int, parts: list[bytes], count: int) -> None:
+        """Writes the header and the first frame with one write, durably. oldest: see `Frame`; parts: the records'
+        bytes."""
         length = sum(map(len, parts))
-        head = pack_frame_head(self.seed, sequence, self.synced, length, count)
+        head = pack_frame_head(self.seed, sequence, self.synced, oldest, length, count)
         self._put([pack_header(self.header), head, *parts], 0)
         self.end = padded(BLOCK + len(head) + length)
         self.synced = sequence
         if not self._dsync:
             self._disk.fdatasync(self._fd)
 
-    def write(self, sequence: int, parts: list[bytes], length: int, count: int) -> None:
-        """Appends a frame. parts, length: the records' bytes, and how many. OSError: the frame does not count; if
-        `failed` is set, earlier frames may be lost too, and nothing more may be written."""
+    def write(self, sequence: int, oldest: int, parts: list[bytes], length: int, count: int) -> None:
+        """Appends a frame. oldest: see `Frame`; parts, length, count: its records. OSError: the frame does not count;
+        if `failed` is set, earlier frames may be lost too, and nothing more may be written."""
         if not self._disk.fstat(self._fd).st_nlink:
             self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
             raise self.failed
-        head = pack_frame_head(self.seed, sequence, self.synced, length, count)
+        head = pack_frame_head(self.seed, sequence, self.synced, oldest, length, count)
         try:
-            end = self._put([head, *parts], self.end)
+            end = self._put((head, *parts), self.end)
         except OSError as error:
             if not has_no_room(error):
                 self.failed = error
@@ -81,7 +94,7 @@ class SegmentWriter:
             self.synced = sequence
         self.end = end
 
-    def _put(self, parts: list[bytes], at: int) -> int:
+    def _put(self, parts: Sequence[bytes], at: int) -> int:
         """Writes whole blocks; in a recycled segment also a block of zeros after them, if it fits. Returns the end
         without it."""
         data = b"".join(parts)

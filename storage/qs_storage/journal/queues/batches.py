@@ -3,35 +3,20 @@
 Staged payloads stay in place in the log: publishing appends one record.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from ...engine import BatchOrderError, Clock, NoSuchPartError, Options
+from ...engine import BatchOrderError, NoSuchPartError
 from ...names import check_name, quoted
 from ...policy import require_room
 from ..log import records
-from ..log.claim_records import EMPTY, Published, Staged
 from ..log.places import segment_of
-from .store import READY, Store, record_size
+from ..log.records import EMPTY, Published, Staged
+from .messages import MessageTable
+from .usage import record_size
 
 Name = tuple[int, int, int]
 """Identifies an attempt at a part: batch, part, attempt."""
-
-
-class Publishing(Protocol):
-    """The part of a queue's message table that batches use."""
-
-    qid: str
-    number: int
-    options: Options
-
-    def __len__(self) -> int: ...
-    def free_ids(self, count: int, now: int, /) -> range: ...
-    def push_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int], /) -> None: ...
-    def saw(self, mid: int, /) -> None: ...
-    def is_newer(self, mid: int, place: int, /) -> bool: ...
-    def restore(self, mid: int, place: int, size: int, state: tuple[int, int, bool], /) -> None: ...
 
 
 class Publication:
@@ -65,47 +50,53 @@ class Producer:
     staged: dict[Name, dict[int, tuple[int, int]]] = field(default_factory=dict)
     publications: dict[int, Publication] = field(default_factory=dict)
 
+    def staged_places(self) -> Iterator[int]:
+        for part in self.staged.values():
+            for place, _ in part.values():
+                yield place
+
 
 class LogBatches:
     """Stages and publishes the batches of one queue. Every method may raise OSError, and BadQueueNameError for the
     producer's name."""
 
-    def __init__(self, table: Publishing, store: Store, clock: Clock) -> None:
+    def __init__(self, table: MessageTable) -> None:
         self._table = table
-        self._clock = clock
-        self._store = store
+        self._clock = table.clock
+        self._store = table.store
+        self._transaction = table.transaction
         self.producers: dict[str, Producer] = {}
 
     def stage(self, producer: str, name: Name, payloads: Sequence[bytes]) -> None:
         """Adds invisible messages to an attempt at a part of a batch. Does nothing if the batch is published."""
         check_name("producer", producer)
-        state = self.producers.setdefault(producer, Producer())
-        if name[0] <= state.last:
+        known = self.producers.get(producer)
+        if known is not None and name[0] <= known.last:
             return
         template = Staged(self._table.number, *name, EMPTY, producer, b"")
-        size = len(template.body()) + records.HEAD.size
-        self._store.log.reserve(sum(map(len, payloads)) + max(len(payloads), 1) * size, push=True)
+        size = sum(map(len, payloads)) + max(len(payloads), 1) * (len(template.write()) + records.HEAD.size)
+        if size > self._transaction.left_to_pushes:
+            raise self._transaction.refusal(size, push=True)
+        state = self.producers.setdefault(producer, Producer())
         part = state.staged.get(name)
         if part is None:
             part = state.staged[name] = {}
-            self._store.undo.append((state.staged.pop, name, None))
+            self._transaction.undo(state.staged.pop, name, None)
             if not payloads:
                 self._append(template)
         first = len(part)
         for position, payload in enumerate(payloads, first):
-            place = self._append(template._replace(position=position, payload=payload))
+            place = self._append(replace(template, position=position, payload=payload))
             part[position] = place, len(payload)
-            self._store.undo.append((part.pop, position, None))
+            self._transaction.undo(part.pop, position, None)
             self._count(place, len(payload))
 
     def _append(self, record: Staged) -> int:
-        body = record.body()
-        self._store.log.reserve(records.HEAD.size + len(body) + len(record.payload), push=True)
-        return self._store.log.append(body, record.payload)
+        return self._transaction.append(record.write(), record.payload)
 
     def _count(self, place: int, size: int) -> None:
         self._store.usage.add(place, record_size(size))
-        self._store.undo.append((self._store.usage.drop, place, record_size(size)))
+        self._transaction.undo(self._store.usage.drop, place, record_size(size))
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
         """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all
@@ -136,11 +127,12 @@ class LogBatches:
         require_room(self._table.qid, self._table.options.capacity, self._table.__len__, count)
         mids = self._table.free_ids(count, self._clock())
         record = Published(self._table.number, batch, mids.start, producer, counted)
-        body = record.body()
-        self._store.log.reserve(records.HEAD.size + len(body))
-        place = self._store.log.append(body)
+        body = record.write()
+        if len(body) + records.HEAD.size > self._transaction.left:
+            raise self._transaction.refusal(len(body) + records.HEAD.size)
+        place = self._transaction.append(body)
         before = state.last, state.place, dict(state.staged)
-        self._store.undo.append((self._unpublish, state, before))
+        self._transaction.undo(self._unpublish, state, before)
         self._add_messages(state, record, place)
 
     def _add_messages(self, producer: Producer, record: Published, place: int) -> None:
@@ -155,8 +147,8 @@ class LogBatches:
             mid += count
         self._set_last(producer, record, place)
         if mids:
-            self._store.undo.append((self._stage_again, published))
-            self._table.push_run(mids, [where for where, _ in published], [size for _, size in published])
+            self._transaction.undo(self._stage_again, published)
+            self._table.appear(mids, [where for where, _ in published], [size for _, size in published])
             self._table.saw(mids[-1])
 
     def _stage_again(self, published: Sequence[tuple[int, int]]) -> None:
@@ -169,13 +161,15 @@ class LogBatches:
         for name in [name for name in producer.staged if name[0] <= record.batch]:
             for where, size in producer.staged.pop(name).values():
                 self._store.usage.drop(where, record_size(size))
-                self._store.undo.append((self._store.usage.add, where, record_size(size)))
+                self._transaction.undo(self._store.usage.add, where, record_size(size))
         producer.last, producer.place = record.batch, place
         if record.parts:
             producer.publications[record.batch] = Publication(place, record)
 
     def _unpublish(self, producer: Producer, before: tuple[int, int, dict[Name, dict[int, tuple[int, int]]]]) -> None:
-        producer.last, producer.place, producer.staged = before
+        producer.last, producer.place, staged = before
+        producer.staged.clear()  # the same dict: what staged the parts may be taken back next
+        producer.staged.update(staged)
         producer.publications = {batch: each for batch, each in producer.publications.items() if batch <= producer.last}
 
     def clear(self) -> None:
@@ -211,23 +205,23 @@ class LogBatches:
             for position, (where, size) in state.staged.pop((record.batch, number, attempt), {}).items():
                 self._store.usage.drop(where, record_size(size))
                 if self._table.is_newer(mid + position, place):
-                    self._table.restore(mid + position, where, size, READY)
+                    self._table.restore(mid + position, where, size, (0, 0, False))
             mid += count
         self._set_last(state, record, place)
 
     def move(self, place: int, record: Staged) -> bool:
-        """Copies a staged record to the end of the log. Returns False if no staged message is at that place.
-        OSError."""
+        """Copies a staged record to the end of the log, where it has room. Returns False if no staged message is at
+        that place."""
         state = self.producers.get(record.producer)
         part = None if state is None else state.staged.get((record.batch, record.part, record.attempt))
         if part is None or part.get(record.position, (None, 0))[0] != place:
             return False
         moved = self._append(record), len(record.payload)
-        self._store.undo.append((part.__setitem__, record.position, part[record.position]))
+        self._transaction.undo(part.__setitem__, record.position, part[record.position])
         part[record.position] = moved
         self._count(*moved)
         self._store.usage.drop(place, record_size(moved[1]))
-        self._store.undo.append((self._store.usage.add, place, record_size(moved[1])))
+        self._transaction.undo(self._store.usage.add, place, record_size(moved[1]))
         return True
 
     def id_of(self, record: Staged) -> int | None:
@@ -236,16 +230,21 @@ class LogBatches:
         publication = None if state is None else state.publications.get(record.batch)
         return None if publication is None else publication.id_of(record)
 
-    def carry(self, segment: int) -> None:
-        """Copies the needed records in the segments up to this one to the end of the log. OSError."""
-        for producer, state in self.producers.items():
+    def carry(self, segment: int) -> Iterator[int]:
+        """Copies the needed records in the segments up to this one to the end of the log. Yields the bytes that it
+        appends next; what it copies is looked at afterwards, as other requests may run meanwhile."""
+        number = self._table.number
+        for producer, state in list(self.producers.items()):
             if state.last >= 0 and segment_of(state.place) <= segment:
-                body = Published(self._table.number, state.last, 0, producer, ()).body()
-                self._store.log.reserve(records.HEAD.size + len(body))
-                self._store.undo.append((setattr, state, "place", state.place))
-                state.place = self._store.log.append(body)
+                yield records.HEAD.size + len(Published(number, state.last, 0, producer, ()).write())
+                if segment_of(state.place) <= segment:
+                    self._transaction.undo(setattr, state, "place", state.place)
+                    state.place = self._transaction.append(Published(number, state.last, 0, producer, ()).write())
             for name in [name for name, part in state.staged.items() if not part]:
-                self._append(Staged(self._table.number, *name, EMPTY, producer, b""))
+                body = Staged(number, *name, EMPTY, producer, b"").write()
+                yield records.HEAD.size + len(body)
+                if name in state.staged:
+                    self._transaction.append(body)
 
     def forget_publications(self, segment: int) -> None:
         """Forgets publications in segments up to this one: their staged records are gone too."""

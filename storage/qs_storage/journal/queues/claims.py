@@ -6,52 +6,24 @@ A claim is one record in the log, and its end is another.
 import hashlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from ...engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, Options, StaleReceiptError, Stats
-from ...index.message_index import Index
-from ...index.midmap import MidMap
+from ...engine import Claim, ClaimOrderError, Message, NoSuchClaimError, StaleReceiptError
 from ...names import WITHHELD, check_name, quoted
-from ...shared import Event, Lifecycle
-from ..log import claim_records, records
+from ..log import records
 from ..log.places import segment_of
-from .store import Store
+from .messages import MessageTable
 
 _PAGE = 1000
 """Messages read from the index at a time."""
-
-
-class Claimed(Protocol):
-    """The part of a queue's message table that claims use."""
-
-    qid: str
-    number: int
-    index: Index
-    places: MidMap
-    receives: dict[int, int]
-    counts: Stats
-    lifecycle: Lifecycle | None
-    options: Options
-
-    def time(self, number: int, /) -> int: ...
-    def with_past(self, message: Message, /) -> Message: ...
-    def expire(self, count: int | None = None) -> int: ...
-    def too_old_upto(self, now: int | None = None) -> int: ...
-    def is_exhausted(self, mid: int, /) -> bool: ...
-    def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
-    def delete_all(self, mids: Sequence[int], expiry: int, /) -> None: ...
-    def note(self, event: Event, mid: int, /, *, more: int = 0) -> None: ...
-    def is_newer(self, mid: int, place: int, /) -> bool: ...
-    def restore_deletion(self, mid: int, /) -> None: ...
 
 
 @dataclass(slots=True)
 class OpenClaim:
     """An open claim. place: the record's; gone: ids of its messages that were removed since."""
 
-    record: claim_records.Claim
+    record: records.Claim
     place: int
     gone: set[int]
 
@@ -76,10 +48,11 @@ class LogClaims:
     most = 100_000
     """The most messages in one claim."""
 
-    def __init__(self, table: Claimed, store: Store, clock: Clock) -> None:
+    def __init__(self, table: MessageTable) -> None:
         self._table = table
-        self._store = store
-        self._clock = clock
+        self._store = table.store
+        self._transaction = table.transaction
+        self._clock = table.clock
         self.consumers: dict[str, Consumer] = {}
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
@@ -95,7 +68,7 @@ class LogClaims:
         mids, size = self._choose(min(count, self.most), max_bytes, upto)
         now = self._clock()
         if mids:
-            self._make(claim_records.Claim(self._table.number, seq, now, size, consumer, mids))
+            self._make(records.Claim(self._table.number, seq, now, size, consumer, mids))
         return _describe(consumer, seq, mids, size, now)
 
     def _existing(self, consumer: str, seq: int) -> OpenClaim | None:
@@ -139,13 +112,13 @@ class LogClaims:
                 total += size or 0
         return chosen, total
 
-    def _make(self, record: claim_records.Claim) -> None:
-        place = self._append(record.body())
+    def _make(self, record: records.Claim) -> None:
+        place = self._append(record.write())
         new = [mid for mid in record.mids if mid in self._table.index.new]
         self._table.index.withhold_all(record.mids)
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         consumer.claims[record.seq] = OpenClaim(record, place, set())
-        self._store.undo.append((self._unmake, record, new))
+        self._transaction.undo(self._unmake, record, new)
         self._count_received(record.mids)
 
     def _count_received(self, mids: Sequence[int]) -> None:
@@ -155,10 +128,12 @@ class LogClaims:
             self._table.note("received", mid, more=1)
 
     def _append(self, body: bytes) -> int:
-        self._store.log.reserve(records.HEAD.size + len(body))
-        return self._store.log.append(body)
+        size = records.HEAD.size + len(body)
+        if size > self._transaction.left:
+            raise self._transaction.refusal(size)
+        return self._transaction.append(body)
 
-    def _unmake(self, record: claim_records.Claim, new: Sequence[int]) -> None:
+    def _unmake(self, record: records.Claim, new: Sequence[int]) -> None:
         del self.consumers[record.consumer].claims[record.seq]
         for mid in record.mids:
             self._table.show(mid, 0, delayed=False)
@@ -214,12 +189,12 @@ class LogClaims:
             )
         done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
         mids = [mid for claim in done.values() for mid in claim.remaining()]
-        place = self._append(claim_records.Acked(self._table.number, seq, consumer, mids).body())
+        place = self._append(records.Acked(self._table.number, seq, consumer, mids).write())
         for number in done:
             del state.claims[number]
-        self._store.undo.append((self._unacknowledge, state, state.acked, state.place, done))
+        self._transaction.undo(self._unacknowledge, state, state.acked, state.place, done)
         state.acked, state.place = seq, place
-        self._table.delete_all(sorted(mids), WITHHELD)
+        self._table.vanish(sorted(mids), WITHHELD)
         self._table.counts.deleted += len(mids)
 
     def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
@@ -230,9 +205,9 @@ class LogClaims:
         """Ends a claim and makes its messages visible again. Returns how many messages it had. NoSuchClaimError."""
         claim = self._open_claim(consumer, seq)
         mids = claim.remaining()
-        self._append(claim_records.Unclaimed(self._table.number, seq, consumer, mids).body())
+        self._append(records.Unclaimed(self._table.number, seq, consumer, mids).write())
         del self.consumers[consumer].claims[seq]
-        self._store.undo.append((self._unrelease, claim, mids))
+        self._transaction.undo(self._unrelease, claim, mids)
         self._make_visible(mids)
         self._table.counts.released += len(mids)
         for mid in mids if self._table.lifecycle is not None else ():
@@ -250,7 +225,7 @@ class LogClaims:
     def _unrelease(self, claim: OpenClaim, mids: Sequence[int]) -> None:
         self.consumers[claim.record.consumer].claims[claim.record.seq] = claim
         for mid in mids:
-            self._table.receives[mid] -= 1
+            self._table.set_receives(mid, self._table.receives[mid] - 1)
             self._table.index.withhold(mid)
 
     def removed(self, mid: int) -> None:
@@ -260,7 +235,7 @@ class LogClaims:
                 at = bisect_left(claim.record.mids, mid)
                 if at < len(claim.record.mids) and claim.record.mids[at] == mid and mid not in claim.gone:
                     claim.gone.add(mid)
-                    self._store.undo.append((claim.gone.discard, mid))
+                    self._transaction.undo(claim.gone.discard, mid)
 
     def all(self) -> list[Claim]:
         """Returns the open claims, by consumer and number."""
@@ -272,7 +247,7 @@ class LogClaims:
 
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
-    def restore(self, place: int, record: claim_records.Claim) -> None:
+    def restore(self, place: int, record: records.Claim) -> None:
         """Replays a CLAIM record. Messages that are not in the table yet were copied: their records follow."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
@@ -299,10 +274,10 @@ class LogClaims:
         for mid in lost:
             self._table.show(mid, 0, delayed=False)
 
-    def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
+    def restore_end(self, place: int, record: records.Acked | records.Unclaimed) -> None:
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_newer(mid, place)]
-        if isinstance(record, claim_records.Unclaimed):
+        if isinstance(record, records.Unclaimed):
             consumer.claims.pop(record.seq, None)
             self._make_visible(withheld)
             return
@@ -315,21 +290,32 @@ class LogClaims:
     def _is_withheld(self, mid: int) -> bool:
         return self._table.index.expiry(mid) == WITHHELD
 
-    def carry(self, segment: int) -> None:
-        """Copies the needed records in the segments up to this one to the end of the log. OSError."""
-        for consumer, state in self.consumers.items():
+    def carry(self, segment: int) -> Iterator[int]:
+        """Copies the needed records in the segments up to this one to the end of the log. Yields the bytes that it
+        appends next; what it copies is looked at afterwards, as other requests may run meanwhile."""
+        number = self._table.number
+        for consumer, state in list(self.consumers.items()):
             if state.acked and segment_of(state.place) <= segment:
-                place = self._append(claim_records.Acked(self._table.number, state.acked, consumer).body())
-                self._store.undo.append((setattr, state, "place", state.place))
-                state.place = place
-            for claim in state.claims.values():
-                if segment_of(claim.place) <= segment:
-                    place = self._append(claim.record._replace(gone=sorted(claim.gone)).body())
-                    self._store.undo.append((setattr, claim, "place", claim.place))
-                    claim.place = place
+                yield records.HEAD.size + len(records.Acked(number, state.acked, consumer).write())
+                if segment_of(state.place) <= segment:
+                    self._carry(state, records.Acked(number, state.acked, consumer).write())
+            for seq, claim in list(state.claims.items()):
+                while state.claims.get(seq) is claim and segment_of(claim.place) <= segment:
+                    yield records.HEAD.size + len(self._open_record(claim))
+                    body = self._open_record(claim)  # more of its messages may be gone
+                    if state.claims.get(seq) is claim and records.HEAD.size + len(body) <= self._transaction.left:
+                        self._carry(claim, body)
+
+    @staticmethod
+    def _open_record(claim: OpenClaim) -> bytes:
+        return replace(claim.record, gone=sorted(claim.gone)).write()
+
+    def _carry(self, owner: Consumer | OpenClaim, body: bytes) -> None:
+        self._transaction.undo(setattr, owner, "place", owner.place)
+        owner.place = self._transaction.append(body)
 
 
-def _described(record: claim_records.Claim) -> Claim:
+def _described(record: records.Claim) -> Claim:
     return _describe(record.consumer, record.seq, record.mids, record.size, record.since)
 
 

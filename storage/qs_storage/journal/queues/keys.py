@@ -1,7 +1,7 @@
 """The idempotency keys of pushes: maps each key to its message while a repeated push must be recognized.
 
 A key counts as live bytes of its segment; else compaction would copy segments full of keys again and again. All queues
-together have at most `Store.most_keys`: keys are in memory, and clients choose how many there are.
+together have at most `KnownKeys.most`: keys are in memory, and clients choose how many there are.
 """
 
 from collections import Counter
@@ -10,13 +10,16 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ...engine import SECOND, QueueFullError
+from ..log.log import Transaction
 from ..log.places import place_of, segment_of
-from ..log.records import KEY_SIZE, key_of
-from .store import Store
+from ..log.records import KEY_SIZE, Key
+from .usage import Usage
 
 WINDOW = 300 * SECOND
 """Microseconds for which a key is remembered after its push."""
 
+KEYS = 800_000
+"""The default for the most keys of pushes in memory: each takes some 300 bytes, so some 240 MB."""
 _PAGE = 256
 """Keys of a page."""
 
@@ -36,11 +39,28 @@ class KeyEntry(NamedTuple):
     segment: int
 
 
+class KnownKeys:
+    """What the queues of a log know of each other's keys."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        """The most keys of all queues together."""
+        self.reset()
+
+    def reset(self) -> None:
+        self.keyed: set[Keys] = set()
+        """The `Keys` of each queue that has any."""
+        self.count = 0
+        """How many keys all of them have."""
+
+
 class Keys:
     """The idempotency keys of one queue, each remembered for `WINDOW` after its push."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, known: KnownKeys, usage: Usage, transaction: Transaction) -> None:
+        self._known = known
+        self._usage = usage
+        self._transaction = transaction
         self.entries: dict[bytes, KeyEntry] = {}
         """The remembered keys by their digests."""
         self._pages: list[list[KeyEntry]] = []  # in the order of `note`; also entries forgotten or replaced since
@@ -53,14 +73,14 @@ class Keys:
     def require_room(self, count: int, now: int) -> None:
         """Raises QueueFullError if there is no room for so many further keys, once expired ones of any queue are
         forgotten."""
-        store = self._store
-        for keys in list(store.keyed) if store.key_count + count > store.most_keys else ():
-            while store.key_count + count > store.most_keys and keys.forget_old(now, count):
+        known = self._known
+        for keys in list(known.keyed) if known.count + count > known.most else ():
+            while known.count + count > known.most and keys.forget_old(now, count):
                 pass
-        if store.key_count + count > store.most_keys:
+        if known.count + count > known.most:
             raise QueueFullError(
-                f"the server remembers {store.key_count} keys of pushes of the last {WINDOW // SECOND // 60} minutes, "
-                f"and {store.most_keys} is the most: push without a key, or later, or start it with more --max-keys"
+                f"the server remembers {known.count} keys of pushes of the last {WINDOW // SECOND // 60} minutes, "
+                f"and {known.most} is the most: push without a key, or later, or start it with more --max-keys"
             )
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
@@ -69,9 +89,9 @@ class Keys:
         if not self._pages or len(self._pages[-1]) >= _PAGE:
             self._pages.append([])
         self._pages[-1].append(entry)
-        self._store.usage.add(place_of(segment, 0), KEY_SIZE)
-        self._store.key_count += 1
-        self._store.keyed.add(self)
+        self._usage.add(place_of(segment, 0), KEY_SIZE)
+        self._known.count += 1
+        self._known.keyed.add(self)
 
     def cut(self, now: int) -> None:
         """Ends a start: a key that was noted later than now, by a clock that was ahead, counts from now on."""
@@ -82,8 +102,8 @@ class Keys:
         """Forgets a key: its push was undone, or is older than `WINDOW`."""
         entry = self.entries.pop(key, None)
         if entry is not None:
-            self._store.usage.drop(place_of(entry.segment, 0), KEY_SIZE)
-            self._store.key_count -= 1
+            self._usage.drop(place_of(entry.segment, 0), KEY_SIZE)
+            self._known.count -= 1
 
     def forget_old(self, now: int, count: int) -> bool:
         """Forgets expired keys, at most four for each of `count` pushes. Returns True if there may be more."""
@@ -110,22 +130,23 @@ class Keys:
 
     def clear(self) -> None:
         for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
-            self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
-        self._store.key_count -= len(self.entries)
+            self._usage.drop(place_of(segment, 0), count * KEY_SIZE)
+        self._known.count -= len(self.entries)
         self.entries.clear()
         self._pages.clear()
 
-    def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
-        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields between pages. number:
-        the queue's. OSError."""
-        store = self._store
+    def carry(self, number: int, segment: int, now: int) -> Iterator[int]:
+        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields the bytes that it
+        appends next. number: the queue's."""
+        transaction = self._transaction
         for page in self.pages():
+            yield len(page) * KEY_SIZE
             for entry in page:
+                if self.entries.get(entry.key) is not entry:
+                    continue  # it was over, and somebody has pushed with the same key meanwhile
                 if entry.at <= now - WINDOW:
                     self.forget(entry.key)
                 elif entry.segment == segment:
-                    store.log.reserve(KEY_SIZE)
-                    place = store.log.append(key_of(number, entry.mid, entry.key, entry.at))
-                    store.undo.append((self.note, *entry))
+                    place = transaction.append(Key(number, entry.mid, entry.key, entry.at).write())
+                    transaction.undo(self.note, *entry)
                     self.note(entry.key, entry.mid, entry.at, segment_of(place))
-            yield

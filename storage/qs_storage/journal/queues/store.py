@@ -1,155 +1,68 @@
-"""The state that the queues of one log share: the log, payloads, live bytes, and the undo list.
+"""What the queues of one log share: payloads in memory and on disk, live bytes, and who has which payload.
 
-A batch of changes is either committed or taken back as a whole. Answers are sent after the commit, so they are true.
+A payload is written once, and stays where it is while messages move: another queue may have the same message (a copy),
+or have it under another id (a dead letter, or one that was moved back).
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Protocol
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from ...engine import Origin
+from ...index.message_index import Index
 from ...index.midmap import MidMap
-from ..log import records
 from ..log.cache import PayloadCache
-from ..log.claim_records import Staged
-from ..log.log_interface import RecordLog
+from ..log.log import Log, Transaction
 from ..log.places import SHIFT, Position, segment_of
-from .usage import Usage
+from ..log.reader import Reader
+from ..log.records import PUSH_SIZE, Staged, payload_of, whose
+from .keys import KEYS, KnownKeys
+from .usage import Usage, record_size
 
-KEYS = 800_000
-"""The default for the most keys of pushes in memory: each takes some 300 bytes, so some 240 MB."""
-SLICE = 0.002
-"""Approximate seconds of a slice of compaction or of a checkpoint."""
-
-
-def record_size(size: int) -> int:
-    """Returns the approximate bytes of a message's record. size: bytes of its payload."""
-    return size + records.PUSH_SIZE
+Owner = tuple[int, int]
+"""A queue number, and the id that a message has there and in the queues that share its payload."""
 
 
-def reason_size(reason: str) -> int:
-    """Returns the bytes of a REASON record, which is copied with its message."""
-    return records.STATE_SIZE + len(reason.encode())
-
-
-State = tuple[int, int, bool]
-"""The state of a message: receives, time until which it is hidden (0: visible), True if that is a delay."""
-READY: State = (0, 0, False)
-
-
-class Holder(Protocol):
-    """The part of a queue's message table that a store uses."""
+class Sharer(Protocol):
+    """What the store asks of a queue: see `messages`."""
 
     number: int
+    index: Index
     places: MidMap
-    origins: dict[int, Origin]
-    reasons: dict[int, str]
 
-    id_of_staged: Callable[[Staged], int | None]
-
-    def state_of(self, mid: int, /) -> tuple[int, int, bool]: ...
-
-
-class PayloadReader(Protocol):
-    """Reads payloads that are not in memory: see `Reader`."""
-
-    def payload(
-        self,
-        place: int,
-        number: int,
-        mid: int,
-        families: Mapping[int, Container[int]],
-        published: Callable[[Staged], int | None],
-        /,
-    ) -> bytes: ...
-
-    def forget(self, segment: int, /) -> None: ...
-
-    def close(self) -> None: ...
+    def id_of_staged(self, record: Staged, /) -> int | None: ...
 
 
 class Store:
-    """One log and its queues."""
+    """The payloads of one log.
 
-    def __init__(self, log: RecordLog, reader: PayloadReader, cache: int, keys: int = KEYS) -> None:
+    Ensures that a payload counts as live bytes once, however many queues have it, and is given back only as the payload
+    of the message that was asked for: a valid checksum alone says that a record is as it was written, not that the
+    place is right."""
+
+    def __init__(self, log: Log, transaction: Transaction, reader: Reader, cache: int, keys: int = KEYS) -> None:
         """cache: the most bytes of payloads in memory; keys: the most keys of pushes."""
         self.log = log
-        self._links = log.segments.links
-        self.log.commit_batch = self.commit_early
-        self.cache = PayloadCache(cache)
+        self.transaction = transaction
         self.reader = reader
+        self.cache = PayloadCache(cache)
         self.usage = Usage()
         self.checkpointed: Position | None = None
         """The position of the last checkpoint that was begun or read."""
-        self.undo: list[tuple[Any, ...]] = []
-        """The calls that take back this batch, (function, *arguments), in the order of the changes."""
-        self.tables: dict[int, Holder] = {}
-        """The message tables of the queues, by the queues' numbers."""
-        self.committed_early: Callable[[], None] = lambda: None
-        """Called after a commit in the middle of a batch."""
-        self.rollbacks = 0
-        """How often changes were taken back."""
+        self.tables: dict[int, Sharer] = {}
+        """The queues by their numbers in the log."""
         self.families: dict[int, set[int]] = {}
         """For each queue number, the queues that may share payloads with it. A removed queue keeps its entry while its
         records exist: see `leave`."""
+        self.moved: dict[int, dict[int, Sequence[Owner]]] = {}
+        """For each segment, the owners of payloads whose messages have moved to another queue, by their places; also
+        the owners that they had before, whose copies may be left. Other payloads belong to whom their record says."""
         self.is_starting = True
         """True while a start reads the log: only at its end it is known which payloads several queues have."""
         self._copied: dict[int, set[int]] = {}
         """For each segment, the places of payloads that several queues have, or once had: most have never been copied,
         and then a queue need not ask the thousands that it has shared other payloads with."""
         self._gone: dict[int, int] = {}  # for removed queues: the last segment that may have their records
-        self.keyed: set[Any] = set()
-        """The `Keys` of each queue that has any."""
-        self.key_count = 0
-        """How many keys all of them have."""
-        self.most_keys = keys
-        self._failure: OSError | None = None
-
-    # -- commits --------------------------------------------------------------------------------------------------
-
-    def commit(self, *, notes: bool = False) -> None:
-        """Makes the changes since the last commit durable. notes: see Log.commit. OSError: all are taken back."""
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self.roll_back()
-            raise failure
-        try:
-            self.log.commit(notes=notes)
-        except OSError:
-            self.roll_back()
-            raise
-        self.undo.clear()
-        if self.cache.size > self.cache.limit:
-            self.cache.trim()
-
-    def commit_early(self) -> None:
-        """Commits in the middle of a batch. OSError: then the batch's own commit fails too."""
-        changed = bool(self.undo) or self._failure is not None
-        try:
-            self.commit(notes=True)
-        except OSError as error:
-            self._failure = error if changed else None
-            raise
-        self.committed_early()
-
-    def roll_back(self) -> None:
-        self._failure = None
-        self.rollbacks += 1
-        self.log.discard()
-        undo, self.undo = self.undo, []
-        for function, *arguments in reversed(undo):
-            function(*arguments)
-        self.undo.clear()
-
-    def make_room_for_notes(self, count: int = 1) -> None:
-        """Reserves room for `count` notes; without it, they are not written. OSError: earlier changes of the batch
-        could not be committed and are taken back, so the caller must read the state again."""
-        size = count * records.SMALL
-        if self.log.left_to_pushes < size:
-            try:
-                self.log.reserve(size, push=True)
-            except OSError:
-                if self._failure is not None:
-                    raise
+        self.known_keys = KnownKeys(keys)
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
@@ -158,60 +71,89 @@ class Store:
         DamagedRecordError: that record cannot be read, or is another message's."""
         payload = self.cache.get(place)
         if payload is None:
-            payload = self.log.unwritten.get(place)
-        if payload is not None:
-            return payload
-        return self.reader.payload(place, number, mid, self.families, self._id_of_staged)
+            payload = self.transaction.unwritten.get(place)
+        return self._read(number, mid, place) if payload is None else payload
 
-    def _id_of_staged(self, record: Staged) -> int | None:
-        """Returns the id of the message that a staged record has become. None if that is not known any more, as the
-        queue is removed and only copies of the message are left."""
-        table = self.tables.get(record.number)
-        return None if table is None else table.id_of_staged(record)
+    def _read(self, number: int, mid: int, place: int) -> bytes:
+        body = self.reader.body(place)
+        try:
+            payload = payload_of(body)
+            owners = self.owners_of(place, body)
+        except (struct.error, ValueError):
+            payload = None
+        if payload is None:
+            raise self.reader.damaged(place, "it is not a message")
+        for owner, found in owners:
+            if found in (None, mid) and (owner == number or number in self.families.get(owner, ())):
+                return bytes(payload)
+        owner, found = owners[0]
+        raise self.reader.damaged(place, f"it is message {found} of queue {owner}, not {mid} of {number}")
 
-    def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
-        """Releases the payload of a message that a queue removes. size: bytes of the payload."""
-        self.refer(queue, place)
-        if not self.families or not self._is_shared(queue, mid, place):
-            self.usage.drop(place, size + records.PUSH_SIZE)
+    def owners_of(self, place: int, body: memoryview) -> Sequence[tuple[int, int | None]]:
+        """Returns the queue number and the id of the message whose payload a record has. Several if it has moved. None
+        for the id of a staged message that is not published, or whose queue is removed, as only copies of it are left.
+        struct.error, ValueError."""
+        owners = self.owners_at(place)
+        if owners is not None:
+            return owners
+        _, number, mid = whose(body)
+        if body[0] != Staged.KIND:
+            return ((number, mid),)
+        table = self.tables.get(number)
+        return ((number, None if table is None else table.id_of_staged(Staged.read(body))),)
+
+    # -- who has a payload ----------------------------------------------------------------------------------------
+
+    def drop(self, queue: Sharer, mid: int, place: int, size: int) -> Sequence[Owner] | None:
+        """Releases the payload of a message that a queue removes. size: bytes of the payload. Returns its owners, to
+        set before `keep`; None if they stay, or it has none but the message of its record."""
+        # A start may know of a message before and after it moved, from a checkpoint that was written meanwhile.
+        may_be_shared = self.families or (self.is_starting and self.moved)
+        if not may_be_shared or not self._is_shared(queue, mid, place):
+            self.usage.drop(place, size + PUSH_SIZE)
             self.cache.drop(place)
+            if self.moved and (moved := self.moved.get(place >> SHIFT)) and place in moved:
+                return moved.pop(place)
+        return None
 
-    def refer(self, queue: Holder, place: int) -> None:
-        """Notes a record, just appended or read, about the message with its payload at a place: see `Links`."""
-        if self.families and queue.number in self.families:
-            self._links.widen()  # a copy of a message is in another segment than its payload
-        elif place >> SHIFT != self._links.segment:
-            self._links.note(place)
-
-    def refer_all(self, queue: Holder, places: Iterable[int | None]) -> None:
-        """Notes a record about several messages: see `refer`."""
-        if self.families and queue.number in self.families:
-            self._links.widen()
-        else:
-            self._links.note_all(places)
-
-    def keep(self, queue: Holder, mid: int, place: int, size: int) -> None:
+    def keep(self, queue: Sharer, mid: int, place: int, size: int) -> None:
         """Counts the payload of a message that a queue has (again)."""
         if not self._is_shared(queue, mid, place):
             self.usage.add(place, record_size(size))
 
-    def _is_shared(self, queue: Holder, mid: int, place: int) -> bool:
+    def _is_shared(self, queue: Sharer, mid: int, place: int) -> bool:
         if not self.is_starting and place not in self._copied.get(segment_of(place), ()):
             return False
-        for number in self.families.get(queue.number, ()):
-            other = self.tables.get(number)
-            if other is not None and other is not queue and other.places.get(mid) == place:
-                self.note_copied(place)
-                return True
+        owners = self.owners_at(place) or ((queue.number, mid),)
+        for owner, known in owners:
+            for number in self.families.get(owner, (owner,)):
+                other = self.tables.get(number)
+                if other is None or (other is queue and known == mid):
+                    continue
+                if other.places.get(known) == place:
+                    self.note_copied(place)
+                    return True
         return False
+
+    def owners_at(self, place: int) -> Sequence[Owner] | None:
+        """Returns the owners of a payload whose message has moved, None if it has not."""
+        moved = self.moved.get(place >> SHIFT)
+        return None if moved is None else moved.get(place)
+
+    def set_owners(self, place: int, owners: Sequence[Owner] | None) -> None:
+        """Notes to whom the message with its payload at a place belongs. None: to whom the record says."""
+        if owners is not None:
+            self.moved.setdefault(segment_of(place), {})[place] = owners
+        elif (moved := self.moved.get(segment_of(place))) is not None:
+            moved.pop(place, None)
 
     def note_copied(self, place: int) -> None:
         """Notes that several queues have the payload at a place."""
         self._copied.setdefault(segment_of(place), set()).add(place)
 
-    def sharers(self, number: int, mid: int, place: int) -> Iterable[Holder]:
-        """Returns the tables that have a message with its payload at a place. number: of one of the queues."""
-        found: list[Holder] = []  # a queue with several numbers counts once: see `IndexReader`
+    def sharers(self, number: int, mid: int, place: int) -> list[Sharer]:
+        """Returns the queues that have a message with its payload at a place. number: of one of them."""
+        found: list[Sharer] = []  # a queue with several numbers counts once: see `IndexReader`
         for each in self.families.get(number, (number,)):
             queue = self.tables.get(each)
             if queue is not None and queue not in found and queue.places.get(mid) == place:
@@ -221,11 +163,11 @@ class Store:
     def join(self, one: int, other: int) -> None:
         """Notes that two queues share payloads from now on; a shared message has the same id in both."""
         own = self.families.get(one, {one})
-        if other in own:
+        if one in own and other in own:  # a checkpoint may have named the family before the queue
             return
         joined = self.families.get(other, {other})
         fewer, family = (own, joined) if len(own) < len(joined) else (joined, own)
-        family |= fewer  # not a new set: a message is copied to thousands of queues, one after the other
+        family.update(fewer, (one, other))  # not a new set: a message is copied to thousands of queues in turn
         if (one if fewer is own else other) in self.families:  # else no other entry has the smaller set
             for number in [number for number, known in self.families.items() if known is fewer]:
                 self.families[number] = family
@@ -240,27 +182,28 @@ class Store:
             if not family:
                 del self.families[number]
 
-    def forget(self, segment: int) -> None:
-        """Forgets a removed segment, and the removed queues that have no records left."""
-        self.usage.forget(segment)
-        self._copied.pop(segment, None)
-        self.reader.forget(segment)
-        self.cache.forget(segment)
+    def forget(self, segments: Iterable[int]) -> None:
+        """Forgets segments that are gone, and the removed queues that have no records left."""
+        for segment in segments:
+            self.usage.forget(segment)
+            self._copied.pop(segment, None)
+            self.moved.pop(segment, None)
+            self.reader.forget(segment)
+            self.cache.forget(segment)
         for number in self.families.keys() - self.tables.keys():
             if self._gone.setdefault(number, self.log.number) < (self.log.segments.oldest or 0):
                 del self.families[number], self._gone[number]
 
     def reset(self) -> None:
         """Forgets all that a start has read, so that the log can be read again."""
-        self.usage = Usage()
-        self._links.clear()
+        self.usage.clear()
         self.families.clear()
+        self.moved.clear()
         self._gone.clear()
         self._copied.clear()
-        self.keyed.clear()
-        self.key_count = 0
+        self.known_keys.reset()
         self.tables.clear()
-        self.undo.clear()
+        self.transaction.changed.clear()
 
     def close(self) -> None:
         self.reader.close()

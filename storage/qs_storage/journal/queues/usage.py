@@ -1,26 +1,30 @@
-"""Counts the bytes of each segment that are still needed, and tells when too many are not."""
+"""Counts which bytes of which segment are needed, and how many bytes records take."""
 
+from ..log import pool
 from ..log.places import SHIFT
-
-SEGMENTS = 2
-"""A log of at most so many segments is not compacted, however few of its bytes are needed."""
+from ..log.records import PUSH_SIZE, STATE_SIZE
 
 _GAIN = 32 << 10
 """Bytes that compaction has to free to be worth it on a full disk."""
 
 
+def record_size(size: int) -> int:
+    """Returns the approximate bytes of a message's record. size: bytes of its payload."""
+    return size + PUSH_SIZE
+
+
+def reason_size(reason: str) -> int:
+    """Returns the bytes of a REASON record, which is copied with its message."""
+    return STATE_SIZE + len(reason.encode())
+
+
 class Usage:
-    """Counts the live bytes of each segment: those of records whose payloads are needed."""
+    """Counts the live bytes of each segment: those of records whose payloads are needed, and of keys."""
 
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
         self.total = 0
         """Live bytes of all segments."""
-        self.emptied = 0
-        """How often a segment other than `written` lost its last live record."""
-        self.written = 0
-        """The segment that `emptied` ignores: the last one known to be written to. It is emptied again and again while
-        a queue is consumed as fast as it is filled."""
 
     def add(self, place: int, size: int) -> None:
         """Counts a record as live. place: anywhere in its segment; size: its bytes."""
@@ -30,36 +34,29 @@ class Usage:
 
     def drop(self, place: int, size: int) -> None:
         """Counts a record as not live any more. place, size: see `add`."""
-        segment = place >> SHIFT
-        left = self.live[segment] - size
-        self.live[segment] = left
+        self.live[place >> SHIFT] -= size
         self.total -= size
-        if not left and segment != self.written:
-            self.emptied += 1
 
     def forget(self, segment: int) -> None:
         self.total -= self.live.pop(segment, 0)
 
-    def write_to(self, segment: int) -> None:
-        """Sets `written`. The one before may have been emptied by now."""
-        if segment != self.written:
-            self.written = segment
-            self.emptied += 1
+    def empty(self, segment: int) -> None:
+        """Counts nothing in a segment as live any more."""
+        self.total -= self.live[segment]
+        self.live[segment] = 0
+
+    def clear(self) -> None:
+        self.live.clear()
+        self.total = 0
 
     def segments(self) -> set[int]:
         return {segment for segment, size in self.live.items() if size}
 
-    def gains(self, sizes: dict[int, int]) -> bool:
-        """Tells whether an eighth of the oldest segment or more is dead. sizes: see `least`."""
-        oldest = next(iter(sizes), 0)
-        return len(sizes) > 1 and self.live.get(oldest, 0) <= sizes[oldest] // 8 * 7
-
-    @staticmethod
-    def least(sizes: dict[int, int], size: int, *, tight: bool) -> int:
-        """Returns the live bytes below which a segment should be removed. sizes: of all segments, the one being written
-        last; size: their sum; tight: True on a full disk, where small gains count."""
-        if len(sizes) <= 1:
-            return 0
+    def least(self, sealed: int, *, tight: bool) -> int:
+        """Returns the live bytes below which the oldest segment should be removed. sealed: bytes of all segments but
+        the last; tight: True on a full disk, where small gains count."""
         if tight:
-            return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9
-        return (size + 1) // 2 if len(sizes) > SEGMENTS else 0
+            return (sealed - _GAIN) * 8 // 9
+        # From 1.8 times the live bytes on. While the live bytes of a circle are copied, a third as much may be pushed:
+        # so there are never more than 2.2 times.
+        return sealed * 5 // 9 if sealed > pool.SMALL_LOG else 0

@@ -3,46 +3,63 @@
 A start checks every frame, but not whether the record at a message's place is that message's: this does.
 """
 
+import os
 from array import array
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import cast
 
 from ...disk import Disk
 from ...engine import Durability, Options, wall_clock
 from ...shared import Activity, Shared
 from ...watch import Watch
-from ..index_reading import IndexReader
-from ..log.log_interface import RecordLog
-from ..log.opening import read_log
+from ..log.log import Log, Transaction
+from ..log.opening import JournalDamagedError, read_log
 from ..log.places import segment_of
 from ..log.reader import DamagedRecordError, Reader
-from ..log.recovery import JournalDamagedError
 from ..log.segment_list import SegmentList
-from ..queues.queue_state import QueueState
+from ..queues.queue import LogQueue
 from ..queues.store import Store
+from ..upkeep.checkpoint import NAME
+from ..upkeep.index_reading import IndexReader
+
+
+class _ReadLog(Log):
+    """A log that is only read, also while a server writes it: it takes no lock, and makes no directory."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.segments = SegmentList(directory)
+        self.writer = self.failed = None
+        self.number = self.sequence = 0
+
+
+def verify(directory: str, disk: Disk) -> str | None:
+    """Checks that a server would start with the journal and find every message: with the checkpoint, and without it.
+    Returns the file whose end it would cut off, or None. JournalDamagedError, JournalFormatError, OSError."""
+    torn = audit(directory, disk, with_checkpoint=False)
+    if os.path.lexists(f"{directory}/{NAME}"):
+        audit(directory, disk, with_checkpoint=True)
+    return torn
 
 
 def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
     """Checks that a server would start and find every message at its place. with_checkpoint: False to read all
-    segments instead. Returns the file whose end a start would cut off, or None. JournalDamagedError, OSError."""
-    segments = SegmentList(directory)
-    reader = Reader(segments, disk)
-    # Replaying uses no more of a log than this.
-    log = cast(RecordLog, SimpleNamespace(segments=segments, unwritten={}, number=0))
-    store = Store(log, reader, 0)
+    segments instead. Returns the file whose end a start would cut off, or None. JournalDamagedError,
+    JournalFormatError, OSError."""
+    log = _ReadLog(directory, disk)
+    store = Store(log, Transaction(log), Reader(log.segments, disk), 0)
     watch = Watch()
     shared = Shared(wall_clock, Durability.NONE, disk, watch, Activity())
-    queues: dict[str, QueueState] = {}
+    queues: dict[str, LogQueue] = {}
 
-    def find(qid: str) -> QueueState:
+    def find(qid: str) -> LogQueue:
         if qid not in queues:
-            queues[qid] = QueueState(qid, 0, Options(storage="journal"), shared, store)
+            queues[qid] = LogQueue(qid, 0, Options(storage="journal"), shared, store)
         return queues[qid]
 
     try:
         found = IndexReader(directory, disk, store, find, read_log).read(wall_clock(), with_checkpoint=with_checkpoint)
-        segments.restore(found.opened.headers, (), found.opened.absent)
+        log.segments.restore(found.opened.headers, ())
         replayed = list({id(queue): queue for queue in found.replay.queues.values()}.values())
         wrong, first = 0, ""
         for queue, mid, place in _messages(replayed):
@@ -52,19 +69,19 @@ def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
                 wrong += 1
                 first = first or f"message {mid} of queue {queue.qid!r}: {error.what}"
     finally:
-        reader.close()
+        store.reader.close()
         watch.close()
     if wrong:
         raise JournalDamagedError(directory, f"{wrong} messages are not at their places: {first}")
     return None if found.opened.torn is None else found.opened.torn.path
 
 
-def _messages(queues: list[QueueState]) -> Iterator[tuple[QueueState, int, int]]:
+def _messages(queues: list[LogQueue]) -> Iterator[tuple[LogQueue, int, int]]:
     """Yields (queue, id, place) of all messages, in the order of their places, so that each part of a file is read
     once."""
     found: dict[int, tuple[array[int], array[int], array[int]]] = {}
     for number, queue in enumerate(queues):
-        for mids, places in queue.table.places.pages(-1):
+        for mids, places in queue.places.pages(-1):
             for mid, place in zip(mids, places, strict=True):
                 if (columns := found.get(segment_of(place))) is None:
                     columns = found[segment_of(place)] = array("Q"), array("Q"), array("Q")

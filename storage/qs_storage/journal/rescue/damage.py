@@ -5,50 +5,36 @@ one segment, and some bytes for each damaged frame and each message: the index t
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ...disk import Disk
 from ...index.midset import MidSet
-from ..log.absent_record import Absent, Run, frame_at, is_absent
-from ..log.claim_records import Published
-from ..log.frames import BLOCK, DamagedError, Header, read_header
+from ..log import records
+from ..log.frames import BLOCK, DamagedError, Header, OtherFormatError, read_header
 from ..log.lock import read_last
-from ..log.places import SHIFT, Position, place_of, segment_name
-from ..log.records import (
-    Checkpoint,
-    Kind,
-    Moved,
-    OfQueue,
-    Push,
-    Queue,
-    Record,
-    Remove,
-    Shared,
-    parse_one,
-)
-from ..log.recovery import JournalDamagedError, map_file, numbers_in, release
-from ..log.transfer_record import Transfer
+from ..log.opening import JournalDamagedError, JournalFormatError, numbers_in
+from ..log.places import SHIFT, Position, place_of, segment_name, segment_of, start_of
+from ..log.records import Record
+from ..log.scanning import map_file, release
 from ..upkeep.checkpoint import NAME, BadCheckpointError, CheckpointReader
-from .audit import audit
-from .salvage import Hole, Piece, find_salt, read_pieces
+from .audit import verify
+from .salvage import Hole, Piece, body_at, find_salt, read_pieces
 
-_AT_ONCE = 64 << 20
+_AT_ONCE = 16 << 20
 """Bytes of a segment that are in memory at a time: ordinary segments are not larger."""
-_ABOUT_SEGMENTS = frozenset((Kind.QUEUE, Kind.CHECKPOINT, Kind.ABSENT))
-"""The kinds that an examination has to understand before it reads the others."""
+_WITH_ID = (records.Push, records.Moved, records.Letter, records.Shared, records.Transfer)
 
 
 class Part(NamedTuple):
     """One segment file. number: from its header, or else its name; first: number of its first frame, if known; last: of
-    its last frame that can be read, if any; oldest: the oldest segment that is needed according to it; life, salt: see
-    `Header`; names: queues by their numbers, from its records; absent: the removed segments according to its last
-    record of them; whole: the numbers of its valid frames; holes: the ranges that are not valid; faults: descriptions;
-    foreign: True if it belongs to another journal; obsolete: True if nothing in it is needed; twice: the numbers of
-    frames that are taken from another file; cut: the frames from this number on do not count behind this byte, as an
-    earlier start has cut them off."""
+    its last frame that can be read, if any; oldest: the oldest segment that is needed according to its valid frames, 0
+    without any; whole: how many these are; life, salt: see `Header`; names: queues by their numbers, from its records;
+    holes: the ranges that are not valid; faults: descriptions; format: describes its format if that is another one;
+    foreign: True if it belongs to another journal; obsolete: True if nothing in it is needed, or another file has the
+    same; cut: the frames from this number on do not count from this byte on, as an earlier start has cut them off."""
 
     path: str
     number: int
@@ -56,16 +42,15 @@ class Part(NamedTuple):
     first: int | None = None
     last: int | None = None
     oldest: int = 0
+    whole: int = 0
     life: bytes | None = None
     salt: bytes | None = None
     names: Mapping[int, str] = MappingProxyType({})
-    absent: tuple[Run, ...] | None = None
-    whole: tuple[range, ...] = ()
     holes: tuple[Hole, ...] = ()
     faults: tuple[str, ...] = ()
+    format: str | None = None
     foreign: bool = False
     obsolete: bool = False
-    twice: tuple[range, ...] = ()
     cut: tuple[int, int] | None = None
 
     @property
@@ -84,22 +69,19 @@ class Part(NamedTuple):
 
     def pieces(self) -> Iterator[Piece]:
         """Reads the frames in order, valid or in part."""
-        return (found for found in self.scan() if isinstance(found, Piece) and self._has(found))
-
-    def _has(self, piece: Piece) -> bool:
-        if any(piece.sequence in numbers for numbers in self.twice):
-            return False
-        return self.cut is None or piece.sequence < self.cut[0] or piece.start < self.cut[1]
+        return (found for found in self.scan() if isinstance(found, Piece))
 
     def scan(self) -> Iterator[Piece | Hole]:
         """Reads frames and holes; the frames of a hole that can be read in part follow it."""
         if self.salt is None:
             return
+        limit, end = self.cut or (0, self.size)
         released = 0
         for found in read_pieces(self.data, self.salt, self.first):
-            yield found
-            if isinstance(found, Hole):
-                yield from found.pieces
+            listed: list[Piece | Hole] = [found, *found.pieces] if isinstance(found, Hole) else [found]
+            for each in listed:
+                if each.start < end or (each.first if isinstance(each, Hole) else each.sequence) < limit:
+                    yield each
             if found.start - released > _AT_ONCE:
                 released = found.start
                 release(self.data, released)
@@ -111,7 +93,7 @@ class Placed(NamedTuple):
     start: byte of the file at which the record begins."""
 
     part: Part
-    record: OfQueue
+    record: Record
     qid: str | None
     number: int
     start: int
@@ -142,13 +124,15 @@ class Contents(NamedTuple):
 class Examined(NamedTuple):
     """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and frames;
     torn: the file whose end a start cuts off, or None; refusal: why a start is refused or its messages would not be
-    right, or None; last: the greatest segment number in use; names: of each queue, by (life, number in that life);
-    numbers: filled with each queue's number in the whole journal, by its name, or else its key in `names`."""
+    right, or None; oldest, last: the oldest segment that is needed (0: unknown), and the greatest number in use; names:
+    of each queue, by (life, number in that life); numbers: filled with each queue's number in the whole journal, by its
+    name, or else its key in `names`."""
 
     parts: list[Part]
     missing: list[str]
     torn: str | None
     refusal: JournalDamagedError | None
+    oldest: int
     last: int
     checkpoint: FoundCheckpoint | None
     names: dict[tuple[bytes | None, int], str]
@@ -166,10 +150,8 @@ class Examined(NamedTuple):
         """Reads the records of a part. before: the names of queues in earlier parts, by number."""
         for piece in part.pieces():
             for start, record in piece.placed():
-                if isinstance(record, (Checkpoint, Absent)):
-                    continue
                 qid = self.names.get((part.life, record.number))
-                if qid is None and isinstance(record, Remove):
+                if qid is None and isinstance(record, records.Remove):
                     # A start that finds the directory of a queue gone does not name the queue, and writes this.
                     qid = before.get(record.number)
                 yield Placed(part, record, qid, self.number_of(part, record.number, qid), start)
@@ -180,65 +162,77 @@ class Examined(NamedTuple):
         meant = part.life, number
         return self.numbers.setdefault(qid or self.names.get(meant) or meant, len(self.numbers) + 1)
 
+    def payload(self, place: int) -> bytes | None:
+        """Reads the payload in the record at a place, None if there is none that can be read."""
+        for part in self.parts:
+            if part.counts and part.salt is not None and part.number == segment_of(place):
+                body = body_at(part.data, start_of(place), part.salt)
+                payload = None if body is None else records.payload_of(body)
+                if payload is not None:
+                    return bytes(payload)
+        return None
+
     def contents(self, part: Part) -> Contents:
         """Reads what a segment contains. The messages of one that does not count are left out. BadRecordError if a
         server uses the file again meanwhile."""
-        frames = records = 0
+        frames = count = 0
         found: dict[str, MidSet] = {}
         for piece in part.pieces():
-            frames, records = frames + 1, records + len(piece.starts)
+            frames, count = frames + 1, count + len(piece.starts)
             for record in piece.records() if part.counts else ():
-                mids = messages_in(record)
-                if mids and not isinstance(record, (Checkpoint, Absent)):
+                if mids := messages_in(record):
                     unnamed = f"(queue number {self.number_of(part, record.number)})"
-                    known = found.setdefault(self.names.get((part.life, record.number), unnamed), MidSet())
-                    for mid in mids:
-                        if mid not in known:
-                            known.add(mid)
-        return Contents(frames, records, {qid: len(mids) for qid, mids in found.items()})
+                    add_all(found.setdefault(self.names.get((part.life, record.number), unnamed), MidSet()), mids)
+        return Contents(frames, count, {qid: len(mids) for qid, mids in found.items()})
 
 
-def messages_in(record: Record) -> Iterable[int]:
+def messages_in(record: Record) -> Sequence[int]:
     """Returns the ids of the messages that a record adds."""
-    if isinstance(record, Published):
+    if isinstance(record, records.Published):
         return range(record.first, record.first + sum(count for _, _, count in record.parts))
-    return (record.mid,) if isinstance(record, (Push, Moved, Shared, Transfer)) else ()
+    return (record.mid,) if isinstance(record, _WITH_ID) else ()
+
+
+def add_all(known: MidSet, mids: Iterable[int]) -> None:
+    """Adds ids to a set, which may have some of them."""
+    for mid in mids:
+        if mid not in known:
+            known.add(mid)
 
 
 def examine(directory: str, disk: Disk) -> Examined:
-    """Examines the journal in a directory. OSError; FileNotFoundError may mean that a server removed a segment."""
+    """Examines the journal in a directory. JournalFormatError if a segment that counts has another format; OSError;
+    FileNotFoundError may mean that a server removed a segment."""
     begun = read_last(directory)
-    numbers = numbers_in(directory, disk)
-    parts = sorted((_read(directory, number) for number in numbers), key=lambda part: (part.number, part.path))
-    parts = [part._replace(foreign=begun is not None and part.number > begun + 1) for part in parts]
-    oldest = max((part.oldest for part in parts if not part.foreign), default=0)
-    absent = next((part.absent for part in reversed(parts) if not part.foreign and part.absent is not None), ())
-    parts = [part._replace(obsolete=part.number < oldest or is_absent(absent, part.number)) for part in parts]
-    counting = _without_copies([part for part in parts if part.counts], absent)
-    missing = list(_missing(directory, counting, oldest, begun, absent))
-    others = [part for part in parts if not part.counts]
-    counting = _with_lives(counting)
-    names = {(part.life, number): qid for part in counting for number, qid in part.names.items()}
-    parts = sorted([*counting, *others], key=lambda part: (part.number, part.path))
-    torn, refusal = _verdict(directory, disk)
-    last = max([*(part.number for part in counting), begun or 0])
-    return Examined(parts, missing, torn, refusal, last, _find_checkpoint(directory), names, {})
-
-
-def verify(directory: str, disk: Disk) -> str | None:
-    """Checks that a server would start with the journal and find every message: with the checkpoint, and without it.
-    Returns the file whose end it would cut off, or None. JournalDamagedError, OSError."""
-    torn = audit(directory, disk, with_checkpoint=False)
-    if os.path.lexists(f"{directory}/{NAME}"):
-        audit(directory, disk, with_checkpoint=True)
-    return torn
-
-
-def _verdict(directory: str, disk: Disk) -> tuple[str | None, JournalDamagedError | None]:
+    found = sorted((_read(directory, number) for number in numbers_in(directory, disk)), key=_in_order)
+    foreign = [part._replace(foreign=True) for part in found if begun is not None and part.number > begun + 1]
+    own: dict[int, Part] = {}
+    others = list(foreign)
+    for part in found[: len(found) - len(foreign)]:
+        known = own.setdefault(part.number, part)
+        if known is not part:
+            own[part.number], copy = (part, known) if part.whole > known.whole else (known, part)
+            others.append(copy._replace(obsolete=True))
+    parts = _with_lives(_without_cut_frames(list(own.values())))
+    oldest = next((part.oldest for part in reversed(parts) if part.oldest), 0)
+    parts = [part._replace(obsolete=part.number < oldest) for part in parts]
+    counting = [part for part in parts if part.counts]
+    for part in counting:
+        if part.format is not None:
+            raise JournalFormatError(part.path, part.format)
+    missing = list(_missing(directory, counting, oldest, begun))
+    names = {(part.life, number): qid for part in parts for number, qid in part.names.items()}
     try:
-        return verify(directory, disk), None
+        torn, refusal = verify(directory, disk), None
     except JournalDamagedError as error:
-        return None, error
+        torn, refusal = None, error
+    last = max([*(part.number for part in counting), begun or 0])
+    parts = sorted([*parts, *others], key=_in_order)
+    return Examined(parts, missing, torn, refusal, oldest, last, _find_checkpoint(directory), names, {})
+
+
+def _in_order(part: Part) -> tuple[int, str]:
+    return part.number, part.path
 
 
 def _find_checkpoint(directory: str) -> FoundCheckpoint | None:
@@ -252,6 +246,9 @@ def _find_checkpoint(directory: str) -> FoundCheckpoint | None:
         return FoundCheckpoint(path, size, None, str(error))
 
 
+# -- one segment ----------------------------------------------------------------------------------------------------
+
+
 def _read(directory: str, number: int) -> Part:
     path = f"{directory}/{segment_name(number)}"
     data = map_file(path)
@@ -262,28 +259,29 @@ def _read(directory: str, number: int) -> Part:
         return _read_without_header(part._replace(faults=(str(error),)))
     if header.number != number:
         part = part._replace(faults=(f"its header says that it is segment {header.number}",))
-    return _fill(part, header)
+    return _with_header(part, header)
 
 
 def _read_without_header(part: Part) -> Part:
     try:
-        header = read_header(part.data, None)
-    except DamagedError:
+        return _with_header(part, read_header(part.data, None))
+    except DamagedError as wrong:
         try:
-            salt = find_salt(part.data)
+            return _filled(part._replace(salt=find_salt(part.data)))
         except DamagedError as error:
-            return part._replace(faults=(*part.faults, str(error)))
-        header = Header(part.number, part.size, -1, 0, salt)
-    return _fill(part, header)
+            other = str(wrong) if isinstance(wrong, OtherFormatError) else None
+            return part._replace(faults=(*part.faults, str(error)), format=other)
 
 
-def _fill(part: Part, header: Header) -> Part:
+def _with_header(part: Part, header: Header) -> Part:
+    return _filled(part._replace(number=header.number, first=header.first, salt=header.salt, life=header.life))
+
+
+def _filled(part: Part) -> Part:
     """Reads all of a segment, and keeps what is needed of it without the records."""
-    first, last = header.first if header.first >= 0 else None, None
-    part = part._replace(number=header.number, first=first, salt=header.salt)
-    whole: list[range] = []
+    first, last, oldest, whole = part.first, None, 0, 0
     holes: list[Hole] = []
-    about: list[Record] = []
+    names: dict[int, str] = {}
     for found in part.scan():
         if isinstance(found, Hole):
             holes.append(found)
@@ -292,20 +290,15 @@ def _fill(part: Part, header: Header) -> Part:
             first = found.sequence
         last = found.sequence
         if found.whole:
-            begin = whole.pop().start if whole and whole[-1].stop == last else last
-            whole.append(range(begin, last + 1))
-        about += [parse_one(body) for body in found.bodies if body[0] in _ABOUT_SEGMENTS]
-    runs = [record.runs for record in about if isinstance(record, Absent)]
-    return part._replace(
-        first=first,
-        last=last,
-        oldest=max([header.oldest, *(record.oldest for record in about if isinstance(record, Checkpoint))]),
-        life=None if header.first < 0 else header.life,
-        names={record.number: record.qid for record in about if isinstance(record, Queue)},
-        absent=runs[-1] if runs else None,
-        whole=tuple(whole),
-        holes=tuple(holes),
-    )
+            oldest, whole = max(oldest, found.oldest or 0), whole + 1
+        for body in found.bodies:
+            if body[0] == records.Queue.KIND:
+                record = records.Queue.read(body)
+                names[record.number] = record.qid
+    return part._replace(first=first, last=last, oldest=oldest, whole=whole, names=names, holes=tuple(holes))
+
+
+# -- all segments ---------------------------------------------------------------------------------------------------
 
 
 def _with_lives(parts: list[Part]) -> list[Part]:
@@ -321,36 +314,25 @@ def _with_lives(parts: list[Part]) -> list[Part]:
     return done
 
 
-def _without_copies(parts: list[Part], absent: tuple[Run, ...]) -> list[Part]:
-    """Keeps each frame once, and drops frames that an earlier start has cut off from the end of a segment."""
+def _without_cut_frames(parts: list[Part]) -> list[Part]:
+    """Drops frames that an earlier start has cut off from the end of a segment: a later one has their numbers."""
     done: list[Part] = []
-    for part in parts:
-        if done and done[-1].number == part.number:
-            part = part._replace(twice=done[-1].twice + done[-1].whole)  # noqa: PLW2901
+    limit: int | None = None
+    for part in reversed(parts):
+        if limit is not None and part.last is not None and part.last >= limit:
+            part = _filled(part._replace(cut=(limit, part.holes[0].start if part.holes else part.size)))  # noqa: PLW2901
         done.append(part)
-    for at, part in enumerate(done):
-        firsts = [later.first for later in done[at + 1 :] if later.number > part.number and later.first is not None]
-        if (gone := frame_at(absent, part.number + 1)) is not None:
-            firsts.append(gone)
-        if firsts and part.last is not None and part.last >= (limit := min(firsts)):
-            cut = part._replace(cut=(limit, part.holes[0].start if part.holes else part.size), last=None, names={})
-            for piece in cut.pieces():
-                named = (record for record in piece.records() if isinstance(record, Queue))
-                cut = cut._replace(
-                    last=piece.sequence, names={**cut.names, **{each.number: each.qid for each in named}}
-                )
-            done[at] = cut._replace(holes=tuple(hole for hole in part.holes if hole.first < limit))
-    return done
+        if part.first is not None:
+            limit = part.first if limit is None else min(limit, part.first)
+    return done[::-1]
 
 
-def _missing(
-    directory: str, parts: list[Part], oldest: int, begun: int | None, absent: tuple[Run, ...]
-) -> Iterator[str]:
+def _missing(directory: str, parts: list[Part], oldest: int, begun: int | None) -> Iterator[str]:
     """Yields a line for each missing segment and range of frames."""
     present = {part.number for part in parts}
     last = max([*present, begun or 0])
-    for number in range(max(oldest, 1) if oldest or not present else min(present), last + 1):
-        if number not in present and not is_absent(absent, number):
+    for number in range(oldest or min(present, default=1), last + 1):
+        if number not in present:
             before = max((p.next for p in parts if p.number < number and p.next is not None), default=None)
             after = min((p.first for p in parts if p.number > number and p.first is not None), default=None)
             frames = "" if before is None or after is None else f", with frames {before} to {after - 1}"

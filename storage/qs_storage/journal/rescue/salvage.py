@@ -12,8 +12,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ..log import records
-from ..log.absent_record import Absent
-from ..log.claim_records import Acked, Claim, Published, Staged, Unclaimed
 from ..log.frames import (
     BLOCK,
     FRAME_HEAD,
@@ -28,65 +26,18 @@ from ..log.frames import (
     padded,
     seed,
 )
-from ..log.records import HEAD, BadRecordError, Kind, Record, parse, parse_one
-from ..log.retired_record import Retired
-from ..log.transfer_record import Transfer
+from ..log.records import HEAD, KINDS, BadRecordError, Push, Record, parse
 
-_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x%02x])" % max(Kind))
+_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x%02x])" % max(KINDS))
 """Matches where a record may begin, to judge by the last byte of its length and by its kind."""
 
 _NUMBER, _ID, _TIME = 4, 12, 20
 """Offsets in a body: of the last byte of the queue number, of the message id, and of the time after the id."""
-_LEAST = {
-    kind: len(records.pack(record))
-    for kind, record in (
-        (Kind.QUEUE, records.Queue(0, 0, "-")),
-        (Kind.PUSH, records.Push(0, 0, 0, b"", None, 0)),
-        (Kind.STATE, records.State(0, 0, 0, 0, False)),
-        (Kind.DELETE, records.Delete(0, 0)),
-        (Kind.REMOVE, records.Remove(0)),
-        (Kind.KEY, records.Key(0, 0, records.NO_KEY, 0)),
-        (Kind.CHECKPOINT, records.Checkpoint(0)),
-        (Kind.MOVED, records.Moved(0, 0, 0, 0, False, b"")),
-        (Kind.SHARED, records.Shared(0, 0, 0, 0, False, 0, 0, 0)),
-        (Kind.CLAIM, Claim(0, 0, 0, 0, "", ())),
-        (Kind.ACKED, Acked(0, 0, "")),
-        (Kind.UNCLAIMED, Unclaimed(0, 0, "")),
-        (Kind.STAGED, Staged(0, 0, 0, 0, 0, "", b"")),
-        (Kind.PUBLISHED, Published(0, 0, 0, "", ())),
-        (Kind.TAKEN, records.Taken(0, 0)),
-        (Kind.UNLINKED, records.Unlinked(0, 0)),
-        (Kind.TRANSFER, Transfer(0, 0, 0, 0, 0, 0, False, None, b"")),
-        (Kind.RETIRED, Retired(0, ())),
-        (Kind.ABSENT, Absent(())),
-        (Kind.REASON, records.Reason(0, 0, 0, 0, False, "")),
-    )
-}
-"""The minimum length of a body, by kind."""
-_OPEN = frozenset(
-    (
-        Kind.QUEUE,
-        Kind.PUSH,
-        Kind.MOVED,
-        Kind.CLAIM,
-        Kind.ACKED,
-        Kind.UNCLAIMED,
-        Kind.STAGED,
-        Kind.PUBLISHED,
-        Kind.TRANSFER,
-        Kind.RETIRED,
-        Kind.ABSENT,
-        Kind.REASON,
-    )
-)
-"""The kinds whose bodies may be longer than the minimum."""
-_OF_SEGMENTS = frozenset((Kind.CHECKPOINT, Kind.ABSENT))
-"""The kinds without a queue number."""
 
 
 class Piece(NamedTuple):
     """The readable part of a frame. start: byte in the file; data: the whole file; starts: byte of each valid record in
-    it; lost: number of other records, None if unknown; synced: see `Frame`, None if the head is lost."""
+    it; lost: number of other records, None if unknown; synced, oldest: see `Frame`, None if the head is lost."""
 
     sequence: int
     start: int
@@ -94,6 +45,7 @@ class Piece(NamedTuple):
     starts: "array[int]"
     lost: int | None
     synced: int | None
+    oldest: int | None
 
     @property
     def bodies(self) -> Iterator[memoryview]:
@@ -113,11 +65,11 @@ class Piece(NamedTuple):
         return sum(HEAD.size + len(body) for body in self.bodies)
 
     def records(self) -> Iterator[Record]:
-        return parse(self.bodies)
+        return map(parse, self.bodies)
 
     def placed(self) -> Iterator[tuple[int, Record]]:
         """Yields (byte in the file, record) for the valid records."""
-        return ((start, parse_one(self.body(start))) for start in self.starts)
+        return ((start, parse(self.body(start))) for start in self.starts)
 
 
 class Hole(NamedTuple):
@@ -166,8 +118,8 @@ def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
     why = fault_of(data, frame, salt)
     if why is None:
         try:
-            for _ in parse(bodies_of(data, frame, salt)):
-                pass
+            for body in bodies_of(data, frame, salt):
+                parse(body)
         except BadRecordError as error:
             why = f"frame {frame.sequence}: {error}"
     return why
@@ -180,7 +132,7 @@ def _whole(data: memoryview, frame: Frame) -> Piece:
     while at < end:
         starts.append(at)
         at += HEAD.size + HEAD.unpack_from(data, at)[0]
-    return Piece(frame.sequence, frame.start, data, starts, 0, frame.synced)
+    return Piece(frame.sequence, frame.start, data, starts, 0, frame.synced, frame.oldest)
 
 
 def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame | None:
@@ -199,13 +151,14 @@ def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: 
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
             end = min(at + FRAME_HEAD + frame.length, len(data))
             kept = _loose_starts(data[:end], at + FRAME_HEAD, salt)
-            yield Piece(frame.sequence, at, data, kept, count_of(data, frame) - len(kept), frame.synced)
+            lost = count_of(data, frame) - len(kept)
+            yield Piece(frame.sequence, at, data, kept, lost, frame.synced, frame.oldest)
             at, sequence = frame.end, frame.sequence + 1
             continue
         end = _next_head(data, at + BLOCK, salt)
         kept = _loose_starts(data[:end], at + FRAME_HEAD, salt)
         if kept:
-            piece = Piece(sequence, at, data, kept, None, None)
+            piece = Piece(sequence, at, data, kept, None, None, None)
             yield piece
             last = kept[-1]
             at, sequence = padded(last + HEAD.size + len(piece.body(last))), sequence + 1
@@ -237,13 +190,18 @@ def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int,
         at += HEAD.size + len(body)
 
 
+def body_at(data: memoryview, at: int, salt: bytes) -> memoryview | None:
+    """Returns the body of the record at a byte of a segment, None if no valid record begins there."""
+    return _body_at(data, at, seed(salt)) if at + HEAD.size < len(data) else None
+
+
 def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
     length, checksum = HEAD.unpack_from(data, at)
     body = data[at + HEAD.size : at + HEAD.size + length]
     if len(body) != length or not _is_plausible(body) or crc32(body, begin ^ at) != checksum:
         return None
     try:
-        parse_one(body)
+        parse(body)
     except BadRecordError:
         return None
     return body
@@ -251,12 +209,12 @@ def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
 
 def _is_plausible(body: memoryview) -> bool:
     """Tells whether a body may be a record, which saves computing most checksums."""
-    least = _LEAST.get(body[0]) if body else None  # type: ignore[call-overload] # a number is looked up as its kind
-    if least is None or len(body) < least or (len(body) > least and body[0] not in _OPEN):
+    kind = KINDS.get(body[0]) if body else None
+    if kind is None or len(body) < (least := kind.FORMAT.size) or (len(body) > least and not kind.MORE):
         return False
-    if body[0] == Kind.PUSH:  # ids and times have at most 18 digits
+    if kind is Push:  # ids and times have at most 18 digits
         return not body[_NUMBER] and body[_ID] < 14 and body[_TIME] < 14 and not body[least - 1]
-    return body[0] in _OF_SEGMENTS or not body[_NUMBER]  # queue numbers are small
+    return not body[_NUMBER]  # queue numbers are small
 
 
 # -- a segment whose header is lost ---------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from zlib import crc32
 
 from ...disk import Disk
 from ..log.places import Position
-from ..log.recovery import map_file
+from ..log.scanning import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 6\n"
+_MAGIC = b"qs-checkpoint 7\n"
 _END = struct.Struct("<QI")
 _AHEAD = 1 << 20
 """Bytes after which the kernel is told to write: if all were written at the end, commits of requests would wait."""

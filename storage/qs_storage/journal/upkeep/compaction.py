@@ -1,138 +1,323 @@
-"""Compaction: copies the needed records of a segment to the end of the log, and removes it.
+"""Compaction: copies the needed records of the oldest segment to the end of the log, and gives the segment up.
 
-The work is done in slices, each committed with a batch of requests, so that no request waits long.
+Always the oldest: a tombstone, a state, a claim is needed only while older segments exist, so the log is a circle, and
+nobody has to know which segments a record is about.
 """
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from math import inf
-from time import perf_counter
-from typing import Protocol
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import cast
 
 from ...engine import Clock
-from ..log.frames import DamagedError
-from ..log.records import BadRecordError
-from ..queues.queue_state import QueueState
-from ..queues.store import SLICE, Store
-from .choice import Choice
+from ..log import records
+from ..log.frames import BLOCK, FRAME_HEAD, DamagedError, Frame, count_of, seed
+from ..log.places import place_of, segment_of
+from ..log.records import BadRecordError, Staged
+from ..log.scanning import Scan, open_segment
+from ..queues.queue import LogQueue
+from ..queues.state import QueueState
+from ..queues.store import Store
+from ..queues.usage import record_size
 
 _logger = logging.getLogger(__name__)
-_BYTES = 512 << 10
-"""Bytes after which a slice ends: they are written with the batch's commit."""
-
-
-class Copier(Protocol):
-    """Copies the payloads of a segment: see `Copying`."""
-
-    total: int
-
-    def segment(self, number: int, /) -> Iterator[None]: ...
+_ONE_BY_ONE = frozenset((Staged.KIND, records.Letter.KIND))
+_FOUND = 32
+"""The most records that are copied between two looks at the time."""
+_LOOKED_AT = 128
+"""The most records that are looked at between two looks at the time."""
+_BYTES = 128 << 10
+"""The most bytes that are looked at between two looks at the time, except for the last record."""
 
 
 class Compaction:
-    """Compacts the log of one store."""
+    """Compacts the log of one store.
 
-    def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]], copying: Copier, clock: Clock) -> None:
-        """queues: returns all queues of the log."""
+    Ensures that a segment is given up only when all that is needed of it has been appended. Copies are changes of the
+    transaction: they are committed or taken back with it, and `restart` has to be told of the latter. Never commits,
+    and never begins a segment: `step` says what room it needs next, and its caller sees to that."""
+
+    def __init__(self, store: Store, queues: Mapping[str, LogQueue], clock: Clock) -> None:
+        """queues: all queues of the log, by name."""
         self._store = store
+        self._tables = cast("dict[int, QueueState]", store.tables)  # the store asks less of them
         self._queues = queues
         self._clock = clock
-        self._segment = 0
-        self._work: Iterator[None] | None = None
-        self._stepping = False
-        self._rollbacks = 0
+        self._work: Iterator[int] | None = None
         self._damaged = 0  # number of the segment that cannot be read
-        self._copying = copying
-        self._choice = Choice(store)
-
-    @property
-    def total(self) -> int:
+        self._orphans: dict[int, dict[int, int]] = {}  # see `_ids_in`
+        self.total = 0
         """Bytes of payload copied since the start."""
-        return self._copying.total
 
     @property
-    def wanted(self) -> bool:
-        return self._next() is not None
+    def oldest(self) -> int | None:
+        """The segment that can be given up next, None if there is none: the last one is written to, and a damaged one
+        stays."""
+        log = self._store.log
+        oldest = log.segments.oldest
+        is_last = oldest in {None, log.number, self._damaged}
+        return None if is_last or log.failed is not None else oldest
 
-    def _next(self) -> int | None:
-        """Returns the segment to compact, None if none is worth it. Prefers the one that was begun."""
-        chosen = self._chosen()
-        return self._segment if self._work is not None and chosen is not None else chosen
+    def wanted(self, *, tight: bool) -> bool:
+        """Tells whether the oldest segment should be given up. tight: see `Usage.least`."""
+        oldest, usage = self.oldest, self._store.usage
+        if oldest is None:
+            return False
+        return not usage.live.get(oldest) or usage.total < self.least(tight=tight)
 
-    def _chosen(self) -> int | None:
-        return None if self._store.log.failed else self._choice.segment(damaged=self._damaged)
+    def least(self, *, tight: bool) -> int:
+        """Returns the live bytes below which the oldest segment should be given up. tight: see `Usage.least`."""
+        segments = self._store.log.segments
+        return self._store.usage.least(segments.size - segments.sizes.get(self._store.log.number, 0), tight=tight)
 
-    def step(self, seconds: float = SLICE) -> None:
-        """Does a slice of the work, which the caller commits. OSError: there is no room for the copies."""
-        segment = self._next()
-        if segment is not None:
-            self._step(segment, seconds)
+    def restart(self) -> None:
+        """Begins the segment anew, as copies were taken back. What is copied already is skipped."""
+        self._work = None
 
-    def _step(self, segment: int, seconds: float) -> None:
-        self._stepping = True
+    def step(self) -> int | None:
+        """Does the next step of copying the oldest segment: appends what it has said that it needs room for. Returns
+        the bytes that it appends next, None when the segment is given up, or stays as it is damaged. OSError."""
+        oldest = self.oldest
+        if oldest is None:
+            return None
+        if self._work is None:
+            self._work = self._copy_segment(oldest)
         try:
-            self._run_slice(segment, seconds)
-        finally:
-            self._stepping = False
-
-    def _run_slice(self, segment: int, seconds: float) -> None:
-        if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != segment:
-            self._segment = segment
-            self._rollbacks = self._store.rollbacks
-            self._work = self._copy(self._segment)  # skips messages that are copied already
-        enough = self._copying.total + _BYTES
-        until = perf_counter() + seconds
-        try:
-            for _ in self._work:
-                if perf_counter() >= until or self._copying.total >= enough:
-                    return
+            return next(self._work)
+        except StopIteration:
             self._work = None
-            self._remove(self._segment)
         except (DamagedError, BadRecordError, struct.error, IndexError) as error:
-            self._work, self._damaged = None, self._segment
+            self._work, self._damaged = None, oldest
             _logger.error(
                 "%s cannot be compacted and stays: %s. Stop the server; 'queue-journal.py check' says more",
-                self._store.log.segments.path_of(self._segment),
+                self._store.log.segments.path_of(oldest),
                 error,
             )
-        except BaseException:
+        except OSError:
             self._work = None
             raise
+        return None
 
-    def run(self) -> bool:
-        """Compacts a segment at once, if that frees room. Returns True if it is removed. OSError."""
-        if self._stepping:
-            return False  # called by a slice without room: another slice would have none either
-        log = self._store.log
-        segment = self._chosen() or self._oldest_that_gains()
-        while segment in log.segments.sizes:
-            self._step(segment, inf)  # no time limit, as each slice is a frame, which takes whole blocks
-            self._store.commit_early()
-            if segment == self._damaged:
-                break
-        return segment is not None and segment not in log.segments.sizes
-
-    def _oldest_that_gains(self) -> int | None:
-        log = self._store.log
-        if log.failed or log.segments.oldest == self._damaged or not self._store.usage.gains(log.segments.sizes):
-            return None
-        return log.segments.oldest
-
-    def _remove(self, segment: int) -> None:
-        log = self._store.log
-        log.drop(segment)
-        self._store.forget(segment)
-        if segment == self._damaged:
-            self._damaged = 0
-        for queue in self._queues():
-            queue.batches.forget_publications((log.segments.oldest or 0) - 1)
-
-    def _copy(self, segment: int) -> Iterator[None]:
-        is_oldest = segment == self._store.log.segments.oldest
-        for queue in list(self._queues()):
+    def _copy_segment(self, segment: int) -> Iterator[int]:
+        for queue in list(self._queues.values()):
             yield from queue.keys.carry(queue.number, segment, self._clock())
-            if is_oldest:
-                yield from queue.carry(segment)
+            yield from queue.claims.carry(segment)
+            yield from queue.batches.carry(segment)
+            for token, place in list(queue.taken.items()):
+                if segment_of(place) <= segment:
+                    yield records.SMALL
+                    if queue.taken.get(token) != place:
+                        continue  # its file is gone meanwhile
+                    transaction = self._store.transaction
+                    transaction.undo(queue.taken.__setitem__, token, place)
+                    queue.taken[token] = transaction.append(records.Taken(queue.number, token).write())
         if self._store.usage.live.get(segment):
-            yield from self._copying.segment(segment)
+            yield from self._copy_payloads(segment)
+        yield 0
+        self._store.transaction.give_up_before(segment + 1)
+
+    # -- payloads -------------------------------------------------------------------------------------------------
+
+    def _copy_payloads(self, segment: int) -> Iterator[int]:
+        """Copies the needed messages of a segment, with their states. Copied records are checked; of others, only head
+        and id are read. Other requests run at each `yield`: what to copy is looked up after it, not before."""
+        store = self._store
+        scan = open_segment(store.log.directory, segment)
+        for frame in scan.heads(BLOCK, scan.header.first, store.log.segments.frame_after(segment)):
+            for plain, others in self._needed(scan, frame):
+                if plain:
+                    others.extend((yield from self._copy_plain(scan, plain)))
+                for at in others:
+                    yield from self._copy_one(scan, at)
+                yield 0
+        if store.usage.live.get(segment):
+            raise DamagedError(f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, but messages should follow")
+
+    def _needed(self, scan: Scan, frame: Frame) -> Iterator[tuple[list[tuple[QueueState, int, int]], list[int]]]:
+        """Yields the records of a frame that may be needed, some at a time: (queue, id, byte) of messages that are
+        their queue's alone, as their records say; and the bytes of others, which are looked at one by one."""
+        data, tables, families = scan.data, self._tables, self._store.families
+        segment, moved = scan.header.number, self._store.moved
+        before, head = place_of(scan.header.number, 0), records.HEAD.size
+        at = frame.start + FRAME_HEAD
+        end, count = at + frame.length, 0
+        while at < end:
+            plain: list[tuple[QueueState, int, int]] = []
+            others: list[int] = []
+            looked_until, stop = count + _LOOKED_AT, min(at + _BYTES, end)
+            while at < stop and count < looked_until and len(plain) + len(others) < _FOUND:
+                length, _ = records.HEAD.unpack_from(data, at)
+                kind = data[at + head]
+                if kind in records.WITH_PAYLOAD:
+                    _, number, mid = records.whose(data, at + head)
+                    if kind in _ONE_BY_ONE or number in families or before | at in moved.get(segment, ()):
+                        others.append(at)
+                    elif (table := tables.get(number)) is not None and table.places.get(mid) == before | at:
+                        plain.append((table, mid, at))
+                at += head + length
+                count += 1
+            yield plain, others
+        if at != end or count != count_of(data, frame):
+            raise BadRecordError(f"frame {frame.sequence} does not hold {count_of(data, frame)} records")
+
+    def _ids_in(self, segment: int) -> dict[int, int]:
+        """Returns the ids of messages by their places in a segment: only copies of them are left, and only they know
+        the id of a staged record whose queue is removed."""
+        return {
+            where: mid
+            for table in self._tables.values()
+            for mids, places in table.places.pages(-1)
+            for mid, where in zip(mids, places, strict=True)
+            if segment_of(where) == segment
+        }
+
+    def _copy_plain(self, scan: Scan, found: list[tuple[QueueState, int, int]]) -> Generator[int, None, list[int]]:
+        """Copies messages that share no payload: as many together as fit into what is left, so that little is lost at
+        the end of a segment. found: see `_needed`. Returns the bytes of those that were copied or moved meanwhile."""
+        begin, segment, store = seed(scan.header.salt), scan.header.number, self._store
+        shared: list[int] = []
+        for table in {table.number: table for table, _, _ in found}.values():
+            own = [(mid, at) for each, mid, at in found if each is table]
+            while own:
+                some, size = self._fitting(table, scan, own)
+                yield size
+                left: list[tuple[int, int]] = []
+                others: list[int] = []
+                moved, is_shared = store.moved.get(segment, ()), table.number in store.families
+                for mid, at in some:
+                    place = place_of(segment, at)
+                    if is_shared or place in moved:
+                        others.append(at)
+                    elif table.places.get(mid) == place:
+                        left.append((mid, at))
+                if self._fitting(table, scan, left)[1] > store.transaction.left:
+                    continue  # others have given some of them reasons meanwhile
+                own = own[len(some) :]
+                shared += others
+                bodies = [records.body_at(scan.data, begin, at) for _, at in left]
+                payloads = [bytes(records.payload_of(body) or b"") for body in bodies]
+                if left:
+                    self._append_plain(
+                        table, [mid for mid, _ in left], [place_of(segment, at) for _, at in left], payloads
+                    )
+        return shared
+
+    def _fitting(self, table: QueueState, scan: Scan, own: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int]:
+        """Returns the first of these messages, (id, byte) each, that fit into what is left, at least one, and the bytes
+        of their copies."""
+        some: list[tuple[int, int]] = []
+        size = 0
+        for mid, at in own:
+            more = records.HEAD.unpack_from(scan.data, at)[0] + records.MOVED_SIZE
+            more += _size_of(_reasons_of(table, (mid,)))
+            if some and size + more > self._store.transaction.left:
+                break
+            some.append((mid, at))
+            size += more
+        return some, size
+
+    def _append_plain(self, table: QueueState, mids: list[int], before: list[int], payloads: list[bytes]) -> None:
+        """Appends copies of messages. before: their places."""
+        store, transaction = self._store, self._store.transaction
+        sizes = [len(payload) for payload in payloads]
+        moved = [records.Moved(table.number, mid, *table.state_of(mid), b"").write() for mid in mids]
+        places = transaction.append_all(moved, payloads, sizes, records.MOVED_SIZE)
+        transaction.unwritten.update(zip(places, payloads, strict=True))
+        reasons = _reasons_of(table, mids)
+        for reason in reasons:
+            transaction.append(reason)
+        for mid, place in zip(mids, places, strict=True):
+            table.places.set(mid, place)
+        counted = sum(sizes) + len(mids) * record_size(0) + _size_of(reasons)
+        store.usage.add(places[0], counted)
+        store.usage.drop(before[0], counted)
+        transaction.undo(self._put_back, [table], mids, before, places[0], counted)
+        self.total += sum(sizes)
+
+    def _copy_one(self, scan: Scan, at: int) -> Iterator[int]:
+        """Copies whatever has its payload at a byte: a staged message, or a message in one or more queues, under one
+        or more ids."""
+        segment, transaction = scan.header.number, self._store.transaction
+        body, place = records.body_at(scan.data, seed(scan.header.salt), at), place_of(segment, at)
+        if body[0] == Staged.KIND and (table := self._tables.get(records.whose(body)[1])) is not None:
+            staged = Staged.read(body)
+            yield len(body) + records.HEAD.size
+            if table.batches.move(place, staged):
+                self.total += len(staged.payload)
+                return
+        payload = bytes(records.payload_of(body) or b"")
+        while (found := self._holders(place, body)) is not None:
+            yield _size_of_copies(payload, *found)
+            found = self._holders(place, body)  # others may have copied, moved or removed it, or given a reason
+            if found is not None and _size_of_copies(payload, *found) <= transaction.left:
+                self._copy_shared(place, payload, *found)
+
+    def _holders(self, place: int, body: memoryview) -> tuple[int, list[QueueState]] | None:
+        """Returns an id of the message at a place, and the queues that have it under that id; None if none has it."""
+        segment = segment_of(place)
+        for number, mid in self._store.owners_of(place, body):
+            known = mid
+            if known is None:
+                if segment not in self._orphans:
+                    self._orphans = {segment: self._ids_in(segment)}
+                known = self._orphans[segment].get(place)
+            if known is not None and (tables := self._store.sharers(number, known, place)):
+                return known, cast("list[QueueState]", tables)
+        return None
+
+    def _copy_shared(self, place: int, payload: bytes, mid: int, tables: list[QueueState]) -> None:
+        """Copies a message, with its state in each of the queues that share its payload. There is room for that."""
+        store, transaction = self._store, self._store.transaction
+        size = len(payload)
+        reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
+        first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
+        origin, state = first.origins.get(mid), first.state_of(mid)
+        copy: records.Record = records.Moved(first.number, mid, *state, b"")
+        if origin is not None:
+            copy = records.Letter(first.number, mid, *state, origin, b"")
+        moved = transaction.append(copy.write(), payload)
+        for other in others:
+            shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
+            transaction.append(shared.write())
+            store.note_copied(moved)
+        for reason in reasons:
+            transaction.append(reason)
+        for table in tables:
+            table.places.set(mid, moved)
+        counted = record_size(size) + _size_of(reasons)
+        store.usage.add(moved, counted)
+        store.usage.drop(place, counted)
+        transaction.undo(self._put_back, tables, [mid], [place], moved, counted)
+        if any(store.sharers(number, other_id, place) for number, other_id in store.owners_at(place) or ()):
+            # It was copied and then moved: the payload has two ids, and each gets a copy of its own.
+            store.usage.add(place, record_size(size))
+            transaction.undo(store.usage.drop, place, record_size(size))
+        self.total += size
+
+    def _put_back(self, tables: list[QueueState], mids: list[int], before: list[int], moved: int, size: int) -> None:
+        """Takes back a copy. before: the old places; moved: the first new one; size: live bytes."""
+        for table in tables:
+            for mid, place in zip(mids, before, strict=True):
+                table.places.set(mid, place)
+        self._store.usage.add(before[0], size)
+        self._store.usage.drop(moved, size)
+
+
+def _size_of_copies(payload: bytes, mid: int, tables: list[QueueState]) -> int:
+    """Returns the bytes that the copies of a message take at most, with its reasons."""
+    reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
+    return len(payload) + len(tables) * records.SMALL + records.TRANSFER_SIZE + _size_of(reasons)
+
+
+def _reasons_of(table: QueueState, mids: Iterable[int]) -> list[bytes]:
+    """Packs the records of the reasons that these messages have."""
+    reasons = table.reasons
+    if not reasons:
+        return []
+    return [
+        records.Reason(table.number, mid, *table.state_of(mid), reasons[mid]).write() for mid in mids if mid in reasons
+    ]
+
+
+def _size_of(bodies: Iterable[bytes]) -> int:
+    return sum(records.HEAD.size + len(body) for body in bodies)

@@ -7,11 +7,14 @@ at a time. While the queue is full, files wait in the directory.
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from operator import itemgetter
 
 from ...disk import Disk, has_no_room
-from ...engine import SECOND, Clock
-from ...shared import DirectoryIdentity
+from ...engine import SECOND, Clock, Options
+from ...names import MAX_MID
+from ...shared import DirectoryIdentity, Shared
+from ..log import records
+from ..queues.queue import LogQueue
 from ..queues.store import Store
 from .intake import File, Intake, OpenStates, token_of
 
@@ -65,20 +68,10 @@ def _oldest_first(blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
             yield from sorted(block[at : at + _NAMES], key=lambda name: name.partition(b".")[0].rjust(18))
 
 
-class Owner(Protocol):
-    """The part of a queue that its door uses."""
-
-    taken: dict[int, int]
-
-    def room(self) -> int: ...
-    def take_in_files(self, files: Sequence[File], token: int, /) -> None: ...
-    def note_unlinked(self, tokens: Iterable[int], /) -> None: ...
-
-
 class Door:
     """Takes in files from the directory of one queue."""
 
-    def __init__(self, path: str, disk: Disk, doors: Doors, clock: Clock, owner: Owner) -> None:
+    def __init__(self, path: str, disk: Disk, doors: Doors, clock: Clock, owner: "DoorQueue") -> None:
         """OSError if the directory does not exist."""
         self.path = path
         self._disk = disk
@@ -135,15 +128,21 @@ class Door:
 
     # -- doing the work -------------------------------------------------------------------------------------------
 
+    @property
+    def size(self) -> int:
+        """Bytes of log that the next step takes."""
+        return 0 if self._read is None else files_size(self._read.files)
+
     def advance(self, store: Store) -> Intake | None:
         """Does the next step: appends the files that were read, for the caller to commit, and returns None; or returns
-        the next run, for a thread. Call it when nothing appended is uncommitted. OSError: the log has no room."""
+        the next run, for a thread. Call it when nothing appended is uncommitted. OSError: the log has no room for
+        `size`."""
         if self._read is None:
             return self._begin(store.log.background_sync())
         read = self._read
         self._owner.take_in_files(read.files, read.token)
         self._read, self._appended = None, read
-        store.undo.append((self._take_back,))
+        store.transaction.undo(self._take_back)
         return None
 
     def _take_back(self) -> None:
@@ -214,3 +213,102 @@ class Door:
         for name in self._disk.files_in(self.path):
             if token_of(os.fsencode(name)) in self._owner.taken:
                 self._disk.unlink(f"{self.path}/{name}")
+
+
+def files_size(files: Iterable[File]) -> int:
+    """Returns the bytes of log that files take as messages."""
+    beside = records.PUSH_SIZE + records.SMALL
+    return sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL
+
+
+class DoorQueue(LogQueue):
+    """A queue of the log with its directory, which is a door: files that other programs put there become messages."""
+
+    def __init__(  # noqa: PLR0917
+        self, path: str, qid: str, options: Options, shared: Shared, store: Store, doors: Doors
+    ) -> None:
+        """path: of its directory. It has no number in the log yet. OSError if the directory does not exist."""
+        super().__init__(qid, 0, options, shared, store)
+        self.path = path
+        self.unbounded = False
+        """True to take in files whatever the queue's capacity is."""
+        self.is_closed = False
+        self.door = Door(path, shared.disk, doors, shared.clock, self)
+        self._watched = shared.watch.add(path, self)
+
+    def room(self) -> int:
+        """Returns how many files may be taken in."""
+        capacity = self.options.capacity
+        return MAX_MID if capacity is None or self.unbounded else capacity - len(self)
+
+    def take_in_files(self, files: Sequence[File], token: int) -> None:
+        """Stores the messages of files: each keeps its id where that is free. NoRoomError: nothing has changed."""
+        now, transaction = self.clock(), self.transaction
+        size = files_size(files)
+        if size > transaction.left_to_pushes:
+            raise transaction.refusal(size, push=True)
+        kept: dict[int, File] = {}
+        others: list[File] = []
+        for file in sorted(files, key=itemgetter(1)):
+            if file.mid in kept or file.mid in self.index.messages:
+                others.append(file)
+            else:
+                kept[file.mid] = file
+        self._take_in_run(list(kept), list(kept.values()), now)
+        self._take_in_run(self.free_ids(len(others), now), others, now)
+        self.taken[token] = transaction.append(records.Taken(self.number, token).write())
+        transaction.undo(self.taken.pop, token)
+
+    def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
+        if not files:
+            return
+        self.push_run(mids, [file.payload for file in files], now)
+        self.saw(mids[-1])
+        for mid, file in zip(mids, files, strict=True):
+            if file.reason:
+                self.transaction.append(records.Reason(self.number, mid, *file.state, file.reason).write())
+                self.set_reason(mid, file.reason)
+            elif any(file.state):
+                self.transaction.append(records.Changed(self.number, mid, *file.state).write())
+            if any(file.state):
+                self.restore_state(mid, file.state)
+
+    def note_unlinked(self, tokens: Iterable[int]) -> None:
+        """Notes that the files of these tokens are removed. The note may be lost: a start finds no such file."""
+        for token in tokens:
+            del self.taken[token]
+            self.transaction.note((records.Unlinked(self.number, token).write(),))
+
+    # -- the directory: see `EngineQueue` and `Watched` -----------------------------------------------------------
+
+    def in_place(self) -> bool:
+        """Tells whether the directory is still the one that was opened."""
+        return self.door.in_place()
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """Takes in a file that was made or renamed in the directory (called by Watch)."""
+        if appeared:
+            self.door.appeared(name)
+
+    def rescan(self) -> None:
+        """Takes in all files in the directory (called by Watch when reports were lost)."""
+        self.door.list_again()
+
+    def dismantle(self) -> None:
+        """Removes files that are messages already. OSError."""
+        self.door.clear()
+
+    def vanished(self) -> None:
+        """Reports that the directory is gone (called by Watch)."""
+        self._activity.vanished[self.qid] = None
+
+    def commit(self) -> None:
+        """Does nothing, as no message is in the directory."""
+
+    def close(self) -> list[int]:
+        """Stops watching the directory. Returns an empty list, as no push is unfinished."""
+        self.is_closed = True
+        self.door.close()
+        if self._watched >= 0:
+            self._shared.watch.remove(self._watched)
+        return []

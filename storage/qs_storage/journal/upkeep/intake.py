@@ -52,13 +52,13 @@ def token_of(name: bytes) -> int | None:
 
 
 class FileReasons(Protocol):
-    """See `metadata.AttributeStore`."""
+    """See `storage.files.attributes`."""
 
     def read(self, path: str, mid: int, /) -> str: ...
 
 
 class FileStates(Protocol):
-    """See `metadata.AttributeStore`."""
+    """See `storage.files.attributes`."""
 
     @property
     def reasons(self) -> FileReasons: ...

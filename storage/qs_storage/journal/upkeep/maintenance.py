@@ -1,22 +1,25 @@
 """Keeps a log small and the next start short, while requests are served: writes notes, forgets old keys, makes
 checkpoints, compacts, takes files in, and tries again after a failure.
 
-Work is done in slices of some milliseconds in the log's thread, and as `Upkeep` in another thread. The caller asks
-`next_due`, calls `begin`, commits, runs the `Upkeep` that it got, and passes that to `finish`.
+Work is done in slices of some milliseconds in the log's thread, and as `BackgroundWork` in another thread. The caller
+asks `next_due`, calls `begin` first in a batch, commits, runs the work that it got, and passes that to `finish`.
 """
 
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
-from typing import Protocol
 
 from ...disk import Disk, has_no_room
 from ...engine import SECOND, Background, Clock
-from ..log.log import Log
-from ..queues.store import SLICE, Store
-from .background import Upkeep
+from ..log.pool import Pool, PoolFile
+from ..queues.store import Store
+from .compaction import Compaction
 from .door import Door, Doors
 from .intake import Intake
+from .room import Room
+from .snapshot import SLICE, Snapshot
 
 _logger = logging.getLogger(__name__)
 _NOTES = 50_000
@@ -29,48 +32,117 @@ _KEYS = 64
 """The `count` of `Keys.forget_old` between two looks at the time."""
 _CHECKPOINT = 256 << 20
 """Bytes of log between two checkpoints."""
+_BYTES = 512 << 10
+"""Bytes of payload after which a slice of compaction ends: they are written with the batch's commit."""
+_PACE = 40
+"""The most slices of compaction at once: some 80 ms, only while every batch is as large as it may be."""
+_FASTER = 165
+"""With this, it is so many at 2.2 times the live bytes."""
 
 
-class LogStore(Store):
-    """A store whose log is the real one, with segments and files."""
+class BackgroundWork:
+    """One piece of work on files, for any thread. `run` uses only files and the object itself."""
 
-    log: Log
+    def __init__(self, pool: Pool, disk: Disk) -> None:
+        self._pool = pool
+        self._disk = disk
+        self._running = threading.Lock()
+        self._done = False
+        self.sync: Callable[[], None] | None = None
+        """Makes the copies of obsolete segments' messages durable before these are removed; None if they are."""
+        self.garbage: list[str] = []
+        """Obsolete segments, oldest first: to be taken into the pool, or removed."""
+        self.recycled = 0
+        """How many of them the pool takes."""
+        self.surplus: list[str] = []
+        """Files that the pool has given up, to be removed."""
+        self.wanted: int | None = None
+        """Bytes of a file to make for the pool, None for none."""
+        self.intake: Intake | None = None
+        """Work on the directory of a queue, None if there is none."""
+        self.checkpoint: Snapshot | None = None
+        """A checkpoint to publish, None if there is none."""
+        self.made: list[PoolFile] = []
+        """Files for the pool."""
+        self.lacks_room = False
+        """True if there was no room to make a file. That is no failure: who refuses pushes for it says so."""
+        self.error: OSError | None = None
+        """The error of work that failed."""
 
+    def __bool__(self) -> bool:
+        work = self.garbage or self.surplus or self.wanted is not None
+        return bool(work or self.intake is not None or self.checkpoint is not None)
 
-class Compactor(Protocol):
-    """Removes segments: see `Compaction`."""
+    def run(self) -> None:
+        """Does the work once; waits if another thread is doing it. Raises nothing."""
+        with self._running:
+            if not self._done:
+                self._done = True
+                self._run()
 
-    @property
-    def total(self) -> int: ...
-    @property
-    def wanted(self) -> bool: ...
-    def step(self, seconds: float = SLICE) -> None: ...
-    def run(self) -> bool: ...
+    def _run(self) -> None:
+        for step in (self._remove, self._take_in, self._make, self._publish):
+            try:
+                step()
+            except OSError as error:
+                self.error = error
 
+    def _remove(self) -> None:
+        if self.garbage and self.sync is not None:
+            self.sync()
+        while self.garbage:
+            with suppress(FileNotFoundError):
+                if self.recycled > 0:
+                    self.recycled -= 1
+                    file = self._pool.recycle(self.garbage[0])
+                    self.made += [] if file is None else [file]
+                else:
+                    self._disk.unlink(self.garbage[0])
+            self.garbage.pop(0)
+        for path in self.surplus:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path)
 
-class Checkpointing(Protocol):
-    """A checkpoint that is being written: see `Snapshot`."""
+    def _take_in(self) -> None:
+        if self.intake is not None:
+            self.intake.run()
 
-    def step(self) -> bool: ...
-    def publish(self) -> None: ...
-    def give_up(self) -> None: ...
+    def _make(self) -> None:
+        if self.wanted is not None:
+            try:
+                self.made.append(self._pool.make(self.wanted))
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+                self.lacks_room = True
+
+    def _publish(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.publish()
 
 
 class Maintenance:
-    """Maintains the log of one store."""
+    """Maintains the log of one store.
+
+    Ensures that a slice takes some milliseconds, and that what it appends is committed or taken back with the batch
+    that it begins. Assumes that nothing of the batch's requests has been done before `begin`."""
 
     def __init__(  # noqa: PLR0917
         self,
-        store: LogStore,
-        compaction: Compactor,
+        store: Store,
+        pool: Pool,
+        compaction: Compaction,
+        room: Room,
         doors: Doors,
-        begin_checkpoint: Callable[[], Checkpointing],
+        begin_checkpoint: Callable[[], Snapshot],
         disk: Disk,
         clock: Clock,
     ) -> None:
-        """begin_checkpoint: commits, and begins a checkpoint."""
+        """begin_checkpoint: begins a checkpoint."""
         self._store = store
+        self._pool = pool
         self.compaction = compaction
+        self._room = room
         self._doors = doors
         self._begin_checkpoint = begin_checkpoint
         self._disk = disk
@@ -79,119 +151,151 @@ class Maintenance:
         self._notes_due: int | None = None
         self._keys_due: int | None = None
         self._not_before = 0
-        self._running: Upkeep | None = None
+        self._running: BackgroundWork | None = None
         self._has_work = False
-        self._looked_at: tuple[int, int] | None = None  # counters of changes when `_look` was called last
-        self._least = self._most = 0  # live bytes, and bytes of room, below which it is called again
-        self._snapshot: Checkpointing | None = None
-        self._written: Checkpointing | None = None  # complete, but not durable yet
+        self._looked_at = -1  # counter of changes when `_look` was called last; -1: it has to be called
+        self._least = 0  # live bytes below which it is called again
+        self._most = 0  # bytes of room below which it is called again
+        self._oldest = -1  # the segment that is to be given up when it has no live bytes
+        self._snapshot: Snapshot | None = None
+        self._written: Snapshot | None = None  # complete, but not durable yet
         self._complaint = ""
-        self._making_room = False
-        store.log.make_room = self.make_room
-        store.log.settle_upkeep = self.settle_running
-        store.log.is_shrinking = lambda: compaction.wanted
+
+    # -- when there is work ---------------------------------------------------------------------------------------
 
     def next_due(self) -> int | None:
         """Returns the time at which `begin` should be called, 0 for now, None if there is nothing to do."""
-        store = self._store
-        if self._running is not None or store.log.failed is not None:
+        store, log = self._store, self._store.log
+        if self._running is not None or log.failed is not None:
             return None
-        log, usage = store.log, store.usage
+        usage, writer = store.usage, log.writer
         if (
-            (log.segments.changes, usage.emptied) != self._looked_at
+            log.segments.changes != self._looked_at
             or usage.total < self._least
-            or log.room < self._most
+            or not usage.live.get(self._oldest, self._oldest == -1)
+            or (writer is not None and writer.header.size - writer.end < self._most)
         ):
             self._look()
-        if not log.pending:
+        if not store.transaction.pending:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
         due = 0 if self._has_work else self._notes_due
         if due is not None and due < self._not_before:
             due = self._not_before
-        if store.keyed or self._keys_due is not None or self._doors.busy:
+        if store.known_keys.keyed or self._keys_due is not None or self._doors.busy:
             due = self._earlier(due)
         return due
 
     def _earlier(self, due: int | None) -> int | None:
         """Returns when work is due, including keys and directories. due: the time without these."""
-        if self._store.keyed and self._keys_due is None:
+        if self._store.known_keys.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
         keys = None if self._keys_due is None else max(self._keys_due, self._not_before)
         return min((time for time in (due, self._doors.due(), keys) if time is not None), default=None)
 
     def _look(self) -> None:
         """Finds out whether there is work, and notes which changes make another look worthwhile."""
-        log, usage = self._store.log, self._store.usage
-        usage.write_to(log.number)
+        segments = self._store.log.segments
         self._has_work = (
             self._snapshot is not None
             or self._written is not None
-            or self.compaction.wanted
-            or log.segments.has_garbage
-            or log.wants_spare is not None
-            or log.wants_reserve is not None
+            or self.compaction.wanted(tight=self._pool.is_tight)
+            or segments.has_garbage
+            or self._wanted_file() is not None
             or self._wants_checkpoint()
         )
-        self._looked_at = log.segments.changes, usage.emptied
-        self._least = usage.least(log.segments.sizes, log.segments.size, tight=log.tight)
-        self._most = log.spare_below
-        if self._has_work:
-            self._looked_at = None
+        self._looked_at = -1 if self._has_work else segments.changes
+        self._least = self.compaction.least(tight=self._pool.is_tight)
+        self._oldest = self.compaction.oldest or -1
+        late = self._pool.late(segments.largest)
+        self._most = late if self._store.log.room >= late else 0
 
-    def begin(self) -> Upkeep | None:
+    def _wanted_file(self) -> int | None:
+        """Returns the bytes of the file to make for the pool, None if it has enough, or nothing was written yet."""
+        log = self._store.log
+        return None if log.writer is None else self._pool.wanted(log.segments.largest, log.room)
+
+    def _wants_checkpoint(self) -> bool:
+        """Tells whether the log after the last checkpoint is so long that a start would be slow."""
+        log = self._store.log
+        if log.writer is None:
+            return False  # a checkpoint contains the position of the next frame, which is not known yet
+        since = 0 if self._store.checkpointed is None else self._store.checkpointed.segment
+        written = 0
+        for number, size in reversed(log.segments.sizes.items()):
+            if number <= since or written >= _CHECKPOINT:
+                break
+            written += size if number != log.number else 0
+        return written >= _CHECKPOINT
+
+    # -- a slice --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> BackgroundWork | None:
         """Does a slice of the work. Returns the work for another thread, None if there is none. The caller commits,
         runs it, and passes it to `finish`."""
-        store = self._store
-        if self._running is not None or store.log.failed is not None:
+        log = self._store.log
+        if self._running is not None or log.failed is not None:
             return None
-        self._looked_at = None
+        self._looked_at = -1
         if self._clock() >= self._not_before:
             try:
                 self._do_slice()
             except OSError as error:
+                self._store.transaction.take_back()
+                self._room.restart()
                 self._put_off(error)
-        upkeep = Upkeep(store.log, self._disk, spare=self._clock() >= self._not_before)
-        upkeep.intake = self._take_in()
-        upkeep.checkpoint, self._written = self._written, None
-        if not upkeep:
+        work = BackgroundWork(self._pool, self._disk)
+        work.garbage = log.segments.take_garbage()
+        work.sync = log.background_sync() if work.garbage else None
+        work.recycled = self._pool.lacks(log.segments.largest)
+        if self._clock() >= self._not_before:
+            work.wanted = self._wanted_file() if not work.garbage else None
+            work.surplus = self._pool.give_up(log.segments.largest)
+        work.intake = self._take_in()
+        work.checkpoint, self._written = self._written, None
+        if not work:
             return None
-        self._running = upkeep
-        return upkeep
+        self._running = work
+        return work
 
     def _do_slice(self) -> None:
-        store, compaction = self._store, self.compaction
         if self._notes_due is not None and self._clock() >= self._notes_due:
             self._notes_due = None
-            store.commit_early()
+            self._room.commit()
         if self._keys_due is not None and self._clock() >= self._keys_due:
             self._forget_keys()
         elif self._snapshot is not None:
-            store.commit_early()  # a checkpoint must not contain changes that are taken back later
             snapshot, self._snapshot = self._snapshot, None  # if it fails, it is given up
             if snapshot.step():
                 self._written = snapshot
             else:
                 self._snapshot = snapshot
-        elif self._wants_checkpoint() and not (store.log.tight and compaction.wanted):
+        elif self._wants_checkpoint() and not self._room.is_short:
             # Before compaction, which under a steady load is always wanted.
             self._snapshot = self._begin_checkpoint()
-            store.checkpointed = store.log.position
-        elif compaction.wanted:
-            compaction.step()
-            if store.log.is_short:
-                self.make_room()  # before deletes use the room that the other copies need
+            self._store.checkpointed = self._store.log.position
+        elif self.compaction.wanted(tight=self._pool.is_tight):
+            pace = self._pace()
+            self._room.compact(perf_counter() + SLICE * pace, int(_BYTES * pace))
+
+    def _pace(self) -> float:
+        """Returns how long a slice of compaction is, in usual ones: longer if pushes are so fast that the log has more
+        than twice its live bytes, so that it does not get to 2.2 times even if each batch is as large as it may be."""
+        log = self._store.log
+        written = log.segments.size - log.room
+        ahead = (written - 2 * self._store.usage.total) / max(written, 1)
+        return min(max(1 + _FASTER * ahead, 1), _PACE)
 
     def _forget_keys(self) -> None:
         """Forgets old keys, even in queues without pushes: keys keep segments from being removed."""
         until, now = perf_counter() + SLICE, self._clock()
-        for keys in list(self._store.keyed):
+        for keys in list(self._store.known_keys.keyed):
             while keys.forget_old(now, _KEYS):
                 if perf_counter() >= until:
                     return  # continues in the next slice
             if not keys:
-                self._store.keyed.discard(keys)
+                self._store.known_keys.keyed.discard(keys)
         self._keys_due = None
 
     def _take_in(self) -> Intake | None:
@@ -199,6 +303,8 @@ class Maintenance:
         if door is None:
             return None
         try:
+            self._store.transaction.asked_by_push = max(self._store.transaction.asked_by_push, door.size)
+            self._room.secure()
             intake = door.advance(self._store)
         except OSError as error:
             door.put_off(error)
@@ -206,57 +312,55 @@ class Maintenance:
         self._door = door if intake is not None else None
         return intake
 
-    def finish(self, upkeep: Background) -> None:
+    # -- its end --------------------------------------------------------------------------------------------------
+
+    def finish(self, work: Background) -> None:
         """Takes over the results of the work that `begin` returned, once it has run."""
-        if upkeep is not self._running or not isinstance(upkeep, Upkeep):
+        if work is not self._running or not isinstance(work, BackgroundWork):
             return
-        self._running = self._looked_at = None
-        upkeep.settle()
-        if self._door is not None and upkeep.intake is not None:
-            self._door.finish(upkeep.intake)
+        self._running, self._looked_at = None, -1
+        self._take_over(work)
+        if self._door is not None and work.intake is not None:
+            self._door.finish(work.intake)
             self._door = None
-        if upkeep.error is not None:
-            self._put_off(upkeep.error)
+        if work.error is not None:
+            self._put_off(work.error)
+        elif work.lacks_room:
+            self._not_before = self._clock() + _TRY_AGAIN
         elif self._complaint and self._clock() >= self._not_before:
             self._complaint = ""
             _logger.warning("there is room for more of the journal again")
 
-    def make_room(self) -> bool:
-        """Compacts on a full disk until there is a reserve again. Commits first, so that only a failed compaction is
-        taken back. Returns True if room was freed. OSError, except for lack of room."""
-        if self._making_room:
-            return False
-        store, log, freed = self._store, self._store.log, False
-        store.commit_early()
-        self._making_room = True
-        try:
-            freed = self._remove_garbage()
-            log.renew_reserve()
-            while (not freed or log.is_short) and self.compaction.run():
-                freed = self._remove_garbage() or freed
-                log.renew_reserve()
-        except OSError as error:
-            if not has_no_room(error):
-                raise
-            store.roll_back()  # the caller may need less room than compaction did
-        finally:
-            self._making_room = False
-        return freed
+    def _take_over(self, work: BackgroundWork) -> None:
+        """Takes over files. May be called before `finish`, which then finds none."""
+        store, pool = self._store, self._pool
+        for file in work.made:
+            pool.add(file)
+        if work.wanted is not None and work.made:
+            pool.is_tight = False
+        elif work.lacks_room or (work.error is not None and has_no_room(work.error)):
+            pool.is_tight = True
+        work.made = []
+        store.log.segments.give_back_garbage(work.garbage)
+        work.garbage = []
+        store.transaction.pushes_wait = store.transaction.pushes_wait and not pool.is_whole(store.log.segments.largest)
+        store.transaction.count_left()
 
-    def settle_running(self) -> bool:
-        """Finishes upkeep that is under way, and takes over its results. Returns False if there was none."""
-        if self._running is None or self._running.is_settled:
-            return False
-        self._running.run()
-        self._running.settle()
-        return True
+    def settle(self) -> None:
+        """Finishes work that is under way, and takes over its files."""
+        if self._running is not None:
+            self._running.run()
+            self._take_over(self._running)
 
-    def _remove_garbage(self) -> bool:
-        upkeep = Upkeep(self._store.log, self._disk, spare=False)
-        had = bool(upkeep)
-        upkeep.run()
-        upkeep.settle()
-        return had and upkeep.error is None
+    def stop(self) -> None:
+        """Finishes work that is under way, and gives up checkpoints that are not durable."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.run()
+        for begun in (self._snapshot, self._written):
+            if begun is not None:
+                begun.give_up()
+        self._snapshot = self._written = None
 
     def _put_off(self, error: OSError) -> None:
         """Schedules another try, and logs the reason once."""
@@ -270,29 +374,3 @@ class Maintenance:
                 self._store.log.directory,
             )
         self._complaint = complaint
-
-    def _wants_checkpoint(self) -> bool:
-        """Tells whether the log after the last checkpoint is so long that a start would be slow."""
-        log = self._store.log
-        if not log.used:
-            return False  # a checkpoint contains the position of the next frame, which is not known yet
-        since = 0 if self._store.checkpointed is None else self._store.checkpointed.segment
-        written = 0
-        for number, size in reversed(log.segments.sizes.items()):
-            if number <= since or written >= _CHECKPOINT:
-                break
-            written += size if number != log.number else 0
-        return written >= _CHECKPOINT
-
-    def finish_running(self) -> None:
-        """Finishes upkeep that is under way, and drops its results."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.run()
-
-    def stop(self) -> None:
-        """Finishes upkeep that is under way, and gives up checkpoints that are not durable."""
-        self.finish_running()
-        for begun in (self._snapshot, self._written):
-            if begun is not None:
-                begun.give_up()

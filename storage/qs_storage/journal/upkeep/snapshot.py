@@ -2,7 +2,7 @@
 
 import struct
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
@@ -11,21 +11,22 @@ from ...engine import Origin
 from ...index.message_index import Index
 from ...index.midmap import MidMap
 from ...names import MAX_MID
-from ..log.claim_records import Claim, Published
-from ..log.links import Links
-from ..log.log_interface import RecordLog
+from ..log.log import Log
 from ..log.places import Position, place_of, segment_of
+from ..log.records import Claim, Published
 from ..queues.batches import Producer, Publication
 from ..queues.claims import Consumer, OpenClaim
 from ..queues.keys import WINDOW
-from ..queues.queue_state import QueueState
-from ..queues.store import SLICE, Store, record_size
-from ..queues.table import MessageTable
+from ..queues.state import QueueState
+from ..queues.store import Owner, Store
+from ..queues.usage import record_size
 from .checkpoint import CheckpointReader, CheckpointWriter
 
 Q = TypeVar("Q", bound=QueueState)
 _KEY = struct.Struct("<QQ")
 
+SLICE = 0.002
+"""Approximate seconds of a slice."""
 _PAGES = 1
 """Index chunks, of some 1,000 messages each, written at a time."""
 _AT_A_TIME = 1024
@@ -37,7 +38,7 @@ _TEXTS = 256
 class Snapshot:
     """Writes a checkpoint in slices, and publishes it."""
 
-    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: RecordLog) -> None:
+    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: Log) -> None:
         self._writer = writer
         self._work = work
         self._log = log
@@ -80,7 +81,6 @@ def write_snapshot(
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
-        "oldest": log.segments.oldest,
         "numbers": numbers,
         "salts": {number: log.segments.salt_of(number).hex() for number in log.segments.sizes},
     }
@@ -95,18 +95,23 @@ def write_snapshot(
             writer, ((*_KEY.unpack(key), *about) for page in queue.keys.pages() for key, *about in page)
         )
         sources: dict[tuple[str, str], int] = {}
-        entry["origins"] = yield from _write_parts(writer, _origins(queue.table, sources))  # after the messages
+        entry["origins"] = yield from _write_parts(writer, _origins(queue, sources))  # after the messages
         entry["sources"] = list(sources)
-        entry["reasons"] = yield from _write_reasons(writer, queue.table)  # after the messages
+        entry["reasons"] = yield from _write_reasons(writer, queue)  # after the messages
         entry["taken"] = [[token, place] for token, place in queue.taken.items()]
         entry["last"] = queue.last_mid
         yield
     content["families"] = _families(store)
-    # After the messages: records that these already contain are not applied again.
-    content["links"] = yield from _write_parts(writer, log.segments.links.pairs())
-    content["broad"] = sorted(log.segments.links.broad)
-    content["absent"] = log.segments.absent
+    content["owners"] = yield from _write_parts(writer, _owners(store))
     writer.end(content)
+
+
+def _owners(store: Store) -> Iterator[tuple[int, int, int]]:
+    """Yields (place, queue number, id) for each owner of a payload whose message has moved, while they change."""
+    for segment in list(store.moved):
+        for place, owners in list(store.moved.get(segment, {}).items()):
+            for number, mid in owners:
+                yield place, number, mid
 
 
 def _families(store: Store) -> list[list[int]]:
@@ -117,13 +122,11 @@ def _families(store: Store) -> list[list[int]]:
     return [sorted(numbers) for numbers in families.values()]
 
 
-def _write_messages(
-    writer: CheckpointWriter, queue: QueueState, log: RecordLog
-) -> Generator[None, None, list[list[Any]]]:
+def _write_messages(writer: CheckpointWriter, queue: QueueState, log: Log) -> Generator[None, None, list[list[Any]]]:
     """Returns entries: [last id, place of the next record at that time, columns]. The columns: ids, sizes, places, (id,
     end of the window) of hidden messages, ids of delayed ones, (id, receives) of received ones. The last entry has no
     columns, as there are no messages with greater ids."""
-    table = queue.table
+    table = queue
     entries: list[list[Any]] = []
     after = -1
     while True:
@@ -146,7 +149,7 @@ def _write_messages(
         yield
 
 
-def _states(table: MessageTable, mids: "array[int]", facts: "array[int]") -> "Iterator[array[int]]":
+def _states(table: QueueState, mids: "array[int]", facts: "array[int]") -> "Iterator[array[int]]":
     hidden, held, receives = table.index.hidden, table.held, table.receives
     ends = zip(mids, hidden.values_of(mids), strict=True) if len(hidden) else ()
     yield array("Q", [each for mid, end in ends if end is not None and mid not in held for each in (mid, end)])
@@ -165,7 +168,7 @@ def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Gen
     return columns
 
 
-def _origins(table: MessageTable, sources: dict[tuple[str, str], int]) -> Iterator[tuple[int, ...]]:
+def _origins(table: QueueState, sources: dict[tuple[str, str], int]) -> Iterator[tuple[int, ...]]:
     """Yields a row for each dead letter, while they change. sources: filled with (queue, reason) and its number in the
     rows."""
     for mid in list(table.origins):
@@ -175,7 +178,7 @@ def _origins(table: MessageTable, sources: dict[tuple[str, str], int]) -> Iterat
             yield mid, origin.mid, origin.receives, origin.at, origin.pushed_at, source
 
 
-def _write_reasons(writer: CheckpointWriter, table: MessageTable) -> Generator[None, None, list[list[list[int]]]]:
+def _write_reasons(writer: CheckpointWriter, table: QueueState) -> Generator[None, None, list[list[list[int]]]]:
     """Writes why messages were given back, while they change. Returns pairs of columns: (id, bytes of the text), and
     the texts one after the other, filled up with zeros."""
     columns: list[list[list[int]]] = []
@@ -219,14 +222,6 @@ def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[N
     return written
 
 
-def read_links(reader: CheckpointReader, links: Links) -> None:
-    """Restores the links between segments."""
-    flat = _joined(reader, reader.content["links"])
-    for segment, older in zip(flat[::2], flat[1::2], strict=True):
-        links.older.setdefault(segment, set()).add(older)
-    links.broad = set(reader.content["broad"])
-
-
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -251,12 +246,15 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], Q], store
             store.join(first, other)
     for number in store.families.keys() - queues.keys():
         store.leave(number)
+    owners = _joined(reader, reader.content["owners"])
+    for place, number, mid in zip(*[iter(owners)] * 3, strict=True):
+        store.set_owners(place, (*(store.owners_at(place) or ()), (number, mid)))
     _discount_shared(queues, store)
     return queues
 
 
 def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str, Any], store: Store) -> None:
-    table = queue.table
+    table = queue
     mids, sizes, places, hidden, delayed, receives = (array("Q") for _ in range(6))
     for last, stamp, *columns in entry["messages"]:
         table.known_upto.append((last, stamp))
@@ -280,7 +278,7 @@ def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str,
     _count(store, places, sizes)
 
 
-def _read_reasons(table: MessageTable, lengths: "array[int]", texts: bytes) -> None:
+def _read_reasons(table: QueueState, lengths: "array[int]", texts: bytes) -> None:
     at = 0
     for mid, length in zip(lengths[::2], lengths[1::2], strict=True):
         table.restore_reason(mid, texts[at : at + length].decode())
@@ -309,20 +307,34 @@ def _discount_shared(queues: Mapping[int, QueueState], store: Store) -> None:
     """Makes a payload that several queues share count once as live bytes."""
     for family in {id(family): family for family in store.families.values()}.values():
         seen: set[int] = set()
-        for table in [queues[number].table for number in family if number in queues]:
+        for table in [queues[number] for number in family if number in queues]:
             for mids, places in table.places.pages(-1):
                 for mid, place in zip(mids, places, strict=True):
                     if place in seen:
                         store.usage.drop(place, record_size(table.index.size(mid)))
                         store.note_copied(place)
                     seen.add(place)
+    for moved in store.moved.values():
+        for place, owners in moved.items():
+            _discount_moved(place, owners, store)
+
+
+def _discount_moved(place: int, owners: Sequence[Owner], store: Store) -> None:
+    """Makes a payload that families have under several ids count once: a message was copied and then moved, or it moved
+    while the checkpoint was written."""
+    found = [(table, mid) for number, mid in owners for table in store.sharers(number, mid, place)]
+    families = {id(store.families.get(table.number, table)) for table, _ in found}
+    if len(families) > 1:
+        table, mid = found[0]
+        store.usage.drop(place, (len(families) - 1) * record_size(table.index.size(mid)))
+        store.note_copied(place)
 
 
 def _read_consumer(reader: CheckpointReader, queue: QueueState, name: str, written: dict[str, Any]) -> Consumer:
     consumer = Consumer(written["acked"], written["place"])
     for seq, place, since, size, mids, gone in written["claims"]:
         record = Claim(queue.number, seq, since, size, name, reader.column(mids))
-        missing = {mid for mid in record.mids if queue.table.index.expiry(mid) is None}
+        missing = {mid for mid in record.mids if queue.index.expiry(mid) is None}
         consumer.claims[seq] = OpenClaim(record, place, missing.union(gone))
     return consumer
 

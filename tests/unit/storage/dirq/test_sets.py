@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qs_storage.dirq.QueueSet import Found
 
 from qs_storage.dirq import Queue, QueueError, QueueNull, QueueSet, QueueSimple
-from qs_storage.dirq.QueueSet import Found
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import LOTS, checkpointed, maintenance_of
+from support.engines import LOTS, checkpointed
 
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_storage.index import midmap, midset
@@ -100,7 +100,7 @@ def _seen(place: Place) -> object:
     for qid, queue in sorted(place.engine._journal.queues.items()):
         queue.expire()  # their time has passed, which no record says
         queue.keys.forget_old(place.clock.now, 10**6)  # a start from a checkpoint leaves old ones out
-        table = queue.table
+        table = queue
         mids = table.index.messages.after(-1, 10**6)
         queues[qid] = (
             [(mid, table.state_of(mid), table.places.get(mid), table.index.size(mid)) for mid in mids],
@@ -140,26 +140,27 @@ def test_what_changes_while_a_checkpoint_is_written(
         place.engine.configure("b", Options(storage="journal", dead_letter="c", max_receives=1))
     churn = Churn(place, seed)
     keeper = place.engine._journal
-    compaction, store = maintenance_of(place.engine).compaction, keeper.open()
+    store, room = keeper.open(), keeper.room
+    assert room is not None
     for _ in range(400):
         churn.step()
     place.engine.commit()
     snapshot = keeper._begin_snapshot(store)
     while True:
-        store.commit_early()
+        room.commit()
         if snapshot.step():
             break
         for _ in range(churn.random.randrange(20)):
             churn.step()
-        if compaction.wanted and churn.random.random() < 0.3:
+        if churn.random.random() < 0.3:
             place.engine.commit()
-            compaction.step(0.0)
+            room.compact(0.0, 1 << 62)
         place.engine.commit()
     snapshot.publish()
     for _ in range(churn.random.randrange(40)):
         churn.step()
     place.engine.commit()
-    store.commit_early()
+    room.commit()
     place.crash()
     assert checkpointed(place.engine) is not None
     found = _seen(place)
@@ -169,7 +170,7 @@ def test_what_changes_while_a_checkpoint_is_written(
     place.start()
     assert checkpointed(place.engine) is None
     assert found == _seen(place)
-    assert any(queue.table.origins for queue in place.engine._journal.queues.values()) == bool(seed % 2)
+    assert any(queue.origins for queue in place.engine._journal.queues.values()) == bool(seed % 2)
     place.leave()
 
 

@@ -1,165 +1,177 @@
-"""Tests which segments compaction removes at once, what it copies for that, and how often it chooses."""
+"""Tests when compaction gives up the oldest segment, what it copies for that, and what it leaves as it is."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS
-from support.power_loss_check import nobody_else
-from support.power_loss_engines import upkeep
-from support.power_loss_short_holes import COLD, open_engine, payloads, push_cold, small
+from support.crashing import segments_of
+from support.engines import maintenance_of
+from support.log_memory import LogSession
 
-from qs_storage.directories import JournalEngine
-from qs_storage.disk import Disk
-from qs_storage.engine import Draft, Receipt, State
-from qs_storage.journal.upkeep import choice
-from qs_storage.journal.upkeep.checkpoint import NAME
-from qs_storage.journal.upkeep.compaction import Compaction
-from qs_storage.journal.upkeep.maintenance import LogStore
+from qs_storage.engine import SECOND, Draft, Receipt, State
+
+COLD = [bytes([number]) * 3950 for number in range(1, 40)]
+"""Each takes a block of a segment."""
 
 
-@pytest.fixture(name="engine")
-def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalEngine]:
-    """An engine with messages that nobody takes, of which it has a checkpoint."""
-    small(monkeypatch)
-    with nobody_else():
-        engine = open_engine(str(tmp_path / "root"), Disk())
-        push_cold(engine)
-        yield engine
-        engine.close()
+@pytest.fixture(name="session")
+def _session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogSession]:
+    """A journal with some segments of messages that nobody takes, in the queue `cold`."""
+    segments_of(monkeypatch, 1 << 16, 1 << 16)
+    session = LogSession(tmp_path / "root")
+    session.create("hot")
+    cold = session.create("cold", dead_letter="hot", max_receives=9)
+    for payload in COLD:
+        cold.push([Draft(payload)])
+        session.engine.commit()
+    yield session
+    session.leave()
 
 
-def store_of(engine: JournalEngine) -> LogStore:
-    store = engine._journal._store
-    assert store is not None
-    return store
+def churn(session: LogSession, count: int) -> None:
+    """Pushes messages of 9 KB, deletes each, and does what upkeep there is."""
+    hot = session.queue("hot")
+    for _ in range(count):
+        session.engine.begin_batch()
+        [mid] = hot.push([Draft(bytes(9000))])
+        hot.delete(Receipt(mid))
+        session.engine.commit()
+        upkeep(session)
 
 
-def compaction_of(engine: JournalEngine) -> Compaction:
-    maintenance = engine._journal.maintenance
-    assert maintenance is not None
-    assert isinstance(maintenance.compaction, Compaction)
-    return maintenance.compaction
+def upkeep(session: LogSession) -> None:
+    for _ in range(1000):
+        due = session.engine.effects().next_upkeep
+        if due is None or due > session.clock.now:
+            return
+        work = session.engine.begin_upkeep()
+        session.engine.commit()
+        if work is not None:
+            work.run()
+            session.engine.finish_upkeep(work)
+    pytest.fail("it never ends")
 
 
-def fill(engine: JournalEngine, segments: int) -> None:
-    """Pushes messages and deletes them, until there are that many more segments."""
-    log = store_of(engine).log
-    until = log.number + segments
-    while log.number < until:
-        for mid in engine.queue("hot").push([Draft(bytes(9000))]):
-            engine.queue("hot").delete(Receipt(mid))
-        engine.commit()
+def cold_payloads(session: LogSession) -> list[bytes]:
+    cold = session.queue("cold")
+    return [cold.payload_of(mid) for mid in cold.list_mids(State.ALL, 999, -1)]
 
 
-def test_room_is_made_of_what_costs_nothing(engine: JournalEngine) -> None:
-    """On a full disk a dead segment in the middle goes at once, and the oldest, all of which is needed, is not
-    copied."""
-    fill(engine, 4)
-    store, compaction = store_of(engine), compaction_of(engine)
-    store.checkpointed = store.log.position
-    oldest, copied = store.log.segments.oldest, compaction.total
-    store.log.tight = True
-    assert compaction.run()
-    assert (store.log.segments.oldest, compaction.total) == (oldest, copied)
-    assert store.log.segments.absent
-    assert payloads(engine, "cold") == COLD
+def test_the_journal_stays_small_beside_cold_messages(session: LogSession) -> None:
+    """However much comes and goes, the segments have at most 2.2 times the live bytes, two segments apart; what is cold
+    is copied now and then."""
+    log, compaction = session.store.log, session.compaction
+    largest = 0
+    for _ in range(60):
+        churn(session, 5)
+        largest = max(largest, log.segments.size - log.room)
+    assert largest < 2.2 * session.store.usage.total + 2 * (1 << 16)
+    assert compaction.total > sum(map(len, COLD))
+    assert cold_payloads(session) == COLD
 
 
-def test_what_leaves_the_middle_takes_nothing_else_along(engine: JournalEngine) -> None:
-    """A claim, an acknowledgement and a part without messages stay where they are: said again, they would keep the
-    segments in which that stands from leaving too."""
-    cold = engine.queue("cold")
-    cold.claims.claim("c", 1, 1, None, None)  # type: ignore[union-attr]
-    cold.claims.acknowledge("c", 1)  # type: ignore[union-attr]
-    cold.claims.claim("c", 2, 1, None, None)  # type: ignore[union-attr]
-    cold.batches.stage("p", (1, 0, 0), [])  # type: ignore[union-attr]
-    engine.commit()
-    said = store_of(engine).log.number
-    fill(engine, 8)
-    upkeep(engine)
-    fill(engine, 4)
-    upkeep(engine)
-    segments = store_of(engine).log.segments
-    assert sum(run.last - run.first + 1 for run in segments.absent) >= 8
-    assert segments.links.broad == {said}
+def test_what_is_live_is_left_where_it_is(session: LogSession) -> None:
+    """While most of the journal is needed, nothing is copied."""
+    before = session.store.usage.segments()
+    upkeep(session)
+    assert session.compaction.total == 0
+    assert session.store.usage.segments() == before
 
 
-def test_what_costs_nothing_leaves_beside_a_damaged_segment(engine: JournalEngine) -> None:
-    """The oldest cannot be copied, and stays until nothing in it is needed. What comes and goes does not fill the
-    disk."""
-    log, compaction = store_of(engine).log, compaction_of(engine)
-    [oldest, *_] = log.segments.sizes
-    mids = engine.queue("cold").list_mids(State.ALL, 999, -1)
-    path = Path(log.segments.path_of(oldest))
+def test_only_the_oldest_goes(session: LogSession) -> None:
+    """The segments that are there follow each other without a gap, and a start that finds one missing refuses it."""
+    churn(session, 40)
+    numbers = list(session.store.log.segments.sizes)
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert numbers[0] > 1
+
+
+def test_what_follows_a_damaged_segment_stays(session: LogSession, caplog: pytest.LogCaptureFixture) -> None:
+    """A segment that cannot be copied is needed, and so are those after it. A line in the log says so, and compaction
+    tries no more. What can be read is handed out."""
+    log, cold = session.store.log, session.queue("cold")
+    first = min(session.store.usage.segments())
+    path = Path(log.segments.path_of(first))
     path.write_bytes(path.read_bytes().replace(COLD[0][:50], bytes(50)))
-    for mid in mids[1:]:
-        engine.queue("cold").delete(Receipt(mid))
-    for _ in range(10):
-        fill(engine, 2)
-        upkeep(engine)
-    assert compaction._damaged == log.segments.oldest == oldest
-    assert len(log.segments.sizes) < 10
-    engine.queue("cold").delete(Receipt(mids[0]))
-    fill(engine, 1)
-    upkeep(engine)
-    assert compaction._damaged == 0
-    assert oldest not in log.segments.sizes
+    churn(session, 40)
+    assert (log.segments.oldest, session.compaction.oldest) == (first, None)
+    assert caplog.text.count("cannot be compacted and stays") == 1
+    assert [cold.payload_of(mid) for mid in cold.list_mids(State.ALL, 999, -1)[1:]] == COLD[1:]
 
 
-def test_a_copy_waits_for_what_it_was_copied_from(engine: JournalEngine) -> None:
-    """While not all of a segment is copied, it is there still."""
-    for mid in engine.queue("cold").list_mids(State.ALL, 999, -1)[::2]:
-        engine.queue("cold").delete(Receipt(mid))
-    fill(engine, 2)
-    log = store_of(engine).log
-    [oldest, *_] = log.segments.sizes
-    assert log.segments.links.is_free(log.number)
-    while not compaction_of(engine).total:
-        compaction_of(engine).step(0)
-    engine.commit()
-    assert log.segments.oldest == oldest
-    assert log.segments.links.before(log.number) == [oldest]
+def test_claims_batches_and_files_are_said_again(session: LogSession) -> None:
+    """A claim, an acknowledgement, a staged message, a part without any, and a published batch outlive their
+    segments."""
+    cold = session.queue("cold")
+    cold.claims.claim("c", 1, 1, None, None)
+    cold.claims.acknowledge("c", 1)
+    cold.claims.claim("c", 2, 2, None, None)
+    cold.batches.stage("p", (1, 0, 0), [b"published"])
+    cold.batches.publish("p", 1, [(0, 0)])
+    cold.batches.stage("p", (2, 0, 0), [])
+    cold.batches.stage("p", (2, 1, 0), [b"staged"])
+    session.engine.commit()
+    last = session.store.log.number
+    churn(session, 20)
+    session.compact(last)
+    before = session.memory()
+    assert before["cold"]["claims"]["c"][0] == 1
+    assert len(before["cold"]["batches"]["p"][1]) == 2
+    for _ in range(2):
+        session.kill()
+        assert session.memory() == before
+        session.restart()
+        assert session.memory() == before
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_noted_of_receives_stays(engine: JournalEngine, tmp_path: Path, count: int) -> None:
-    """One and several at once: the segment with these notes holds nothing that is needed, and stays while the messages
-    do. A start without a checkpoint finds them."""
-    fill(engine, 1)
-    taken = [message.mid for message in engine.receive(["cold"], count, 10**9, LOTS)]
-    store_of(engine).commit(notes=True)
-    fill(engine, 8)
-    upkeep(engine)
-    fill(engine, 4)
-    upkeep(engine)
-    assert store_of(engine).log.segments.absent
-    engine.close()
-    (tmp_path / "root" / ".journal" / NAME).unlink()
-    again = open_engine(str(tmp_path / "root"), Disk())
-    found = [again.queue("cold").read(Receipt(mid)).receives for mid in taken]
-    again.close()
-    assert found == [1] * count
+def test_receives_are_copied_with_their_messages(session: LogSession, count: int) -> None:
+    """The note of a receive may be in a segment that goes after that of its message: a start finds both."""
+    cold = session.queue("cold")
+    taken = [message.mid for message in cold.take_first(count, 100 * SECOND, 1 << 20)]
+    session.transaction.commit(notes=True)
+    churn(session, 1)
+    session.compact()
+    session.kill()
+    assert [session.queue("cold").read(Receipt(mid)).receives for mid in taken] == [1] * count
 
 
-def test_a_choice_is_remembered(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks at all segments, and is asked for with every commit."""
-    fill(engine, 2)
-    upkeep(engine)
-    asked: list[int | None] = []
-    choose = choice.choose
+def test_copies_that_are_taken_back_are_made_again(session: LogSession) -> None:
+    """If the commit of a slice fails, the messages are where they were; the next try copies all of them."""
+    room = session.engine._journal.room
+    assert room is not None
+    first = min(session.store.usage.segments())
+    session.compact(first - 1)
+    before = session.memory()
+    room.compact(float("inf"), 20_000)
+    assert session.memory() != before
+    session.engine.roll_back()
+    assert session.memory() == before
+    session.compact(first)
+    assert cold_payloads(session) == COLD
+    assert session.store.log.segments.oldest == first + 1
 
-    def counted(*args: object, **named: object) -> int | None:
-        asked.append(choose(*args, **named))  # type: ignore[arg-type]
-        return asked[-1]
 
-    monkeypatch.setattr(choice, "choose", counted)
-    compaction = compaction_of(engine)
-    for _ in range(10):
-        engine.queue("hot").push([Draft(b"x")])
-        store_of(engine).commit()
-        assert not compaction.wanted
-    assert len(asked) <= 1
-    for mid in engine.queue("cold").list_mids(State.ALL, 800, -1):
-        engine.queue("cold").delete(Receipt(mid))
-    assert compaction.wanted
+def test_few_commits_look_for_work(session: LogSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is something to compact is asked for with every commit, and is known without a look at the segments
+    until enough is gone."""
+    hot, log = session.queue("hot"), session.store.log
+    while log.room < 53_000:
+        hot.push([Draft(b"x")])
+        session.engine.commit()
+    upkeep(session)
+    maintenance = maintenance_of(session.engine)
+    looks: list[int] = []
+    look = maintenance._look
+    monkeypatch.setattr(maintenance, "_look", lambda: looks.append(1) or look())
+    monkeypatch.setattr("support.engines._overlooks_work", lambda engine: False)
+    for _ in range(5):
+        hot.push([Draft(b"x")])
+        session.engine.commit()
+        assert maintenance.next_due() is None
+    assert len(looks) <= 1
+    cold = session.queue("cold")
+    for mid in cold.list_mids(State.ALL, 999, -1)[:30]:
+        cold.delete(Receipt(mid))
+    session.engine.commit()
+    assert maintenance.next_due() == 0

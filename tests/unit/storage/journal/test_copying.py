@@ -9,7 +9,8 @@ from qs_storage.engine import Durability, Receipt
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
     return Bench(journal_engine(Durability.NONE, cache=0)(tmp_path))
 
 
@@ -21,7 +22,7 @@ def push_and_delete(bench: Bench, payload: bytes) -> None:
 
 def flip(bench: Bench, word: bytes) -> None:
     """Changes a byte of the payload in the first segment that contains the word."""
-    log = bench.engine._journal._store.log  # type: ignore[attr-defined]
+    log = bench.engine._journal.store.log  # type: ignore[attr-defined]
     path = Path(log.segments.path_of(1))
     at = path.read_bytes().index(word)
     with path.open("r+b") as file:
@@ -49,4 +50,4 @@ def test_damage_counts_only_in_what_is_copied(bench: Bench, damaged: bytes, goes
     for _ in range(60):
         push_and_delete(bench, b"x" * 100_000)
         run_upkeep(bench)
-    assert (min(bench.engine._journal._store.log.segments.sizes) > 1) is goes  # type: ignore[attr-defined]
+    assert (min(bench.engine._journal.store.log.segments.sizes) > 1) is goes  # type: ignore[attr-defined]

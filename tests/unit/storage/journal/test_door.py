@@ -12,7 +12,7 @@ import pytest
 from support.doors import Doors
 from support.engines import EPOCH, Crash
 
-from qs_storage.engine import Durability, QueueNotEmptyError, Receipt
+from qs_storage.engine import Durability, QueueNotEmptyError
 from qs_storage.journal.upkeep import intake
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
@@ -185,7 +185,8 @@ def test_a_crash_at_every_file_operation(tmp_path: Path, durability: Durability,
         crashed = bool(place.disk.failed)
         place.crash()
         place.settle()
-        got += place.consume()
+        unsure = place.unsure  # deleted for good, if the crash came after the write of the commit
+        got += place.consume() or unsure
         assert (sorted(got), place.files()) == ([b"1", b"2", b"3"], []), at
         place.crash()
         place.settle()
@@ -239,29 +240,12 @@ def test_trouble_with_a_directory_is_said_once(place: Doors, caplog: pytest.LogC
     assert said[1].endswith("again")
 
 
-def test_an_error_of_the_log_refuses_what_came_before_it_in_the_batch(place: Doors) -> None:
-    """If upkeep has to commit early and the log fails, earlier requests of the batch are refused."""
-    place.settle()
-    place.push(b"one")
-    [message] = place.engine.receive(["q"], 1, None, 1 << 20)
-    place.engine.commit()
-    assert place.engine.effects().next_upkeep is not None  # the note of the receive
-    place.clock.now += 1_000_000
-    place.engine.queue("q").delete(Receipt(message.mid))
-    place.disk.arm(1, errno.ENOSPC, "_pwrite")
-    place.engine.begin_upkeep()
-    place.disk.disarm()
-    with pytest.raises(OSError, match="No space"):
-        place.engine.commit()
-    assert place.mids() == [message.mid]
-
-
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
     place: Doors, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
 ) -> None:
     """A file that could not be removed yet is no second message, though the segment of its record has gone."""
-    monkeypatch.setattr("qs_storage.journal.log.supply.LARGEST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.log.pool.LARGEST_SEGMENT", 1 << 16)
     place.settle()
     place.put(1, b"one")
     place.engine.refresh()

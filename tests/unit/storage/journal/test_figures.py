@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.engines import ManualClock
+from support.engines import JournalEngine, ManualClock
 
-from qs_storage.directories import FilesEngine, JournalEngine
+from qs_storage.directories import FilesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Options
 
 

@@ -13,6 +13,7 @@ from qs_storage.journal.log.frames import (
     Frame,
     Gap,
     Header,
+    OtherFormatError,
     bodies_of,
     frame_at,
     new_salt,
@@ -36,11 +37,11 @@ def frame(sequence: int, *payloads: bytes, salt: bytes = SALT, synced: int | Non
     def made(start: int) -> bytes:
         parts = b""
         for mid, payload in enumerate(payloads):
-            body = records.push(1, mid, 0, None, 0) + payload
+            body = records.pack(records.Push(1, mid, 0, None, 0, payload))
             place = start + FRAME_HEAD + len(parts)
             parts += records.HEAD.pack(len(body), crc32(body, seed(salt) ^ place)) + body
         head = pack_frame_head(
-            seed(salt), sequence, sequence - 1 if synced is None else synced, len(parts), len(payloads)
+            seed(salt), sequence, sequence - 1 if synced is None else synced, 1, len(parts), len(payloads)
         )
         return (head + parts).ljust(padded(len(head) + len(parts)), b"\0")
 
@@ -52,7 +53,7 @@ def segment(*frames: bytes | Callable[[int], bytes], room: int = 4 * BLOCK, firs
     for made in frames:
         data += made if isinstance(made, bytes) else made(BLOCK + len(data))
     data += bytes(room)
-    return bytearray(pack_header(Header(1, BLOCK + len(data), first, 1, SALT)) + data)
+    return bytearray(pack_header(Header(1, BLOCK + len(data), first, SALT)) + data)
 
 
 def header_of(data: bytearray) -> Header:
@@ -69,7 +70,7 @@ def scan(data: memoryview, header: Header) -> tuple[list[Frame], Gap]:
 
 
 def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
-    return parse(bodies_of(data, frame, salt))
+    return map(parse, bodies_of(data, frame, salt))
 
 
 def payloads(data: bytearray) -> list[bytes]:
@@ -100,16 +101,18 @@ def test_a_full_segment() -> None:
 def test_a_header_is_checked() -> None:
     """A header that is too short, of another checksum, version or size is refused with that reason."""
     data = segment(frame(1, b"a"))
-    for size, said in ((0, "0 bytes"), (63, "63 bytes"), (len(data) - 1, "should have")):
+    for size, said in ((0, "0 bytes"), (55, "55 bytes"), (len(data) - 1, "should have")):
         with pytest.raises(DamagedError, match=said):
             read_header(memoryview(data)[:size], size)
     data[20] ^= 1
     with pytest.raises(DamagedError, match="checksum of its header"):
         header_of(data)
-    other = bytearray(pack_header(Header(1, BLOCK, 1, 1, SALT)))
+    other = bytearray(pack_header(Header(1, BLOCK, 1, SALT)))
     other[:16] = b"qs-journal 9\n\0\0\0"
-    other[60:64] = crc32(other[:60]).to_bytes(4, "little")
-    with pytest.raises(DamagedError, match="another version"):
+    with pytest.raises(DamagedError, match="it does not begin like a segment"):  # the rest is right
+        header_of(other)
+    other[52:56] = crc32(other[:52]).to_bytes(4, "little")
+    with pytest.raises(OtherFormatError, match=r"'qs-journal 9': another version .* this one reads 'qs-journal 3'"):
         header_of(other)
 
 
@@ -178,7 +181,7 @@ def test_frames_in_each_others_place() -> None:
 def test_more_or_fewer_records_than_said() -> None:
     """The head gives their number and their bytes."""
     for count in (0, 2):
-        head = pack_frame_head(seed(SALT), 1, 0, 0 if not count else 12, count)
+        head = pack_frame_head(seed(SALT), 1, 0, 1, 0 if not count else 12, count)
         data = segment((head + bytes(BLOCK))[:BLOCK])
         frames, _ = scan(memoryview(data), header_of(data))
         assert len(frames) == (0 if count else 1)
@@ -186,7 +189,7 @@ def test_more_or_fewer_records_than_said() -> None:
 
 def test_a_record_of_another_place_is_bad() -> None:
     """A record's checksum begins with the salt of its segment and its place, so a moved record is bad."""
-    body = records.delete(1, 2)
+    body = records.Delete(1, 2).write()
     data = records.HEAD.pack(len(body), crc32(body, seed(SALT) ^ 700)) + body
     assert [bytes(found) for found in records.split(memoryview(data), seed(SALT), 700)] == [body]
     for begin, place in ((seed(SALT), 701), (seed(b"saltsal!"), 700)):
@@ -208,5 +211,5 @@ def test_salts() -> None:
     first = new_salt(b"")
     salts = {new_salt(first) for _ in range(100)}
     assert len(salts) == 100
-    assert {Header(1, 1, 1, 1, salt).life for salt in salts} == {first[:4]}
+    assert {Header(1, 1, 1, salt).life for salt in salts} == {first[:4]}
     assert new_salt(b"")[:4] != new_salt(b"")[:4]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import Bench, checkpointed, journal_engine, maintenance_of
+from support.engines import Bench, checkpointed, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Draft, Durability, Options, QueueFullError, Receipt, State
@@ -45,10 +45,11 @@ def test_keys_are_said_again_in_slices(tmp_path: Path, monkeypatch: pytest.Monke
         bench.engine.queue("q").delete(Receipt(mid))
     bench.engine.commit()
     keeper = bench.engine._journal
-    compaction, log = maintenance_of(bench.engine).compaction, keeper.open().log
+    room, log = keeper.room, keeper.open().log
+    assert room is not None
     oldest, steps = log.segments.oldest, 0
     while log.segments.oldest == oldest:
-        compaction.step(0.0)
+        room.compact(0.0, 1 << 62)
         bench.engine.commit()
         steps += 1
     assert steps > 2000 // 256
@@ -121,15 +122,16 @@ def test_a_checkpoint_with_old_keys_is_used(
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     place = Place(tmp_path / "root")
     _forget_messages(place, 500)
-    with_keys = place.segments()[-1]
+    segments = place.engine._journal.open().log.segments
+    with_keys = segments.newest
     _leave_segment(place)
     place.engine._journal.rest()
-    with_checkpoint = place.segments()[-1]
+    with_checkpoint = segments.newest
     place.clock.now += WINDOW
-    while with_keys in place.segments():
-        _leave_segment(place)
-        place.upkeep()
-    assert with_checkpoint in place.segments()
+    _leave_segment(place)
+    compact(place.engine, with_keys)
+    place.engine.commit()
+    assert segments.oldest == with_checkpoint
     place.crash()
     assert checkpointed(place.engine) is not None
     assert "is ignored" not in caplog.text
@@ -154,8 +156,8 @@ def _count(bench: Bench) -> int:
     """The number of keys that the engine counts, which has to be that of those it has."""
     assert isinstance(bench.engine, DirectoriesEngine)
     journal = bench.engine._journal
-    assert journal.open().key_count == sum(len(queue.keys.entries) for queue in journal.queues.values())
-    return journal.open().key_count
+    assert journal.open().known_keys.count == sum(len(queue.keys.entries) for queue in journal.queues.values())
+    return journal.open().known_keys.count
 
 
 def test_keys_are_bounded(tmp_path: Path) -> None:

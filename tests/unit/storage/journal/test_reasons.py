@@ -60,13 +60,13 @@ def test_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint:
     before = {qid: reasons(session, qid) for qid in ("q", "copies", "dead")}
     assert before["dead"] == {b"kept 1": "rejected"}
     assert sum(reason is not None for reason in before["q"].values()) == 9
-    first = log_queue(session).table.places.get(kept[0]) or 0
+    first = log_queue(session).places.get(kept[0]) or 0
     for _ in range(30):
         for mid in session.push("q", bytes(5000)):
             session.engine.queue("q").delete(Receipt(mid))
         session.engine.commit()
         session.upkeep()
-    assert (log_queue(session).table.places.get(kept[0]) or 0) > first
+    assert (log_queue(session).places.get(kept[0]) or 0) > first
     for _ in range(2):
         assert {qid: reasons(session, qid) for qid in before} == before
         if checkpoint:
@@ -115,7 +115,7 @@ def test_a_commit_that_fails(tmp_path: Path, change: str, first: str | None) -> 
     assert session.engine.queue("q").get(mid, peek=True, visibility=None) == before
     assert reasons(session) == {b"x": first}
     stats = session.engine.queue("q").stats()
-    assert (stats.dead, stats.rejected, log_queue(session).table.reasons) == (0, 0, {mid: first} if first else {})
+    assert (stats.dead, stats.rejected, log_queue(session).reasons) == (0, 0, {mid: first} if first else {})
     assert reasons(session, "dead") == {} if "dead" in session.engine.queues() else True
     session.crash()
 
@@ -128,10 +128,10 @@ def test_only_messages_with_a_reason_take_memory(tmp_path: Path) -> None:
     session.engine.queue("q").delete(Receipt(mids[0]))
     session.engine.queue("q").reject(Receipt(mids[1]), None)
     session.engine.commit()
-    assert list(log_queue(session).table.reasons) == [mids[2]]
-    assert list(log_queue(session, "dead").table.reasons.values()) == [f"because of {mids[1]}"]
+    assert list(log_queue(session).reasons) == [mids[2]]
+    assert list(log_queue(session, "dead").reasons.values()) == [f"because of {mids[1]}"]
     session.engine.queue("q").purge(mids[-1], 100)
-    assert log_queue(session).table.reasons == {}
+    assert log_queue(session).reasons == {}
     session.crash()
 
 

@@ -6,9 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, LOTS, ManualClock
+from support.engines import EPOCH, LOTS, JournalEngine, ManualClock
 
-from qs_storage.directories import JournalEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, State
 from qs_storage.journal.log.places import start_of
@@ -84,7 +83,7 @@ def test_a_payload_that_the_disk_cannot_read(
         engine.commit()
     queue = engine.queue("q")
     assert isinstance(queue, LogQueue)
-    start = start_of(queue.table.places.get(mids[0]) or 0)
+    start = start_of(queue.places.get(mids[0]) or 0)
     disk.error, disk.broken = errno.EIO, (start + 100, start + 5000)
     assert engine.receive(["q"], count, None, LOTS)[0].mid == mids[1]
     assert "is not delivered" in caplog.text
@@ -108,7 +107,7 @@ def test_many_damaged_messages(
     assert isinstance(queue, LogQueue)
     with next(tmp_path.glob(".journal/*.segment")).open("r+b") as file:
         for mid in mids[:-1]:
-            file.seek(start_of(queue.table.places.get(mid) or 0) + at)
+            file.seek(start_of(queue.places.get(mid) or 0) + at)
             file.write(written)
     assert [message.mid for message in engine.receive(["q"], 2, None, LOTS)] == mids[-1:]
     assert disk.most < 1 << 21

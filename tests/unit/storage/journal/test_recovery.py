@@ -4,7 +4,10 @@ import errno
 import logging
 import os
 import random
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,10 @@ from support.broken_journals import Recovered, Session, flip, recover, segment_o
 from support.engines import FaultyDisk
 
 from qs_storage.disk import Disk
-from qs_storage.engine import Durability, Options
+from qs_storage.engine import Durability, Options, Receipt
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, pack_header
 from qs_storage.journal.log.lock import is_in_use, read_last
-from qs_storage.journal.log.recovery import JournalDamagedError, numbers_in
+from qs_storage.journal.log.opening import JournalDamagedError, numbers_in
 from qs_storage.journal.log.scanning import open_segment
 
 
@@ -96,15 +99,15 @@ def test_a_torn_end_on_a_full_disk(
 
     segment = written(root, b"first", b"torn").segments[-1]
     flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 50, 1)
+    monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.EIO))
+    with pytest.raises(OSError, match="error"):
+        start(root)
     monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.ENOSPC))
     caplog.set_level(logging.WARNING)
     assert delivered(root) == [b"first"]
     assert "there is no room: copy the segment" in caplog.text
     assert segment.path in caplog.text
     assert not list((root / ".journal").glob("cut-*"))
-    monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.EIO))
-    with pytest.raises(OSError, match="error"):
-        start(root)
 
 
 def test_what_follows_a_torn_end(root: Path) -> None:
@@ -178,7 +181,8 @@ def test_a_payload_that_is_a_segment(root: Path) -> None:
     shift = -(FRAME_HEAD + 53) % BLOCK
     copied = bytes(shift) + bytes(segment.data[: 4 * BLOCK])
     last = written(root, copied, b"end").segments[-1]
-    assert delivered(root) == [b"first", b"second", copied, b"end"]
+    shutil.copytree(root, f"{root}-whole")
+    assert delivered(Path(f"{root}-whole")) == [b"first", b"second", copied, b"end"]
     flip(Path(last.path), last.frames[1].start + 3, 0)
     with pytest.raises(JournalDamagedError):
         found(root)
@@ -203,6 +207,29 @@ def test_only_the_last_segment_may_be_torn(root: Path, monkeypatch: pytest.Monke
         flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 9, 0)
 
 
+def test_damage_before_a_segment_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage that hides the frame which gave up a segment is what the start names, and not that segment, which is gone
+    as it should be."""
+    small_segments(monkeypatch, 16 * BLOCK)
+    session = Session(root)
+    session.engine.create("q", Options(storage="journal"))
+    for _ in range(100):
+        [mid] = session.push("q", bytes(9000))
+        session.engine.queue("q").delete(Receipt(mid))
+        session.engine.commit()
+        session.upkeep()
+        last = segment_of(open_segment(f"{root}/.journal", numbers_in(f"{root}/.journal", Disk())[-1]))
+        changes = [two for one, two in pairwise(last.frames) if one.oldest != two.oldest]
+        if changes and last.frames[-1].sequence > changes[0].sequence + 1:
+            break
+    else:
+        raise AssertionError("no segment is given up")
+    session.crash()
+    flip(Path(last.path), changes[0].start + FRAME_HEAD - 1, 0)
+    with pytest.raises(JournalDamagedError, match=rf"{last.path}: byte {changes[0].start}: no frame begins there"):
+        found(root)
+
+
 def test_the_note_of_the_last_segment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The note of the last segment follows the segments; one segment more than it says is from a crash in between, two
     are not."""
@@ -218,7 +245,7 @@ def test_the_note_of_the_last_segment(root: Path, monkeypatch: pytest.MonkeyPatc
     assert read_last(directory) == last
     segment = segment_of(open_segment(directory, last))
     for number in (last + 1, last + 2):
-        moved = segment.header._replace(number=number, oldest=number)
+        moved = segment.header._replace(number=number)
         path = Path(directory) / f"{number:016d}.segment"
         path.write_bytes(pack_header(moved) + bytes(segment.data[BLOCK:]))
         if number == last + 1:
@@ -237,19 +264,21 @@ def test_a_segment_that_could_not_be_placed(root: Path, step: str, error: int, m
     session = Session(root, Durability.INTERVAL)
     session.engine.create("q", Options(storage="journal"))
     session.push("q", b"first")
-    assert session.engine._journal._store is not None
-    journal = session.engine._journal._store.log
+    journal, room = session.engine._journal.open().log, session.engine._journal.room
+    assert room is not None
 
     def place(path: str, number: int, place: Callable[[str, int], None] = journal._place) -> None:
         monkeypatch.setattr(session.disk, step, fail)
         place(path, number)
 
     def fail(of: object) -> None:
+        monkeypatch.undo()
         raise OSError(error, "broken")
 
     monkeypatch.setattr(journal, "_place", place)
-    with pytest.raises(OSError, match="broken"):
-        journal._begin_segment(0, push=False, exact=False)
+    with suppress(OSError) if error == errno.ENOSPC else pytest.raises(OSError, match="broken"):
+        room._begin(0, push=False)
+    assert journal.number == 1
     monkeypatch.undo()
     assert (journal.failed is not None) is (error == errno.EIO)
     if not journal.failed:

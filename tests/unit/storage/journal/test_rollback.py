@@ -8,10 +8,7 @@ import pytest
 from support.crashing import segments_of
 from support.engines import Bench, FaultyDisk, always, journal_engine
 
-from qs_storage.directories import DirectoriesEngine
-from qs_storage.engine import Draft, Durability, Engine, NoSuchPartError, Receipt, State
-from qs_storage.journal.log.records import PUSH_SIZE, SMALL
-from qs_storage.journal.queues.store import Store
+from qs_storage.engine import Durability, Engine, NoSuchPartError, Receipt
 
 CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
     "delete": lambda engine, receipt: engine.queue("q").delete(receipt),
@@ -62,46 +59,6 @@ def _bench(tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) ->
     bench.queue()
     bench.push(b"0")
     return bench
-
-
-def _store(bench: Bench) -> Store:
-    assert isinstance(bench.engine, DirectoriesEngine)
-    return bench.engine._journal.open()
-
-
-def test_a_batch_of_which_a_part_failed_fails(bench: Bench, disk: FaultyDisk) -> None:
-    """A batch of which a part failed is refused whole, whatever commits in between with nothing to take back, as a
-    slice of upkeep does."""
-    [mid] = bench.engine.queue("q").push([Draft(b"taken back")])
-    disk.arm(1, errno.ENOSPC, "_pwrite")
-    for _ in range(2):
-        with pytest.raises(OSError, match="space"):
-            _store(bench).commit_early()
-        disk.disarm()
-    with pytest.raises(OSError, match="space"):
-        bench.engine.commit()
-    assert mid not in bench.engine.queue("q").list_mids(State.ALL, 10, -1)
-    assert len(bench.push(b"later")) == 1
-    bench.engine.close()
-
-
-@pytest.mark.parametrize("count", [1, 100])
-def test_what_was_taken_back_is_not_received(bench: Bench, disk: FaultyDisk, count: int) -> None:
-    """Rolled-back messages are not received, not even when the rollback makes room for the record of their receive."""
-    while _store(bench).log.left_to_pushes >= SMALL + 1000:
-        bench.engine.queue("q").push([Draft(bytes(1000))])
-    bench.engine.queue("q").push([Draft(bytes(_store(bench).log.left_to_pushes - PUSH_SIZE))])
-    disk.arm(1, errno.ENOSPC, "_pwrite")
-    with pytest.raises(OSError, match="space"):
-        bench.engine.receive(["q"], count, 1_000_000, 1 << 30)
-    disk.disarm()
-    with pytest.raises(OSError, match="space"):
-        bench.engine.commit()
-    bench.clock.now += 2_000_000
-    stats = bench.engine.queue("q").stats()
-    assert (stats.ready, stats.in_flight) == (1, 0)
-    assert [message.payload for message in bench.engine.receive(["q"], 100, None, 1 << 30)] == [b"0"]
-    bench.engine.close()
 
 
 def test_a_part_that_is_refused_is_not_staged(bench: Bench, disk: FaultyDisk) -> None:

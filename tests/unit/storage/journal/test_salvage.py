@@ -4,51 +4,62 @@ from zlib import crc32
 
 import pytest
 
+from qs_storage.engine import Origin
 from qs_storage.journal.log import records
-from qs_storage.journal.log.absent_record import Absent, Run
-from qs_storage.journal.log.claim_records import Acked, Claim, Published, Staged, Unclaimed
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, pack_frame_head, padded, seed
-from qs_storage.journal.log.records import HEAD, Kind, Record
-from qs_storage.journal.log.retired_record import Retired
-from qs_storage.journal.log.transfer_record import Transfer
-from qs_storage.journal.rescue.salvage import Hole, read_pieces
+from qs_storage.journal.log.records import HEAD, KINDS, Record, name_of
+from qs_storage.journal.rescue.salvage import Hole, body_at, read_pieces
 
 SALT = b"saltsalt"
-RECORDS: dict[Kind, Record] = {
-    Kind.QUEUE: records.Queue(1, 0, "q"),
-    Kind.PUSH: records.Push(1, 2, 3, b"payload", None, 0),
-    Kind.STATE: records.State(1, 2, 3, 4, False),
-    Kind.DELETE: records.Delete(1, 2),
-    Kind.REMOVE: records.Remove(1),
-    Kind.KEY: records.Key(1, 2, b"k" * 16, 3),
-    Kind.CHECKPOINT: records.Checkpoint(1),
-    Kind.MOVED: records.Moved(1, 2, 3, 4, False, b"payload"),
-    Kind.SHARED: records.Shared(1, 2, 3, 4, False, 5, 6, 7),
-    Kind.CLAIM: Claim(1, 2, 3, 4, "claim", (5, 6)),
-    Kind.ACKED: Acked(1, 2, "claim"),
-    Kind.UNCLAIMED: Unclaimed(1, 2, "claim"),
-    Kind.STAGED: Staged(1, 2, 3, 4, 5, "batch", b"payload"),
-    Kind.PUBLISHED: Published(1, 2, 3, "batch", ((4, 5, 6),)),
-    Kind.TAKEN: records.Taken(1, 2),
-    Kind.UNLINKED: records.Unlinked(1, 2),
-    Kind.TRANSFER: Transfer(1, 2, 3, 4, 5, 6, False, None, b"payload"),
-    Kind.RETIRED: Retired(1, (2, 3)),
-    Kind.REASON: records.Reason(1, 2, 3, 4, True, "because"),
-    Kind.ABSENT: Absent((Run(2, 3, 4), Run(6, 6, 9))),
-}
+ORIGIN = Origin("failed", 3, 4, 5, "rejected", 6)
+RECORDS: list[Record] = [
+    records.Queue(1, 0, "q"),
+    records.Push(1, 2, 3, None, 0, b"payload"),
+    records.Changed(1, 2, 3, 4, False),
+    records.Delete(1, 2),
+    records.Remove(1),
+    records.Key(1, 2, b"k" * 16, 3),
+    records.Moved(1, 2, 3, 4, False, b"payload"),
+    records.Letter(1, 2, 3, 4, False, ORIGIN, b"payload"),
+    records.Shared(1, 2, 3, 4, False, 5, 6, 7),
+    records.Claim(1, 2, 3, 4, "claim", (5, 6)),
+    records.Acked(1, 2, "claim"),
+    records.Unclaimed(1, 2, "claim"),
+    records.Staged(1, 2, 3, 4, 5, "batch", b"payload"),
+    records.Published(1, 2, 3, "batch", ((4, 5, 6),)),
+    records.Taken(1, 2),
+    records.Unlinked(1, 2),
+    records.Transfer(1, 2, 3, 4, 5, 6, ORIGIN),
+    records.Retired(1, (2, 3)),
+    records.Reason(1, 2, 3, 4, True, "because"),
+]
 
 
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
-def test_every_kind_is_found_behind_damage(kind: Kind) -> None:
-    """A record whose neighbour in the frame is damaged is found."""
-    parts, start = b"", BLOCK
-    bodies = [records.pack(records.Delete(1, 9)), records.pack(RECORDS[kind])]
-    for body in bodies:
-        place = start + FRAME_HEAD + len(parts)
+def damaged(record: Record) -> tuple[memoryview, int]:
+    """Returns a segment whose only frame has a damaged record before this one, and where this one begins."""
+    parts, place = b"", 0
+    for body in (records.pack(records.Delete(1, 9)), records.pack(record)):
+        place = BLOCK + FRAME_HEAD + len(parts)
         parts += HEAD.pack(len(body), crc32(body, seed(SALT) ^ place)) + body
-    frame = pack_frame_head(seed(SALT), 1, 0, len(parts), len(bodies)) + parts
+    frame = pack_frame_head(seed(SALT), 1, 0, 1, len(parts), 2) + parts
     data = bytearray(bytes(BLOCK) + frame.ljust(padded(len(frame)), b"\0") + bytes(BLOCK))
     data[BLOCK + FRAME_HEAD] ^= 1  # the length of the first record
-    (hole,) = read_pieces(memoryview(data), SALT, 1)
+    return memoryview(data), place
+
+
+def test_there_is_one_of_every_kind() -> None:
+    """A new kind has to be in the list of these tests too."""
+    assert {record.KIND for record in RECORDS} == set(KINDS)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: name_of(record.KIND))
+def test_every_kind_is_found_behind_damage(record: Record) -> None:
+    """A record whose neighbour in the frame is damaged is found, and nothing is found where none begins."""
+    data, place = damaged(record)
+    (hole,) = read_pieces(data, SALT, 1)
     assert isinstance(hole, Hole)
-    assert [bytes(body) for piece in hole.pieces for body in piece.bodies] == [bodies[1]]
+    assert [bytes(body) for piece in hole.pieces for body in piece.bodies] == [records.pack(record)]
+    assert [(piece.lost, piece.oldest) for piece in hole.pieces] == [(1, 1)]
+    assert body_at(data, place, SALT) == records.pack(record)
+    for nothing in (place - 1, BLOCK + FRAME_HEAD, len(data) - 1, 10 * len(data)):
+        assert body_at(data, nothing, SALT) is None

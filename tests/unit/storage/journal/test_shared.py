@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.crashing import segments_of
-from support.engines import Bench, journal_engine, maintenance_of
+from support.engines import Bench, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Durability, Receipt, State
@@ -91,14 +91,8 @@ def test_copies_outlive_the_queue_that_they_are_of(tmp_path: Path, monkeypatch: 
             assert isinstance(bench.engine, DirectoriesEngine)
         store = _store(bench)
         oldest = store.log.segments.oldest
-        compaction = maintenance_of(bench.engine).compaction
-        monkeypatch.setattr(type(compaction), "wanted", True)
-        for _ in range(2):
-            last = store.log.number
-            while (store.log.segments.oldest or 0) <= last:
-                assert compaction.run()
-        monkeypatch.undo()
-        segments_of(monkeypatch, 1 << 14, 1 << 14)
+        for _ in range(3):
+            compact(bench.engine)
         assert oldest != store.log.segments.oldest
         assert len(store.families) <= 1
         found = bench.engine.receive(["b"], 100, None, 1 << 30)
@@ -131,7 +125,7 @@ def test_copies_outlive_the_queue_to_which_they_were_staged(tmp_path: Path, monk
         for mid in bench.push(bytes(1000), qid="b"):
             bench.engine.queue("b").delete(Receipt(mid))
         bench.engine.commit()
-        maintenance_of(bench.engine).compaction.run()
+        compact(bench.engine)
     assert segment not in _store(bench).usage.segments()
     for qid in ("b", "c"):
         found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None).payload for mid in mids]

@@ -9,8 +9,9 @@ from qs_storage.engine import Draft, Durability, Receipt
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Nothing is kept in memory but what has to be."""
+    monkeypatch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
     return Bench(journal_engine(Durability.NONE, cache=0)(tmp_path))
 
 
@@ -51,4 +52,4 @@ def test_copied_by_compaction(bench: Bench) -> None:
             if upkeep is not None:
                 upkeep.run()
                 engine.finish_upkeep(upkeep)
-    assert min(engine._journal._store.log.segments.sizes) > 1  # type: ignore[attr-defined]
+    assert min(engine._journal.store.log.segments.sizes) > 1  # type: ignore[attr-defined]

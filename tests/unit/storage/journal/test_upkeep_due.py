@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.crashing import segments_of
 from support.doors import Doors
 
 from qs_storage.engine import SECOND, Draft, Receipt
@@ -13,7 +14,8 @@ from qs_storage.journal.log.log import Log
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
-    monkeypatch.setattr("qs_storage.journal.log.supply.FIRST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_storage.journal.log.pool.FIRST_SEGMENT", 1 << 18)
+    monkeypatch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
     made = Doors(tmp_path / "root")
     yield made
     made.disk.crash()
@@ -21,14 +23,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
 
 
 def log_of(place: Doors) -> Log:
-    store = place.engine._journal._store
+    store = place.engine._journal.store
     assert store is not None
     return store.log
 
 
 def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
-    """The first segment is removed when its last message is deleted, though no message was pushed after it."""
-    [mid] = place.push(b"x" * 1000)
+    """The first segment is removed when its last message is deleted, though no message was pushed after it. The message
+    is so large that it is not worth copying."""
+    [mid] = place.push(b"x" * 200_000)
     queue, log = place.engine.queue("q"), log_of(place)
     place.engine.receive(["q"], 1, None, 0)
     while log.number == 1:
@@ -42,8 +45,10 @@ def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
     assert list(log.segments.sizes) == [2]
 
 
-def test_old_keys_wait_on_a_full_disk_too(place: Doors) -> None:
+def test_old_keys_wait_on_a_full_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure there is nothing to do for a second, though it is time to forget keys."""
+    segments_of(monkeypatch, 1 << 20, 1 << 20)  # so large that no batch begins a segment, and writes notes for that
+    place = Doors(tmp_path / "root")
     place.engine.queue("q").push([Draft(b"x", key="k")])
     place.engine.commit()
     place.settle()
@@ -60,3 +65,4 @@ def test_old_keys_wait_on_a_full_disk_too(place: Doors) -> None:
     place.clock.now = due
     place.settle()
     assert not place.engine.queue("q").keys
+    place.engine.close()

@@ -8,21 +8,29 @@ from unittest.mock import Mock
 import pytest
 from support.doors import Doors
 
-from qs_storage.engine import Durability, StorageError
+from qs_storage.engine import Durability, NoRoomError, StorageError
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
-from qs_storage.journal.log.recovery import map_file
-from qs_storage.journal.log.scanning import Scan
+from qs_storage.journal.log.scanning import Scan, map_file
 from qs_storage.tools import journal_backup as backup
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
-    for name, size in (("FIRST_SEGMENT", 1 << 16), ("LARGEST_SEGMENT", 1 << 16), ("SMALLEST", 4096)):
-        monkeypatch.setattr(f"qs_storage.journal.log.supply.{name}", size)
+    for name, size in (("FIRST_SEGMENT", 1 << 16), ("LARGEST_SEGMENT", 1 << 16), ("SMALLEST", 4096), ("SMALL_LOG", 0)):
+        monkeypatch.setattr(f"qs_storage.journal.log.pool.{name}", size)
     made = Doors(tmp_path / "root")
     yield made
     made.disk.crash()
     made.engine._watch.close()
+
+
+def push(place: Doors, *payloads: bytes) -> None:
+    """Pushes messages, in a segment of their own if need be."""
+    try:
+        place.push(*payloads)
+    except NoRoomError as error:
+        place.engine.secure(error.size)
+        place.push(*payloads)
 
 
 def back_up(place: Doors) -> Path:
@@ -98,7 +106,7 @@ def test_segments_that_are_compacted_meanwhile(
 
     def work() -> None:
         for _ in range(30):
-            place.push(*[b"x" * 5000] * 4)
+            push(place, *[b"x" * 5000] * 4)
             place.consume_but(kept)
             place.settle()
 
@@ -109,12 +117,12 @@ def test_segments_that_are_compacted_meanwhile(
             work()
         return linked(source, target)
 
-    for _ in range(3):
-        place.push(*[b"x" * 9000] * 8)
+    for _ in range(5):
+        push(place, *[b"x" * 9000] * 8)
         place.consume_but(kept)
     monkeypatch.setattr(backup, "_link", busy)
     target = back_up(place)
-    assert links >= 3
+    assert links >= 2
     monkeypatch.setattr(backup, "_link", linked)
     work()
     assert restored(target) == [b"kept"]

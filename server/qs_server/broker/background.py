@@ -1,0 +1,161 @@
+"""What the server does without being asked: it ends windows and delays, and does the engine's upkeep, and reads what
+other programs have changed.
+
+The work is done in slices of some milliseconds, each a job in a batch, with rests for requests between them.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from time import perf_counter
+
+import trio
+
+from qs_serving.hub import Hub
+from qs_storage.engine import LEFT, Background, Clock, Engine, NoRoomError
+
+from .committer import Committer
+from .jobs import Job
+
+_SECONDS = 0.002
+"""Approximate seconds of a slice of expiry."""
+_COUNT = 200
+"""Messages handled between two looks at the time: less than a millisecond, if they are in memory."""
+_REST = 12
+"""The rest after a slice of expiry, for requests, is so many times as long as the slice."""
+_LONGEST_REST = 0.25
+"""Seconds of a rest at most. A slice that a disk or a busy machine has held up for seconds does not tell how much time
+requests need, and no window is to end half a minute late for it."""
+_SHARED = 0.1
+"""Seconds for which there are rests after a request was served between two slices: the next one is often on its way."""
+_TRY_AGAIN = 1
+"""Seconds between tries after a failure."""
+
+
+class Turns:
+    """Lets one slice run at a time, of all kinds of work. Use it in the loop's thread."""
+
+    def __init__(self) -> None:
+        self._turn = trio.Lock()
+        self._rested = 0.0  # by the loop's clock
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Waits until no other slice runs and the rest after it is over, in the order of the callers."""
+        async with self._turn:
+            await trio.sleep_until(self._rested)
+            yield
+
+    def rest(self, seconds: float) -> None:
+        """Delays the next turn by at least so many seconds from now."""
+        self._rested = max(self._rested, trio.current_time() + seconds)
+
+
+class ExpiryLoop:
+    """Ends windows and delays, and removes messages that are too old, when they are due. While there are requests, they
+    get most of the time."""
+
+    def __init__(
+        self,
+        storage: Engine,
+        committer: Committer,
+        turns: Turns,
+        clock: Clock,
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        """clock: the engine's; timer: returns seconds, to measure slices."""
+        self._storage = storage
+        self._committer = committer
+        self._turns = turns
+        self._clock = clock
+        self._timer = timer
+        self._served = 0  # `served` of the committer at the end of the last slice
+        self._shared_until = 0.0
+
+    async def serve(self) -> None:
+        """Runs until it is cancelled."""
+        await self._expire()
+        while True:
+            await self._committer.expiry.wait(self._clock)
+            await self._expire()
+
+    async def _expire(self) -> None:
+        async with self._turns.take():
+            started = self._timer()
+            done = await self._committer.call(self._slice)
+            now = self._timer()
+            if self._committer.served - self._served > 1:
+                self._shared_until = now + _SHARED
+            self._served = self._committer.served
+            if now - started >= _SECONDS and now < self._shared_until:
+                self._turns.rest(min((now - started) * _REST, _LONGEST_REST))
+        if not done:
+            await trio.sleep(_TRY_AGAIN)
+
+    def _slice(self) -> None:
+        """Ends what is due until the time of the slice or the room of the batch is used up. The effects of the commit
+        say that there is more."""
+        until = self._timer() + _SECONDS
+        more = self._storage.expire(_COUNT)
+        while more and self._timer() < until and self._storage.room >= LEFT:
+            try:
+                more = self._storage.expire(_COUNT)
+            except NoRoomError:  # as something has been done, this is no failure
+                return
+
+
+class UpkeepLoop:
+    """Runs the engine's upkeep: slices, each at the beginning of a batch, and work in a thread between them. After a
+    slice, requests have as much time as it took."""
+
+    def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
+        self._storage = storage
+        self._committer = committer
+        self._turns = turns
+        self._clock = clock
+
+    async def serve(self) -> None:
+        """Runs until it is cancelled, and then finishes the work in the thread."""
+        while True:
+            await self._committer.upkeep.wait(self._clock)
+            begun: list[Background | None] = []
+            slice_ = partial(self._slice, begun)
+            async with self._turns.take():
+                started = trio.current_time()
+                await self._committer.call(slice_, begins=True)
+                rest = trio.current_time() - started
+                self._turns.rest(rest)
+            if begun and begun[0] is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(begun[0].run)
+                    await self._committer.call(partial(self._storage.finish_upkeep, begun[0]), begins=True)
+                self._turns.rest(rest)
+
+    def _slice(self, begun: list[Background | None]) -> None:
+        begun.append(self._storage.begin_upkeep())
+
+
+class Changes:
+    """Watches the engine's descriptor of inotify events in the hub's poll cycles, before all clients: a request is
+    answered after all changes by other processes that came before it."""
+
+    def __init__(self, descriptor: int, hub: Hub, committer: Committer) -> None:
+        """Begins to watch. descriptor: the engine's for events."""
+        self.watched = False
+        self._descriptor = descriptor
+        self._hub = hub
+        self._committer = committer
+        hub.first = self
+        hub.watch(self)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def ready(self) -> int:
+        """Has the engine read its events before everything that follows (called by Hub)."""
+        job = Job(self._committer.refresh, begins=True)
+        if not self._committer.runs_in_loop:
+            self._hub.drop(self)  # the events may stay for a while, and are not to wake the hub again and again
+            job.ended = partial(self._hub.watch, self)
+        self._committer.scheduled.append(job)
+        return 0

@@ -1,0 +1,196 @@
+"""The pool of files that are ready to be segments: filled with zeros, or segments that are not needed any more.
+
+The pool is all that is reserved of the disk, and one number says whether it is enough: `is_whole`. Pushes may take a
+file only if the pool is whole without it. So on a full disk, what is left is for deletes, releases and compaction:
+as much as two of the largest segments. Compaction copies a segment into one of them, and gets its file for the pool.
+"""
+
+import errno
+import mmap
+import os
+import re
+from contextlib import suppress
+from itertools import count
+from typing import NamedTuple
+
+from ...disk import Disk
+from .frames import BLOCK
+
+FIRST_SEGMENT = 1 << 20
+"""Bytes of the first segment after a start; each following one is four times as large, up to `LARGEST_SEGMENT`."""
+LARGEST_SEGMENT = 16 << 20
+"""Bytes. A log with next to nothing in it is one segment and a pool of three: 64 MiB, some 67 MB."""
+SMALL_LOG = 8 << 20
+"""Bytes of sealed segments that a log may have before it is compacted, however few of them are live: frames of a lone
+client are padded to blocks, so that most of its log is dead from the beginning."""
+SMALLEST = 64 << 10
+"""Bytes of a segment, at least, however small the disk is."""
+_SHARE = 4
+"""A new segment has at most such a part of the disk's free room, as the pool wants three files of its size."""
+_FREE = 64 << 10
+"""Bytes of the disk that are left to others: options of queues, checkpoints of small journals."""
+_CHUNK = 1 << 20
+_UNSYNCED = 4 << 20
+"""Bytes of a new file that are synced at once: the commits of requests wait behind them in the disk's queue."""
+_zeros = mmap.mmap(-1, _CHUNK)
+"""Page-aligned, as O_DIRECT wants it. Never written to."""
+_FILE = re.compile(r"spare-([0-9]+)(\.tmp)?")
+
+
+class PoolFile(NamedTuple):
+    """A file that may become a segment. recycled: True if it may have frames of an older segment."""
+
+    path: str
+    size: int
+    recycled: bool
+
+
+def no_room(path: str) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+class Pool:
+    """The pool of one journal. Call its methods in the engine's thread, except those that say otherwise."""
+
+    def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._sync = sync
+        self._files: list[PoolFile] = []
+        self._numbers = count(1)  # of the files that get a name; two threads may make files at a time
+        self.bytes = 0
+        """Bytes of all files."""
+        self.next_size = FIRST_SEGMENT
+        """Bytes of the next new file, if the disk has room for four."""
+        self.is_tight = False
+        """True if the disk had no room for the last file that was wanted."""
+
+    def restore(self) -> None:
+        """Takes over the files of an earlier server, and removes unfinished ones. OSError."""
+        last = 0
+        for name in sorted(self._disk.files_in(self._directory)):
+            found = _FILE.fullmatch(name)
+            if found is None:
+                continue
+            path = f"{self._directory}/{name}"
+            last = max(last, int(found[1]))
+            if found[2]:
+                self._disk.unlink(path)
+            else:
+                self.add(PoolFile(path, self._disk.lstat(path).st_size, recycled=True))
+        self._numbers = count(last + 1)
+
+    def add(self, file: PoolFile) -> None:
+        self._files.append(file)
+        self.bytes += file.size
+
+    def is_whole(self, largest: int, without: int = 0) -> bool:
+        """Tells whether the pool is enough for a log whose largest segment has so many bytes. without: bytes of a file
+        that is taken from it."""
+        if self.bytes - without < 2 * largest:
+            return False
+        sizes = [file.size for file in self._files]
+        if without:
+            sizes.remove(without)
+        return max(sizes, default=0) >= largest
+
+    def take(self, needed: int, largest: int | None) -> PoolFile | None:
+        """Takes a file of at least `needed` bytes from the pool, None if there is none. largest: that of the log, if
+        the pool has to stay whole; None: it need not."""
+        for file in sorted(self._files, key=lambda file: file.size):
+            if file.size < needed:
+                continue
+            if largest is not None and not self.is_whole(max(largest, file.size), file.size):
+                continue
+            self._files.remove(file)
+            self.bytes -= file.size
+            return file
+        return None
+
+    def began(self, size: int) -> None:
+        """Notes that a segment of this size was begun: the next one is larger."""
+        self.next_size = min(max(size, self.next_size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)
+
+    def size_for(self, needed: int, largest: int) -> int:
+        """Returns the bytes of a new file with at least `needed` bytes: less on a small disk, but not much less than
+        the log's largest segment, as compaction would lose too much in small ones. OSError."""
+        free = self._disk.free_bytes(self._directory) - _FREE
+        share = (free + self.bytes) // _SHARE // BLOCK * BLOCK
+        return max(min(self.next_size, share), SMALLEST, largest // 2 // BLOCK * BLOCK, needed)
+
+    def wanted(self, largest: int, room: int) -> int | None:
+        """Returns the bytes of a file that should be made in the background, None if the pool has enough: one for the
+        next segment beside two that are kept. room: bytes that the last segment has left; while it has many, an older
+        one may become free first, whose file needs no zeros."""
+        size = max(self.size_for(0, largest), largest)
+        if self.is_whole(size) and (self.bytes >= 3 * size or room >= self.late(largest)):
+            return None
+        return size
+
+    @staticmethod
+    def late(largest: int) -> int:
+        """Returns the bytes of room in the last segment below which a file for the next one has to be made."""
+        # A small segment is full within milliseconds, and the next one takes longer to make.
+        return largest // 2 if largest >= LARGEST_SEGMENT else largest // 8 * 7
+
+    def make(self, size: int) -> PoolFile:
+        """Makes a file, and returns it for `add`; may run in any thread. OSError: nothing is left of it."""
+        path = self._new_path()
+        make_file(f"{path}.tmp", size, self._disk, sync=self._sync)
+        self._disk.rename(f"{path}.tmp", path)
+        return PoolFile(path, size, recycled=False)
+
+    def _new_path(self) -> str:
+        return f"{self._directory}/spare-{next(self._numbers)}"
+
+    def recycle(self, path: str) -> PoolFile | None:
+        """Returns the file of an obsolete segment for `add`; may run in any thread. None if it is removed, as a backup
+        has linked it. OSError."""
+        if self._disk.lstat(path).st_nlink == 1:
+            spare = self._new_path()
+            self._disk.rename(path, spare)
+            self._disk.sync_directory(self._directory)  # before new records overwrite the old ones
+            status = self._disk.lstat(spare)
+            if status.st_nlink == 1:
+                return PoolFile(spare, status.st_size, recycled=True)
+            path = spare
+        self._disk.unlink(path)
+        return None
+
+    def lacks(self, largest: int) -> int:
+        """Returns how many files of the usual size the pool lacks."""
+        size = max(self.size_for(0, largest), largest)
+        return max(3 - self.bytes // size, 0 if self.is_whole(size) else 1)
+
+    def give_up(self, largest: int) -> list[str]:
+        """Takes out the files that the pool does not need, unless the disk is full. Returns their paths, for the caller
+        to remove. largest: bytes of the log's largest segment."""
+        size = max(self.next_size, largest)
+        given: list[str] = []
+        for file in sorted(self._files, key=lambda file: -file.size):
+            left = self.bytes - file.size
+            if not self.is_tight and (file.size > size or (left >= 3 * size and self.is_whole(size, file.size))):
+                self._files.remove(file)
+                self.bytes = left
+                given.append(file.path)
+        return given
+
+
+def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
+    """Makes a file of zeros with all its blocks allocated. OSError: the file is removed; if it cannot fit, nothing was
+    written."""
+    if size + _FREE > disk.free_bytes(os.path.dirname(path)):
+        raise no_room(path)
+    fd = disk.open_file(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    try:
+        for at in range(0, size, _CHUNK):
+            end = min(at + _CHUNK, size)
+            disk.pwrite(fd, memoryview(_zeros)[: end - at], at)
+            if sync and (end == size or end % _UNSYNCED == 0):
+                disk.fsync(fd)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(path)
+        raise
+    finally:
+        disk.close(fd)

@@ -1,0 +1,366 @@
+"""The messages of one queue in memory: state, receives, and place in the log. A start restores them from the records.
+
+The table appends no records. `queue.LogQueue`, which changes it, does.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ...engine import Message, NoSuchMessageError, Options, Origin, QueueFullError, Receipt, StaleReceiptError, Stats
+from ...index.message_index import SIZE_SHIFT, Index
+from ...index.midmap import MidMap
+from ...names import FAR, MAX_MID, WITHHELD
+from ...policy import end_of, is_exhausted, too_old_upto, with_origin
+from ...shared import Event, Shared
+from ..log import records
+from ..log.records import State
+from .store import Owner, Store
+from .usage import reason_size, record_size
+
+READY: State = (0, 0, False)
+Dropped = tuple[int, int, int, bool, Origin | None, str | None, Sequence[Owner] | None]
+"""The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its origin,
+its last reason, the owners of its payload."""
+
+
+class MessageTable(ABC):
+    """The messages of one queue of the log: their ids, times, places and states.
+
+    Ensures that live bytes in the store and the index agree: `drop` and `restore` count both, `add` only the index.
+    Assumes that a change in a transaction notes how it is taken back. Never appends a record."""
+
+    def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
+        """number: the queue's in the log."""
+        self.qid = qid
+        self.number = number
+        self.options = options
+        self.unit = 1000 if options.timestamps == "ms" else 1
+        """Microseconds in one unit of ids and times: 1000 for queues with ids in milliseconds."""
+        self.counts = Stats(storage=options.storage)
+        self.lifecycle = shared.lifecycle
+        self.store = store
+        self.transaction = store.transaction
+        self.clock = shared.clock
+        self._activity = shared.activity
+        self._empty()
+
+    def _empty(self) -> None:
+        self.index = Index()
+        self.places = MidMap()
+        self.receives: dict[int, int] = {}
+        """How often each message was received, if at all."""
+        self.origins: dict[int, Origin] = {}
+        """The origins of dead letters."""
+        self.reasons: dict[int, str] = {}
+        """Why messages were released or rejected: the last reason of each that has one."""
+        self.held: set[int] = set()
+        """Hidden messages that subscribers hold: if the process ends, they are visible again."""
+        self.last_mid = -1
+        """The greatest id that was given or seen, -1: none."""
+        self.known_upto: list[tuple[int, int]] = []
+        """During a start from a checkpoint: (id, place) with increasing ids. The checkpoint contains all records before
+        the place for messages up to the id and after the previous entry's id."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    # -- what others are told -------------------------------------------------------------------------------------
+
+    def arrived(self) -> None:
+        """Announces that there may be visible messages."""
+        self._activity.arrived.add(self.qid)
+
+    def hidden(self, expiry: int) -> None:
+        """Announces when a hidden message becomes visible."""
+        self._activity.announce(self.qid, expiry * self.unit)
+        if self.options.retention is not None:
+            self.announce()  # a delayed one may become too old first
+
+    def announce(self) -> None:
+        """Announces `next_expiry`."""
+        due = self.next_expiry()
+        if due is not None:
+            self._activity.announce(self.qid, due)
+
+    def note(self, event: Event, mid: int, *, more: int = 0, peer: str | None = None) -> None:
+        """Reports an event of a message to the lifecycle record. more: receives to add to those in the table."""
+        if self.lifecycle is not None:
+            receives = self.receives.get(mid, 0) + more
+            self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
+
+    # -- ids and times --------------------------------------------------------------------------------------------
+
+    def saw(self, mid: int) -> None:
+        """Makes new ids greater than this one. Ignores ids so large that none could follow."""
+        if self.last_mid < mid < FAR:
+            self.last_mid = mid
+
+    def time(self, number: int) -> int:
+        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch: at most as many as an answer
+        can say, as other programs may name a message by any number."""
+        return number if self.unit == 1 else min(number * self.unit, MAX_MID)
+
+    def window_end(self, visibility: int | None) -> int:
+        """Returns the end of a visibility window that begins now, in the unit of ids. visibility: microseconds, None
+        for the queue's own."""
+        window = self.options.visibility if visibility is None else visibility
+        return max(min((self.clock() + window) // self.unit, MAX_MID), 1)
+
+    def free_ids(self, count: int, now: int) -> range:
+        """Returns adjacent unused ids, greater than all given before. QueueFullError if none are left."""
+        first = max(now // self.unit, self.last_mid + 1)
+        lasts = self.index.messages.lasts
+        if lasts and lasts[-1] >= first:  # copies can have greater ids
+            while (taken := self.index.messages.after(first - 1, 1)) and taken[0] < first + count:
+                first = taken[0] + 1
+        if first + count > MAX_MID:
+            raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater id is left")
+        return range(first, first + count)
+
+    def next_expiry(self) -> int | None:
+        """Returns when the next hidden message is due or the oldest one too old, in microseconds since the Epoch; None:
+        never."""
+        number = self.index.expiries.first()
+        due = None if number is None else number * self.unit
+        oldest = None if self.options.retention is None else self.index.oldest()
+        end = None if oldest is None else end_of(self.options, self.time(oldest))
+        return end if due is None or (end is not None and end < due) else due
+
+    def too_old_upto(self, now: int | None = None) -> int:
+        """Returns the greatest id that is too old, -1 if none is. Such messages are delivered no more unless in flight;
+        the timer removes them. now: microseconds since the Epoch, None for the clock's."""
+        if self.options.retention is None:
+            return -1
+        return too_old_upto(self.options, self.clock() if now is None else now, self.unit)
+
+    def first_ready(self) -> int | None:
+        """Returns the oldest message that can be received, None if there is none."""
+        if self.options.retention is None:
+            return self.index.ready.first()
+        found = self.index.ready.after(self.too_old_upto(), 1)
+        return found[0] if found else None
+
+    # -- one message ----------------------------------------------------------------------------------------------
+
+    def expiry_of(self, mid: int) -> int:
+        """Returns the time until which a message is hidden, 0: it is visible. NoSuchMessageError."""
+        expiry = self.index.expiry(mid)
+        if expiry is None:
+            raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
+        return expiry
+
+    def held_until(self, receipt: Receipt) -> int:
+        """Checks a receipt. Returns the message's `expiry_of`. NoSuchMessageError; StaleReceiptError: it was received
+        again, or is in a claim."""
+        mid, seen = receipt
+        expiry = self.index.expiry(mid)
+        if expiry is None:
+            expiry = self.expiry_of(mid)  # raises
+        if seen is not None and (receives := self.receives.get(mid, 0)) != seen:
+            raise StaleReceiptError(
+                f"message {mid} of queue {self.qid!r} has been received {receives} times by now, not {seen}"
+            )
+        if expiry == WITHHELD:
+            raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is in a claim: list-claims says whose")
+        return expiry
+
+    def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
+        """Tells whether a message was received so often that it goes to the dead-letter queue. receives: None for the
+        table's number."""
+        return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
+
+    def with_past(self, message: Message) -> Message:
+        """Adds to a message its last reason, and its origin if it is a dead letter."""
+        message.reason = self.reasons.get(message.mid)
+        return with_origin(message, self.origins)
+
+    def state_of(self, mid: int) -> State:
+        expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
+        return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
+
+    def show(self, mid: int, expiry: int, *, delayed: bool) -> None:
+        """Makes a message visible (expiry 0) or hides it until expiry. delayed: True if that is a delay."""
+        self.held.discard(mid)
+        if expiry == WITHHELD:
+            self.index.withhold(mid)
+        elif expiry:
+            self.index.hide(mid, expiry, delayed=delayed)
+            self.hidden(expiry)
+        else:
+            self.index.show(mid)
+            self.arrived()
+
+    def set_receives(self, mid: int, receives: int) -> None:
+        """Sets how often a message was received; 0 makes it new."""
+        if receives:
+            self.receives[mid] = receives
+            self.index.new.discard(mid)
+        else:
+            self.receives.pop(mid, None)
+            self.index.new.add(mid)
+
+    def set_reason(self, mid: int, reason: str | None) -> None:
+        """Sets why a message was given back, None for no reason. Counts its record as live where the payload is: it is
+        copied with that."""
+        place = self.places.get(mid) or 0
+        self._drop_reason(mid, place)
+        if reason is not None:
+            self.reasons[mid] = reason
+            self.store.usage.add(place, reason_size(reason))
+
+    def _drop_reason(self, mid: int, place: int) -> str | None:
+        reason = self.reasons.pop(mid, None)
+        if reason is not None:
+            self.store.usage.drop(place, reason_size(reason))
+        return reason
+
+    @abstractmethod
+    def expire(self, count: int | None = None) -> int:
+        """Ends windows and delays that are over. See `LogQueue`."""
+
+    @abstractmethod
+    def id_of_staged(self, record: records.Staged, /) -> int | None:
+        """Returns the id of the message that a staged record has become, None if it was not published."""
+
+    @abstractmethod
+    def restore_deletion(self, mid: int, /) -> None:
+        """Removes a message, if the queue has it."""
+
+    # -- adding and removing --------------------------------------------------------------------------------------
+
+    def add(self, mid: int, place: int, size: int, visible: int) -> None:
+        """Adds a message. size: bytes of its payload; visible: the time from which it is visible, 0: at once."""
+        self.index.add(mid, visible, size)
+        self.places.set(mid, place)
+
+    def add_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Adds visible messages with increasing ids."""
+        lasts = self.index.messages.lasts
+        if lasts and lasts[-1] >= mids[0]:
+            for mid, place, size in zip(mids, places, sizes, strict=True):
+                self.add(mid, place, size, 0)
+        else:
+            self.index.add_run(mids, sizes)
+            self.places.set_run(mids, places)
+
+    def appear(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Adds visible messages whose records are in this transaction; taking it back removes them."""
+        self.transaction.changed.append((self.unpush, (mids,)))  # `undo` without its call
+        lasts = self.index.messages.lasts
+        if lasts and lasts[-1] >= mids[0]:
+            self.add_run(mids, places, sizes)
+        else:  # nearly always
+            self.index.add_run(mids, sizes)
+            self.places.set_run(mids, places)
+        self.counts.pushed += len(mids)
+        self._activity.arrived.add(self.qid)
+        if self.lifecycle is not None:
+            for mid in mids:
+                self.note("pushed", mid)
+
+    def vanish(self, mids: Sequence[int], expiry: int) -> None:
+        """Removes messages whose removal is in this transaction; taking it back restores them. mids: increasing;
+        expiry: `expiry_of` each."""
+        for mid in mids if self.lifecycle is not None else ():
+            self.note("deleted", mid, more=expiry == WITHHELD)  # a claim counts as a receive
+        self.transaction.undo(self.put_back_all, mids, [expiry] * len(mids), self.drop_all(mids))
+
+    def unpush(self, mids: Sequence[int]) -> None:
+        """Takes back a push."""
+        for mid in mids:
+            self.drop(mid)
+        self.counts.pushed -= len(mids)
+
+    def drop(self, mid: int) -> Dropped:
+        """Removes a message. Returns its state for `put_back`."""
+        receives, held = self.receives.pop(mid, 0), mid in self.held
+        if held:
+            self.held.remove(mid)
+        facts = self.index.remove(mid, retrieved=receives > 0)
+        place = self.places.pop(mid) or 0
+        owners = self.store.drop(self, mid, place, facts >> SIZE_SHIFT)
+        origin = self.origins.pop(mid, None) if self.origins else None
+        return place, receives, facts, held, origin, self._drop_reason(mid, place) if self.reasons else None, owners
+
+    def drop_all(self, mids: Sequence[int]) -> list[Dropped]:
+        """Removes messages, in a third of the time. mids: increasing. Returns their states, in the same order."""
+        places = [place or 0 for place in self.places.values_of(mids)]
+        if self.store.families and len(set(places)) < len(places):  # a copy came back: two messages with one payload
+            return [self.drop(mid) for mid in mids]
+        self.places.discard_all(mids)
+        facts = self.index.remove_all(mids)
+        dropped: list[Dropped] = []
+        for mid, place, fact in zip(mids, places, facts, strict=True):
+            owners = self.store.drop(self, mid, place, fact >> SIZE_SHIFT)
+            origin = self.origins.pop(mid, None) if self.origins else None
+            reason = self._drop_reason(mid, place) if self.reasons else None
+            dropped.append((place, self.receives.pop(mid, 0), fact, mid in self.held, origin, reason, owners))
+        self.held.difference_update(mids)
+        return dropped
+
+    def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
+        """Adds a dropped message again. expiry: its `expiry_of` before; dropped: from `drop`."""
+        place, receives, facts, held, origin, reason, owners = dropped
+        new = not receives and expiry != WITHHELD
+        self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
+        if owners is not None:
+            self.store.set_owners(place, owners)
+        self.store.keep(self, mid, place, Index.size_in(facts))
+        self.places.set(mid, place)
+        if receives:
+            self.receives[mid] = receives
+        if held:
+            self.held.add(mid)
+        if origin is not None:
+            self.origins[mid] = origin
+        self.set_reason(mid, reason)
+        if not expiry:
+            self.arrived()
+        elif expiry != WITHHELD:
+            self.hidden(expiry)
+
+    def put_back_all(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Sequence[Dropped]) -> None:
+        """Adds dropped messages again. expiries: None for 0."""
+        for mid, expiry, each in zip(mids, expiries, dropped, strict=True):
+            self.put_back(mid, expiry or 0, each)
+
+    # -- a start -------------------------------------------------------------------------------------------------
+
+    def is_newer(self, mid: int, place: int) -> bool:
+        """Tells whether the record at a place is newer than the checkpoint's state of a message."""
+        known = self.known_upto
+        return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
+
+    def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Restores messages that were pushed together, visible at once. mids, places: increasing, in one segment."""
+        last = self.index.messages.last()
+        copied = bool(self.known_upto) and self.number in self.store.families  # a checkpoint may contain copies
+        if copied or (last is not None and last >= mids[0]):
+            for mid, place, size in zip(mids, places, sizes, strict=True):
+                self.restore(mid, place, size, READY)
+            return
+        self.add_run(mids, places, sizes)
+        self.store.usage.add(places[0], sum(sizes) + len(sizes) * record_size(0))
+        self.saw(mids[-1])
+
+    def restore(self, mid: int, place: int, size: int, state: State) -> None:
+        """Restores a message, in place of the one with this id if there is one."""
+        if mid in self.index.messages:
+            self.drop(mid)
+        self.store.keep(self, mid, place, size)
+        self.add(mid, place, size, 0)
+        self.restore_state(mid, state)
+
+    def restore_state(self, mid: int, state: State) -> None:
+        """Restores the state of a message, if the queue has it."""
+        self.saw(mid)
+        if mid not in self.index.messages:
+            return
+        receives, visible, delayed = state
+        if receives:
+            self.set_receives(mid, receives)
+        if self.index.expiry(mid) != visible:
+            self.show(mid, visible, delayed=delayed)
+        if not receives and mid in self.receives:
+            self.set_receives(mid, 0)  # the last receive was taken back

@@ -1,0 +1,251 @@
+"""Secures room for the batches of a log: begins segments, and on a full disk compacts.
+
+This is the one place where it is decided who may have what is left of the disk. See `log.pool` for what is kept, and
+for whom.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from time import perf_counter
+
+from ...disk import has_no_room
+from ...engine import NoRoomError
+from ..log.log import Log, Transaction
+from ..log.pool import Pool, PoolFile
+from ..queues.queue import LogQueue
+from ..queues.store import Store
+from .compaction import Compaction
+
+_AT_ONCE = 8 << 20
+"""Bytes of payload that are copied at a time, unless too little is left to copy them later: some 50 ms."""
+_PART = 8
+"""A batch begins in a new segment if less than such a part of the old one is left, and less than it asks for."""
+
+
+class Room:
+    """The room of one log. Call it between batches, when the transaction has nothing but notes.
+
+    Ensures:
+    1. Pushes leave a whole pool: two files as large as the largest segment. Where the disk has no room for another
+       file, they are refused until compaction has made the pool whole again.
+    2. Deletes, releases and the like get what they need all the same: first from the pool. Before that is used up,
+       the oldest segments are copied, which frees at least as much as it takes: as much as is needed for the circle to
+       be closed once while a quarter of a segment is used. At the end of a circle, all that deletes and releases
+       have taken is free again, as their records are not needed any more.
+
+    Assumes that nobody else takes files from the pool or begins segments. Never changes what a queue holds."""
+
+    def __init__(self, store: Store, pool: Pool, compaction: Compaction, queues: Mapping[str, LogQueue]) -> None:
+        """queues: all queues of the log, by name."""
+        self._store = store
+        self._log: Log = store.log
+        self._transaction: Transaction = store.transaction
+        self._pool = pool
+        self._compaction = compaction
+        self._queues = queues
+        self._needed = 0  # bytes that compaction appends next
+        self._free: int | None = None  # bytes that were left when room was secured last: see `free`
+        self._owed = 0  # bytes of payload that have to be copied for what was taken since
+
+    @property
+    def is_short(self) -> bool:
+        """True if the pool is not whole, and the disk was full when a file was wanted."""
+        return self._pool.is_tight and not self._pool.is_whole(self._log.segments.largest)
+
+    def secure(self, size: int = 0) -> None:
+        """Secures room for `size` bytes of records, and for the requests that were refused since it was called last.
+        Where the disk is full, pushes get none. Does nothing for a log that has failed: it refuses what needs it, and
+        a receive does not. OSError."""
+        log, transaction = self._log, self._transaction
+        if log.failed is not None:
+            return
+        if transaction.pending:
+            self.commit()
+        size, push = max(size, transaction.asked), transaction.asked_by_push
+        transaction.asked = transaction.asked_by_push = 0
+        transaction.allow(max(size, push))
+        if not self._pool.is_whole(log.segments.largest):
+            self._reclaim(size, push=push > 0)
+            transaction.allow(max(size, push))
+        if push and push > transaction.left_to_pushes:
+            self._begin(push, push=True)
+            transaction.allow(max(size, push))
+            if push > transaction.left_to_pushes and self._give_up_dead():
+                self._begin(push, push=True)
+                transaction.allow(max(size, push))
+        if size > transaction.left:
+            self._begin(size, push=False)
+            transaction.allow(max(size, push))
+        self._free = self.free
+
+    @property
+    def free(self) -> int:
+        """Bytes that are left to batches: of the last segment, and of the pool."""
+        return self._log.room + self._pool.bytes
+
+    def usual(self, size: int) -> int:
+        """Returns the room with which a batch should begin: `size` bytes, or less in a small segment."""
+        return size if self._log.writer is None else min(size, self._log.writer.header.size // _PART)
+
+    def commit(self) -> None:
+        """Commits what is in the transaction, notes too. OSError: it is taken back."""
+        try:
+            self.forget(self._transaction.commit(notes=True))
+        except OSError:
+            self.restart()
+            raise
+
+    def forget(self, gone: Iterable[int]) -> None:
+        """Forgets segments that a commit has given up."""
+        if gone:
+            self._store.forget(gone)
+            oldest = self._log.segments.oldest or 0
+            for queue in self._queues.values():
+                queue.batches.forget_publications(oldest - 1)
+
+    # -- segments -------------------------------------------------------------------------------------------------
+
+    def _begin(self, size: int, *, push: bool) -> None:
+        """Begins a segment with room for `size` bytes of records, if there is a file for it. push: only if the pool
+        stays whole. OSError, except for lack of room."""
+        log, pool, transaction = self._log, self._pool, self._transaction
+        first = [queue.record() for queue in self._queues.values()]
+        needed = log.segment_size(first, size)
+        file = pool.take(needed, max(log.segments.largest, needed)) or self._make(needed)
+        if file is None and not push:
+            file = pool.take(needed, None)
+        if file is not None:
+            try:
+                log.begin_segment(file, first)
+            except OSError as error:
+                if log.failed is None:
+                    pool.add(file._replace(recycled=True))  # it may have a frame
+                if not has_no_room(error):
+                    raise
+            else:
+                pool.began(file.size)
+        transaction.pushes_wait = not pool.is_whole(log.segments.largest)
+        transaction.count_left()
+
+    def _make(self, needed: int) -> PoolFile | None:
+        """Makes a file for a segment, and what the pool lacks then. Returns None if there is no room for both. OSError,
+        except for lack of room."""
+        pool, largest = self._pool, self._log.segments.largest
+        try:
+            size = pool.size_for(needed, largest)
+            pool.add(pool.make(size))
+            while (file := pool.take(needed, max(largest, needed))) is None:
+                pool.add(pool.make(max(largest, size)))
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            pool.is_tight = True
+            return None
+        pool.is_tight = False
+        return file
+
+    # -- compaction -----------------------------------------------------------------------------------------------
+
+    def compact(self, until: float, most: int) -> None:
+        """Copies a slice of the oldest segment, or gives it up, as changes of the transaction. until: by
+        `perf_counter`; most: bytes of payload. OSError: there is no room for the copies."""
+        enough = self._compaction.total + most
+        self._ensure(self._needed)
+        while (needed := self._compaction.step()) is not None:
+            self._needed = needed
+            self._ensure(needed)
+            if perf_counter() >= until or self._compaction.total >= enough:
+                return
+        self._needed = 0
+
+    def restart(self) -> None:
+        """Has compaction begin its segment anew, as its copies were taken back."""
+        self._compaction.restart()
+        self._needed = 0
+
+    def _ensure(self, size: int) -> None:
+        """Sees to it that copies of `size` bytes fit into the transaction: commits it, and begins a segment.
+        OSError."""
+        transaction = self._transaction
+        if size <= transaction.left:
+            return
+        self.commit()
+        transaction.allow(size)
+        if size > transaction.left:
+            self._begin(size, push=False)
+            transaction.allow(size)
+        if size > transaction.left:
+            raise NoRoomError(size) if self._log.failed is None else self._log.failure()
+
+    def _reclaim(self, size: int, *, push: bool) -> None:
+        """Makes the pool whole again, if upkeep does not: copies the oldest segments while little is left, or if a push
+        waits and that gains a segment. size: bytes that are taken from what is left, beside those that were taken since
+        room was secured last; a start has taken what the last segment had left."""
+        log, pool, compaction, live = self._log, self._pool, self._compaction, self._store.usage.total
+        largest, free = log.segments.largest, self.free
+        is_little = free < largest + largest // 2 or pool.bytes < largest
+        gains = push and log.segments.size - log.room - live > largest + live // 8
+        most = 0
+        if is_little:
+            before = 2 * largest if self._free is None else self._free
+            self._owed += (size + max(before - free, 0)) * (1 + live * 4 // max(largest, 1))
+            most = min(self._owed, _AT_ONCE)
+        if gains:
+            most = _AT_ONCE
+        elif not is_little:
+            return
+        began = compaction.total
+        last = log.number
+        while (oldest := compaction.oldest) is not None and oldest <= last:
+            # A start cannot use what the last segment has left: it has to find as much in the pool.
+            if pool.bytes >= largest and (compaction.total - began >= most or pool.is_whole(largest)):
+                break
+            if not self._give_up(oldest):
+                return
+        self._owed = 0 if pool.is_whole(largest) else max(self._owed - (compaction.total - began), 0)
+        self._transaction.pushes_wait = not pool.is_whole(log.segments.largest)
+        self._transaction.count_left()
+
+    def _give_up_dead(self) -> bool:
+        """Gives up the oldest segments without live bytes, as upkeep has not come to them yet. Returns False if there
+        is none."""
+        found = False
+        while (oldest := self._compaction.oldest) is not None and not self._store.usage.live.get(oldest):
+            if not self._give_up(oldest):
+                break
+            found = True
+        return found
+
+    def _give_up(self, oldest: int) -> bool:
+        """Copies what is needed of the oldest segment, and takes its file into the pool. Returns False if there is no
+        room. OSError, except for lack of room."""
+        try:
+            while self._compaction.oldest == oldest:
+                self.compact(float("inf"), most=1 << 62)
+                self.commit()
+        except OSError as error:
+            self.restart()
+            self._transaction.take_back()
+            if not has_no_room(error):
+                raise
+            return False
+        self.recycle()
+        return True
+
+    def recycle(self) -> None:
+        """Takes the files of obsolete segments into the pool at once. OSError, except for lack of room."""
+        log, pool = self._log, self._pool
+        garbage = log.segments.take_garbage()
+        try:
+            if garbage and (sync := log.background_sync()) is not None:
+                sync()  # the copies have to be durable first
+            while garbage:
+                with suppress(FileNotFoundError):
+                    file = pool.recycle(garbage[0])
+                    if file is not None:
+                        pool.add(file)
+                garbage.pop(0)
+        except OSError as error:
+            log.segments.give_back_garbage(garbage)
+            if not has_no_room(error):
+                raise

@@ -1,0 +1,204 @@
+"""The room of a log on a small disk: pushes are refused, and nothing else is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.crashing import segments_of
+from support.engines import JournalEngine, ManualClock
+
+from qs_storage.disk import Disk
+from qs_storage.engine import SECOND, Draft, Durability, NoRoomError, Options, Receipt, State
+from qs_storage.journal.queues.queue import LogQueue
+
+SEGMENT = 64 << 10
+FOREVER = 10**6 * SECOND
+
+
+class SmallDisk(Disk):
+    """Has so many bytes for the files of the journal."""
+
+    capacity = 1 << 40
+
+    def __init__(self, directory: str) -> None:
+        self._of = directory
+
+    def free_bytes(self, path: str) -> int:
+        used = sum(self.lstat(f"{self._of}/{name}").st_size for name in self.files_in(self._of))
+        return max(self.capacity - used, 0)
+
+
+class SmallEngine:
+    """An engine on a disk that is nearly full, with the queue `q`."""
+
+    def __init__(self, root: Path, segments: int) -> None:
+        self.disk = SmallDisk(f"{root}/.journal")
+        self.disk.capacity = segments * SEGMENT
+        self.root = root
+        self.clock = ManualClock()
+        self.start()
+        self.engine.create("q", Options("journal"))
+        self.engine.commit()
+
+    def start(self) -> None:
+        self.engine = JournalEngine(
+            str(self.root), clock=self.clock, durability=Durability.NONE, disk=self.disk, cache=0
+        )
+
+    @property
+    def queue(self) -> LogQueue:
+        return self.engine._journal.queues["q"]
+
+    def commit(self) -> None:
+        """Ends a batch, and does a piece of upkeep, as a server does."""
+        self.engine.commit()
+        if self.engine.effects().next_upkeep == 0:
+            work = self.engine.begin_upkeep()
+            self.engine.commit()
+            if work is not None:
+                work.run()
+                self.engine.finish_upkeep(work)
+
+    def rest(self) -> None:
+        for _ in range(200):
+            self.clock.now += SECOND
+            if self.engine.effects().next_upkeep is None:
+                return
+            self.commit()
+
+    def fill(self, size: int = 3900) -> list[int]:
+        """Pushes messages, each in a batch of its own, until several in turn are refused: the first refusals may make
+        room. Returns their ids."""
+        mids: list[int] = []
+        refused = 0
+        for _ in range(10_000):
+            self.clock.tick()
+            try:
+                self.engine.begin_batch()
+                mids += self.queue.push([Draft(bytes([len(mids) % 256]) * size)])
+                refused = 0
+            except OSError:
+                refused += 1
+                if refused == 5:
+                    return mids
+            self.commit()
+        raise AssertionError("the disk is never full")
+
+    def pushes(self) -> bool:
+        """Tells whether a push is taken."""
+        try:
+            self.engine.begin_batch()
+            self.queue.push([Draft(bytes(3900))])
+        except OSError:
+            return False
+        self.commit()
+        return True
+
+
+@pytest.fixture(name="small", params=[8, 12, 20], ids=lambda segments: f"{segments * SEGMENT >> 10} KiB")
+def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[SmallEngine]:
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, request.param)
+    yield small
+    small.engine._journal.close()
+    small.engine._watch.close()
+
+
+def test_pushes_are_refused_and_deletes_are_served(small: SmallEngine) -> None:
+    """On a full disk each message can be deleted in a batch of its own; then pushes are taken again."""
+    mids = small.fill()
+    assert len(mids) > 20
+    assert not small.pushes()
+    for mid in mids:
+        small.engine.begin_batch()
+        small.queue.delete(Receipt(mid))
+        small.commit()
+    assert small.queue.list_mids(State.ALL, 9, -1) == []
+    small.rest()
+    assert small.pushes()
+
+
+def test_releases_go_round(small: SmallEngine) -> None:
+    """Where all messages are needed and the disk is full, each of them is received and released again and again, one by
+    one: as much is written as the disk has several times. Nothing is refused or lost."""
+    mids = small.fill()
+    payloads = [small.queue.payload_of(mid) for mid in mids]
+    written = 0
+    rounds = 0
+    while written < 4 * small.disk.capacity:
+        for mid in mids:
+            small.engine.begin_batch()
+            assert small.queue.take(mid, FOREVER) is not None
+            small.queue.release(Receipt(mid), 0, count=False)
+            small.commit()
+            written += 4096
+        rounds += 1
+    assert rounds > 1
+    assert small.queue.list_mids(State.READY, 9999, -1) == mids
+    assert [small.queue.payload_of(mid) for mid in mids] == payloads
+
+
+def test_other_small_requests_are_served(small: SmallEngine) -> None:
+    """Extensions, claims, acknowledgements and purges write records too, and a full disk has room for them."""
+    mids = small.fill()
+    for _ in range(100):
+        small.engine.begin_batch()
+        small.queue.take(mids[0], FOREVER)
+        small.queue.extend(Receipt(mids[0]), FOREVER)
+        small.commit()
+        small.queue.release(Receipt(mids[0]), 0, count=False)
+        small.commit()
+    for seq in range(1, 11):
+        small.engine.begin_batch()
+        small.queue.claims.claim("c", seq, 1, None, None)
+        small.commit()
+        small.queue.claims.acknowledge("c", seq)
+        small.commit()
+    assert len(small.queue) == len(mids) - 10
+    small.engine.begin_batch()
+    assert small.queue.purge(mids[-1], 10**6) == len(mids) - 10
+    small.commit()
+
+
+def test_a_start_on_a_full_disk(small: SmallEngine) -> None:
+    """A kill and a start change nothing: all is there, and can be deleted one by one."""
+    mids = small.fill()
+    small.engine._journal.close()
+    small.engine._watch.close()
+    small.start()
+    assert small.queue.list_mids(State.ALL, 9999, -1) == mids
+    for mid in mids:
+        small.engine.begin_batch()
+        small.queue.delete(Receipt(mid))
+        small.commit()
+    small.rest()
+    assert small.pushes()
+
+
+def test_room_that_appears(small: SmallEngine) -> None:
+    """When other files have gone, pushes are taken again, though nothing was deleted here."""
+    small.fill()
+    assert not small.pushes()
+    small.disk.capacity *= 4
+    small.rest()
+    assert small.pushes()
+
+
+def test_a_request_that_needs_more_ends_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how much, and gets that in the next batch, in a segment of its own; what came before it is committed."""
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, 1000)
+    monkeypatch.setattr("support.engines._without_broker", {})  # else the engine of the tests ends the batch
+    small.engine.secure()
+    [first] = small.queue.push([Draft(b"first")])
+    with pytest.raises(NoRoomError) as caught:
+        small.queue.push([Draft(bytes(10 * SEGMENT))])
+    assert small.queue.list_mids(State.ALL, 9, -1) == [first]
+    small.engine.commit()
+    small.engine.secure(caught.value.size)
+    [second] = small.queue.push([Draft(bytes(10 * SEGMENT))])
+    small.engine.commit()
+    assert small.queue.list_mids(State.ALL, 9, -1) == [first, second]
+    assert small.engine._journal.open().log.segments.largest > 10 * SEGMENT
+    small.engine._journal.close()
+    small.engine._watch.close()
