@@ -13,6 +13,7 @@ from threading import Thread
 
 from .disk import Disk
 from .engine import (
+    NoRoomError,
     Options,
     QueueExistsError,
     QueueNotEmptyError,
@@ -95,6 +96,10 @@ class RootDirectory:
                 raise StorageError(f"{path}/.queue.toml: there is no storage {options.storage!r}; there are {known}")
             self._shared.activity.vanished.pop(qid, None)
             self.queues[qid] = self._storages[options.storage](path, qid, options, self._shared)
+        except NoRoomError:
+            if strict:
+                raise
+            self._shared.vanished(qid)  # a later batch has room for its name
         except (OSError, StorageError) as error:
             if strict:
                 raise
@@ -122,8 +127,9 @@ class RootDirectory:
     def reopen_vanished(self) -> None:
         """Does so for all of which the watch has reported it. Call it when no queue is in use."""
         vanished = self._shared.activity.vanished
-        while vanished:
-            self.reopen(next(iter(vanished)))
+        for qid in list(vanished):
+            if qid in vanished:
+                self.reopen(qid)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """See Watched. A directory that has come is noted like one that has gone."""

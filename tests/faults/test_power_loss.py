@@ -151,9 +151,9 @@ def test_with_fewer_operations(fast: Path, name: str, ordered: bool) -> None:
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_after_a_kill_before_it_is_durable(fast: Path, name: str) -> None:
-    """Like `test_after_a_kill`, for a server that had answered for changes that are not durable: every twentieth
+    """Like `test_after_a_kill`, for a server that had answered for changes that are not durable: every fifteenth
     point."""
-    after_kills(name, fast, recorded(name, SEED, FEW), 20)
+    after_kills(name, fast, recorded(name, SEED, FEW), 15)
 
 
 @pytest.mark.long

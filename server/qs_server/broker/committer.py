@@ -27,6 +27,8 @@ _INTERVAL = 0.05
 """Seconds between syncs with durability `interval`."""
 _MESSAGES = 2000
 """Messages after which no more work is added to a batch: some 300 ms if each is synced."""
+_LEAST = 4096
+"""Bytes of room with which work that pushes nothing may begin after pushes: what needs more begins the next batch."""
 _ENOUGH = 3
 """Messages that must be exceeded for a merged push."""
 _MERGED = 4 << 20
@@ -269,8 +271,10 @@ class Committer:
         while works := [work for work in works if work.runnable and not work.begins]:
             for pushing in (True, False):
                 for work in works:
-                    if storage.room < least:
-                        return  # the others are left for the next batch
+                    if storage.room < (least if pushing else min(least, _LEAST)):
+                        if not pushing:
+                            return  # the others are left for the next batch
+                        break  # what pushes nothing has its turn all the same
                     if record is not None:
                         record.begin(work.peer)
                     work.advance(pushing)

@@ -189,7 +189,9 @@ class Job:
         """Does nothing, as a job pushes nothing."""
 
     def fail(self, error: Exception) -> None:
-        self.failed = True
+        if self.left and isinstance(error, OSError):
+            return  # it was not run in that batch, and is in a later one
+        self.left, self.failed = 0, True
         _logger.error("background work of the server failed: %s", error)
 
 

@@ -22,6 +22,8 @@ class DueEngine:
 
     room = 1 << 30
 
+    def secure(self, size: int | None = None) -> None: ...
+
     def __init__(self, due: int) -> None:
         self.due = due
         self.slices: list[int] = []

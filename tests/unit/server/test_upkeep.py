@@ -36,6 +36,8 @@ class Upkept:
 
     room = 1 << 30
 
+    def secure(self, size: int | None = None) -> None: ...
+
     def roll_back(self) -> None: ...
 
     def __init__(self, clock: MockClock, slices: int, due: int, work: bool) -> None:

@@ -59,9 +59,12 @@ class Room:
         log, transaction = self._log, self._transaction
         if log.failed is not None:
             return
+        size, push = max(size, transaction.asked), transaction.asked_by_push
+        if size <= transaction.left and not push and self._pool.is_whole(log.segments.largest):
+            transaction.asked = 0
+            return  # and notes wait
         if transaction.pending:
             self.commit()
-        size, push = max(size, transaction.asked), transaction.asked_by_push
         transaction.asked = transaction.asked_by_push = 0
         transaction.allow(max(size, push))
         if not self._pool.is_whole(log.segments.largest):
