@@ -209,7 +209,10 @@ class LogKeeper:
             least = size if size > LEFT else self.room.usual(size)
             least = 0 if transaction.asked or transaction.asked_by_push else least
             least = max(least, records.SMALL * len(self._removed))
-            if max(least, transaction.asked, transaction.asked_by_push) > transaction.left:
+            if (
+                max(least, transaction.asked) > transaction.left
+                or transaction.asked_by_push > transaction.left_to_pushes
+            ):
                 self.maintenance.settle()
             self.room.secure(least)
 
