@@ -281,6 +281,8 @@ class Committer:
                 # Reads changes by other processes, and the events of our own, after each half: so the next half is up
                 # to date, and no events of ours are left at the end.
                 self.refresh()
+            if storage.room < least:
+                return  # the pushes that are left wait for the next batch; what pushes nothing had its turn
 
     def refresh(self) -> None:
         """Reads changes by other programs. Call it in a batch."""
