@@ -344,3 +344,15 @@ def test_expiry_ends_its_slice_with_the_room(bench: Bench) -> None:
     trio.run(main)
     assert len([batch for batch in bench.engine.batches if batch]) == 10 // 2
     assert bench.engine.room >= 0
+
+
+def test_a_batch_by_kind_ends_when_pushes_have_no_room(bench: Bench) -> None:
+    """With less room than a batch begins with, pushes are left for the next one, and what pushes nothing is done."""
+    pushes = bench.connection(PushMessage("q", payload=b"1"))
+    other = bench.connection(Ping())
+    for each in (pushes, other):
+        each.resume()
+    bench.engine.room = LEFT // 2
+    bench.committer._advance_by_kind([pushes, other], LEFT)
+    assert (len(pushes.answers), len(other.answers)) == (0, 1)
+    assert pushes.left == 1
