@@ -268,9 +268,11 @@ def test_pump(backend: str) -> None:
 @both
 def test_a_post_that_the_socket_does_not_take(backend: str) -> None:
     """Bytes that the socket does not take at once are sent by the task that reads, also if it waits already."""
+    posted = threading.Event()
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read())
+        assert posted.wait(GIVE_UP)  # whoever reads meanwhile makes room
         for _ in range(3):
             assert isinstance(conversation.read(), PushMessage)
         conversation.answer(Ping(req="done"))
@@ -286,6 +288,7 @@ def test_a_post_that_the_socket_does_not_take(backend: str) -> None:
             for _ in range(3):
                 connection.post(PushMessage("q", LARGE[:7_000_000]))
             assert connection._wire.unsent
+            posted.set()
             await connection.sent(GIVE_UP)
             assert not connection._wire.unsent
             await until(lambda: bool(got))
