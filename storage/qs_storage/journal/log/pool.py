@@ -113,8 +113,11 @@ class Pool:
 
     def size_for(self, needed: int, largest: int) -> int:
         """Returns the bytes of a new file with at least `needed` bytes: less on a small disk, but not much less than
-        the log's largest segment, as compaction would lose too much in small ones. OSError."""
-        free = self._disk.free_bytes(self._directory) - _FREE
+        the log's largest segment, as compaction would lose too much in small ones."""
+        try:
+            free = self._disk.free_bytes(self._directory) - _FREE
+        except OSError:
+            free = 0  # `make` finds the reason, where there is somebody to tell
         share = (free + self.bytes) // _SHARE // BLOCK * BLOCK
         return max(min(self.next_size, share), SMALLEST, largest // 2 // BLOCK * BLOCK, needed)
 

@@ -103,6 +103,14 @@ def test_files_are_small_on_a_small_disk(pool: Pool, disk: MeasuredDisk, free: i
     assert size % 4096 == 0
 
 
+def test_a_directory_that_has_vanished(tmp_path: Path) -> None:
+    """What is wanted can be asked: only to make a file tells that there is no place for it."""
+    pool = Pool(str(tmp_path / "gone"), Disk(), sync=False)
+    assert pool.wanted(SIZE, 0) == SIZE
+    with pytest.raises(FileNotFoundError):
+        pool.make(SIZE)
+
+
 def test_three_are_enough(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for the next segment and the two that are kept; what is beyond, or larger than the next segment will be, is
     given up, unless the disk is full."""
