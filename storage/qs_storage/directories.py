@@ -22,7 +22,6 @@ from .engine import (
     NoSuchQueueError,
     Options,
     QueueExistsError,
-    StorageError,
     UnfinishedError,
     UnsupportedError,
 )
@@ -147,19 +146,14 @@ class DirectoriesEngine(Engine):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        if len(qids) == 1 and isinstance(queue := self.queue(qids[0]), LogQueue):
-            _expire(queue, held=held)
-            return [] if queue.options.paused else queue.take_first(count, visibility, max_bytes, held=held)
         queues = [queue for qid in dict.fromkeys(qids) if not (queue := self.queue(qid)).options.paused]
         for queue in queues:
-            _expire(queue, held=held)
-        found: list[Message] = []
-        try:
-            take_oldest(queues, found, count, visibility, max_bytes, held=held)
-        except (OSError, StorageError):
-            if not found:
-                raise  # else those that were received are handed out; the next call says it again
-        return found
+            # Dead letters need a commit first, and what a subscriber holds comes after it: they are left to the timer.
+            if not held or queue.options.max_receives is None:
+                queue.expire()
+        if len(queues) == 1:
+            return queues[0].take_first(count, visibility, max_bytes, held=held)
+        return take_oldest(queues, count, visibility, max_bytes, held=held)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         source = self.queue(qid)
@@ -188,7 +182,7 @@ class DirectoriesEngine(Engine):
         activity = self._activity
         if activity.staged:
             self._root.publish_staged()
-        if activity.dirty or self._root.dirty:
+        if self._durability is Durability.ALWAYS and (activity.dirty or self._root.dirty):
             try:
                 self._commit_files()
             except OSError:
@@ -218,13 +212,12 @@ class DirectoriesEngine(Engine):
         if self._root.gone:
             arrived.update(dict.fromkeys(self._root.gone, sys.maxsize))
             self._root.gone.clear()
-        first = self._first_expiry() if activity.expiries else None
         has_files = len(self._queues) > len(journal.queues)
         maintenance, store = journal.maintenance, journal.store
         return Effects(
             arrived,
             failed,
-            None if first is None else first[0],
+            activity.expiries[0][0] if activity.expiries else None,
             None if maintenance is None else maintenance.next_due(),
             commit_is_cheap=not has_files and (store is None or store.transaction.cost < QUICK),
             pushes_first=has_files,
@@ -242,8 +235,6 @@ class DirectoriesEngine(Engine):
         self._journal.take_back()
 
     def _commit_files(self) -> None:
-        if self._durability is not Durability.ALWAYS:
-            return
         dirty, self._activity.dirty = self._activity.dirty, set()
         failure: OSError | None = None
         for qid in sorted(dirty):
@@ -299,14 +290,16 @@ class DirectoriesEngine(Engine):
     def fileno(self) -> int | None:
         return self._watch.fileno()
 
-    def _first_expiry(self) -> tuple[int, EngineQueue] | None:
+    def _first_due(self) -> EngineQueue | None:
+        """Returns a queue in which something is due, None if there is none. Corrects announced times that have come and
+        that are not the queues' any more: to do so at each change would cost every receive and delete more."""
         expiries = self._activity.expiries
-        while expiries:
+        while expiries and expiries[0][0] <= self._clock():
             expiry, qid = expiries[0]
             queue = self._queues.get(qid)
             actual = None if queue is None else queue.next_expiry()
             if queue is not None and actual == expiry:
-                return expiry, queue
+                return queue
             self._activity.drop()
             if actual is not None:
                 self._activity.announce(qid, actual)
@@ -321,8 +314,7 @@ class DirectoriesEngine(Engine):
         done = 0
         failed: list[EngineQueue] = []
         failure: OSError | None = None
-        while done < count and (first := self._first_expiry()) is not None and first[0] <= self._clock():
-            queue = first[1]
+        while done < count and (queue := self._first_due()) is not None:
             try:
                 ended = queue.expire(count - done)
                 ended += queue.retire(count - done - ended)
@@ -352,12 +344,6 @@ class DirectoriesEngine(Engine):
             self._watch.close()
         if left is not None:
             raise UnfinishedError(f"the journal failed, and takes nothing until the next start: {left}")
-
-
-def _expire(queue: EngineQueue, *, held: bool) -> None:
-    """Ends due windows before a receive. held: leaves dead letters to the timer, as they need a commit first."""
-    if not held or queue.options.max_receives is None:
-        queue.expire()
 
 
 def _carries(target: Options, source: Options) -> bool:

@@ -27,7 +27,7 @@ from .policy import (
     with_origin,
 )
 from .publisher import Publisher
-from .shared import EngineQueue, Event
+from .shared import EngineQueue, Event, take_oldest
 
 _AT_ONCE = 1000
 """Messages in one slice of `prepare_stats` or `purge`: some 30 ms."""
@@ -141,6 +141,9 @@ class DirectoryQueue(Publisher):
         self.counts.redelivered += taken.receives > 1
         self._note("received", mid, taken.receives)
         return self._message(mid, "delivered", taken, payload)
+
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
+        return take_oldest((self,), count, visibility, max_bytes, held=held)
 
     def _message(self, mid: int, status: str, state: MessageState, payload: bytes | None = None) -> Message:
         visible_at = None if state.hidden in (0, FOREIGN) else self.store.time(state.hidden)

@@ -412,8 +412,9 @@ class Queue(Protocol):
 class Effects(NamedTuple):
     """What has happened since it was last asked. arrived: counts of visible messages, of queues with new ones; for a
     removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first id.
-    next_expiry, next_upkeep: when to call `expire`, `begin_upkeep`, None: never; commit_is_cheap: the next commit
-    needs no thread; pushes_first: a batch should begin with pushes, to sync them together."""
+    next_expiry: when to call `expire`, maybe before anything is due, as windows that ended early are not taken out;
+    next_upkeep: when to call `begin_upkeep`; None: never. commit_is_cheap: the next commit needs no thread;
+    pushes_first: a batch should begin with pushes, to sync them together."""
 
     arrived: dict[str, int]
     failed: dict[tuple[str, int], OSError]

@@ -62,6 +62,9 @@ class NullQueue:
     ) -> Message | None:
         return None
 
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
+        return []
+
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         raise self._none(mid)
 

@@ -37,6 +37,9 @@ class EngineQueue(Queue, Protocol):
     ) -> Message | None:
         """Receives a visible message. None: another process was faster, or the payload is over max_bytes."""
 
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
+        """Receives the oldest visible messages, see `take_oldest`."""
+
     def payload_of(self, mid: int) -> bytes:
         """Reads a payload in any state. NoSuchMessageError."""
 
@@ -216,6 +219,19 @@ class DirectoryIdentity:
 
 
 def take_oldest(
+    queues: Sequence[EngineQueue], count: int, visibility: int | None, max_bytes: int, *, held: bool
+) -> list[Message]:
+    """Receives the oldest visible messages of several queues, see Engine.receive. OSError, StorageError."""
+    found: list[Message] = []
+    try:
+        _take_oldest(queues, found, count, visibility, max_bytes, held=held)
+    except (OSError, StorageError):
+        if not found:
+            raise  # else those that were received are handed out; the next call says it again
+    return found
+
+
+def _take_oldest(
     queues: Sequence[EngineQueue],
     found: list[Message],
     count: int,
@@ -224,7 +240,7 @@ def take_oldest(
     *,
     held: bool,
 ) -> None:
-    """See Engine.receive. OSError, StorageError: earlier messages are in `found`."""
+    """See `take_oldest`. OSError, StorageError: earlier messages are in `found`."""
     room: int | None = None  # the first message is handed out whatever its size
     heads = [
         (queue.time(mid), number, mid)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.claim_calls import acknowledge, claim, part, payloads, receive, release
+from support.engine_calls import next_due
 from support.engines import LOTS, Bench, JournalEngine, ManualClock
 
 from qs_storage.engine import (
@@ -42,7 +43,7 @@ def test_nobody_else(claiming: Bench, reopened: Reopened) -> None:
         message = engine.queue("q").get(mid, peek=False, visibility=10)
         assert (message.status, message.payload, message.visible_at) == ("in-flight", None, None)
         assert message.receives == 1
-        assert engine.effects().next_expiry is None
+        assert next_due(engine) is None
         assert engine.queue("q").list_mids(State.READY, 10, -1) == []
         assert engine.queue("q").list_mids(State.IN_FLIGHT, 10, -1) == [mid]
         assert engine.queue("q").list_mids(State.NEW, 10, -1) == []

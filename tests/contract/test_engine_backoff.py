@@ -2,7 +2,7 @@
 
 import pytest
 from support.contract_bench import needs
-from support.engine_calls import WINDOW, configure, listed, receive
+from support.engine_calls import WINDOW, configure, listed, next_due, receive
 from support.engines import Bench, arrived
 
 from qs_storage.engine import SECOND, Feature, Message, Options, Receipt
@@ -53,7 +53,7 @@ def test_releases(slow: Bench) -> None:
         assert (found.status, found.visible_at, found.receives) == ("delayed", due, receives)
         assert (receive(bench), bench.engine.queue("q").stats().delayed) == ([], 1)
         arrived(bench.engine)
-        assert bench.engine.effects().next_expiry == due
+        assert next_due(bench.engine) == due
         wait_until(bench, due - 1)
         assert arrived(bench.engine) == {}
         wait_until(bench, due)
@@ -177,7 +177,7 @@ def test_messages_that_get_too_old(slow: Bench) -> None:
     wait_until(bench, bench.clock.now + WINDOW)
     found = peeked(bench, mid)
     end = found.pushed_at + 4 * WINDOW
-    assert (found.status, bench.engine.effects().next_expiry) == ("delayed", end)
+    assert (found.status, next_due(bench.engine)) == ("delayed", end)
     wait_until(bench, end)
     assert (listed(bench), bench.engine.queue("q").stats().retired) == ([], 1)
 

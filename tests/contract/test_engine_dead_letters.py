@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.contract_bench import needs
-from support.engine_calls import WINDOW, configure, fail, listed
+from support.engine_calls import WINDOW, configure, fail, listed, next_due
 from support.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import (
@@ -263,7 +263,7 @@ def test_many_at_the_same_time(dying: Bench) -> None:
         bench.engine.receive(["q"], 1000, WINDOW, LOTS)
         bench.engine.commit()
         bench.clock.now += WINDOW
-    while (due := bench.engine.effects().next_expiry) is not None and due <= bench.clock.now:
+    while (due := next_due(bench.engine)) is not None and due <= bench.clock.now:
         bench.engine.expire(500)
         bench.engine.commit()
     bench.reopen()

@@ -2,7 +2,7 @@
 
 import pytest
 from support.contract_bench import needs
-from support.engine_calls import assert_due, hold, mids, receive, states
+from support.engine_calls import assert_due, hold, mids, next_due, receive, states
 from support.engines import Bench, arrived
 
 from qs_storage.engine import (
@@ -134,19 +134,19 @@ def test_next_expiry(bench: Bench) -> None:
     bench.queue("a")
     bench.queue("b")
     engine = bench.engine
-    assert engine.effects().next_expiry is None
+    assert next_due(engine) is None
     now = bench.clock.now
     [late] = bench.push(b"", qid="a", delay=300)
     [early] = bench.push(b"", qid="b", delay=100)
-    assert engine.effects().next_expiry == now + 101
+    assert next_due(engine) == now + 101
     engine.queue("b").delete(Receipt(early))
-    assert engine.effects().next_expiry == now + 300
+    assert next_due(engine) == now + 300
     engine.queue("a").release(Receipt(late), 0)
-    assert engine.effects().next_expiry is None
+    assert next_due(engine) is None
     engine.receive(["a"], 1, 50, 1)
-    assert engine.effects().next_expiry == bench.clock.now + 50
+    assert next_due(engine) == bench.clock.now + 50
     engine.remove("a", force=True)
-    assert engine.effects().next_expiry is None
+    assert next_due(engine) is None
 
 
 def test_next_expiry_after_reopening(bench: Bench) -> None:
@@ -154,7 +154,7 @@ def test_next_expiry_after_reopening(bench: Bench) -> None:
     bench.queue()
     bench.push(b"x")
     [message] = receive(bench, visibility=77)
-    assert bench.reopen().effects().next_expiry == message.visible_at
+    assert next_due(bench.reopen()) == message.visible_at
 
 
 def test_expire(bench: Bench) -> None:
@@ -170,9 +170,9 @@ def test_expire(bench: Bench) -> None:
     bench.clock.now += 10
     bench.engine.expire(4)
     assert sum(arrived(bench.engine).values()) == 4
-    assert bench.engine.effects().next_expiry == bench.clock.now
+    assert next_due(bench.engine) == bench.clock.now
     bench.engine.expire(4)
-    assert bench.engine.effects().next_expiry is None
+    assert next_due(bench.engine) is None
     assert {qid: bench.engine.queue(qid).stats().expired for qid in "ab"} == {"a": 3, "b": 3}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
+from support.engine_calls import next_due
 from support.engines import arrived
 
 from qs_storage.dirq.elements import is_directory
@@ -149,13 +150,13 @@ def test_what_they_hold(shared: Shared) -> None:
     assert shared.foreign.payload(name) == b"x"
     arrived(shared.engine)
     shared.foreign.queue.unlock(name)
-    due = shared.engine.effects().next_expiry
+    due = next_due(shared.engine)
     assert due is not None
     assert due <= shared.clock() + SECOND
     shared.clock.ahead += SECOND
     shared.engine.expire(10)
     assert arrived(shared.engine) == {"q": 1}
-    assert shared.engine.effects().next_expiry is None
+    assert next_due(shared.engine) is None
     assert [message.mid for message in shared.receive()] == [mid]
 
 

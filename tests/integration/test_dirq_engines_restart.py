@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, sharing
+from support.engine_calls import next_due
 from support.engines import LOTS, Crash, FaultyDisk, WithoutAttributes, failed
 
 from qs_storage.directories import DirectoriesEngine
@@ -43,7 +44,7 @@ def test_a_restart(shared: Shared, attributes: bool) -> None:
     assert (listed(again, State.NEW), listed(again, State.READY)) == ([delayed], [])
     found = again.queue("q").get(flying, peek=True, visibility=None)
     assert (found.receives, found.visible_at) == (3, flight.visible_at)
-    assert again.effects().next_expiry == flight.visible_at
+    assert next_due(again) == flight.visible_at
     assert shared.foreign.consume() == []
     shared.clock.ahead += 101 * SECOND
     assert [m.receives for m in again.receive(["q"], 10, 0, LOTS)] == [4, 1]
@@ -63,7 +64,7 @@ def test_a_shared_window(shared: Shared) -> None:
     longer = shared.engine.queue("q").extend(Receipt(mid, 1), 50 * SECOND)
     shared.clock.ahead += 20 * SECOND
     assert other.receive(["q"], 1, None, LOTS) == []
-    assert other.effects().next_expiry == longer
+    assert next_due(other) == longer
     shared.clock.ahead += 30 * SECOND
     [again] = other.receive(["q"], 1, None, LOTS)
     assert (again.mid, again.receives) == (mid, 2)
@@ -155,7 +156,7 @@ def test_a_crash_while_extending(shared: Shared, window: int) -> None:
 
     for _ in crashes(shared, extend):
         again = shared.open()
-        due = again.effects().next_expiry
+        due = next_due(again)
         if due is not None:
             assert min(abs(due - shared.clock() - each) for each in (30 * SECOND, window)) < SECOND
         shared.clock.ahead += 91 * SECOND
@@ -187,7 +188,7 @@ def test_a_crash_before_the_time_is_set(shared: Shared, monkeypatch: pytest.Monk
         with pytest.raises(Crash):
             change()
     again = shared.open()
-    due = again.effects().next_expiry
+    due = next_due(again)
     assert due is not None
     assert due - shared.clock() > 20 * SECOND
     shared.clock.ahead += 91 * SECOND

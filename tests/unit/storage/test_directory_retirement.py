@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.engine_calls import next_due
 from support.engines import LOTS, Bench, FaultyDisk, always, arrived, files_engine
 
 from qs_storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
@@ -50,11 +51,11 @@ def test_delayed_ones_after_a_start(make: Make) -> None:
     bench.engine.receive(["q"], 1, 9 * AGE, LOTS)
     bench.engine.commit()
     bench.reopen()
-    assert bench.engine.effects().next_expiry == start + AGE
+    assert next_due(bench.engine) == start + AGE
     bench.clock.now = start + 2 * AGE
     bench.engine.expire(100)
     assert held(bench) == [received]
-    assert bench.engine.commit().next_expiry == start + 2 + 9 * AGE
+    assert next_due(bench.engine) == start + 2 + 9 * AGE
 
 
 def test_two_servers(make: Make) -> None:
@@ -65,7 +66,7 @@ def test_two_servers(make: Make) -> None:
     mids = one.push(*[b"x"] * 10)
     other.engine.refresh()
     assert arrived(other.engine) == {"q": 10}
-    assert other.engine.commit().next_expiry == one.engine.commit().next_expiry
+    assert next_due(other.engine) == next_due(one.engine)
     one.clock.now = other.clock.now = one.clock.now + AGE
     assert one.engine.expire(4) == 4
     other.engine.expire(100)
@@ -92,7 +93,7 @@ def test_what_cannot_be_removed(make: Make, disk: FaultyDisk) -> None:
         bench.engine.expire(100)
     disk.disarm()
     assert held(bench) == [left]
-    while (due := bench.engine.commit().next_expiry) is not None:
+    while (due := next_due(bench.engine)) is not None:
         bench.clock.now = max(due, bench.clock.now)
         bench.engine.expire(100)
     assert held(bench) == []

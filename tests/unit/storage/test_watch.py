@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.engine_calls import next_due
 from support.engines import Bench, FaultyDisk, arrived, files_engine
 
 from qs_storage.engine import (
@@ -90,7 +91,7 @@ def test_foreign_changes(bench: Bench, tmp_path: Path) -> None:
     until = bench.clock.now + 10
     (queue / "5").rename(queue / f"5.{until}")
     bench.engine.refresh()
-    assert bench.engine.effects().next_expiry == until
+    assert next_due(bench.engine) == until
     assert listed(bench, State.IN_FLIGHT) == [5]
     (queue / f"5.{until}").rename(queue / "5")
     bench.engine.refresh()
@@ -267,7 +268,7 @@ def test_failure_while_looking(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     disk.arm(1, 5, "setxattr")
     bench.engine.refresh()
     assert "cannot be looked at yet" in caplog.text
-    assert bench.engine.effects().next_expiry == bench.clock.now + 9
+    assert next_due(bench.engine) == bench.clock.now + 9
     assert listed(bench, State.IN_FLIGHT) == [5]
     bench.engine.close()
 
@@ -313,7 +314,7 @@ def test_queue_removed(bench: Bench, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "q")
     bench.engine.refresh()
     assert not list(bench.engine.queues())
-    assert bench.engine.effects().next_expiry is None
+    assert next_due(bench.engine) is None
     assert arrived(bench.engine) == {"q": sys.maxsize}  # whoever waits for it is to hear of it
     with pytest.raises(NoSuchQueueError):
         listed(bench)

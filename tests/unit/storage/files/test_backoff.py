@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.engine_calls import next_due
 from support.engines import EPOCH, LOTS, Bench, FaultyDisk, always, files_engine
 
 from qs_server.main.qs_dir import main as qs_dir
@@ -70,7 +71,7 @@ def test_a_window_that_ends(bench: Bench) -> None:
     assert bench.engine.queue("q").stats().expired == 1
     for _ in range(2):
         assert status(bench) == ("delayed", 1, wait(1))
-        assert bench.engine.effects().next_expiry == first_end(bench) + wait(1)
+        assert next_due(bench.engine) == first_end(bench) + wait(1)
         bench.reopen()
     assert receive(bench) == []
     bench.clock.now += wait(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import segments_of
+from support.engine_calls import next_due
 from support.engines import Bench, FaultyDisk, always, journal_engine
 
 from qs_storage.engine import Durability, Engine, NoSuchPartError, Receipt
@@ -34,12 +35,12 @@ def test_receive_stays(tmp_path: Path, change: Callable[[Engine, Receipt], objec
     [mid] = bench.push(b"1")
     [message] = bench.engine.receive(["q"], 1, 20_000_000, 100, held=held)
     change(bench.engine, Receipt(mid, 1))
-    assert bench.engine.effects().next_expiry != message.visible_at
+    assert next_due(bench.engine) != message.visible_at
     disk.arm(1, errno.ENOSPC, "_pwrite")
     with pytest.raises(OSError, match="space"):
         bench.engine.commit()
     disk.disarm()
-    assert bench.engine.effects().next_expiry == message.visible_at
+    assert next_due(bench.engine) == message.visible_at
     found = bench.engine.queue("q").get(mid, peek=True, visibility=None)
     assert (found.status, found.receives, found.visible_at) == ("in-flight", 1, message.visible_at)
     found = bench.reopen().queue("q").get(mid, peek=True, visibility=None)
