@@ -228,7 +228,8 @@ class LogQueue(QueueState):
         out damaged ones. If the disk cannot read a payload, returns those before it, and the next call raises. OSError:
         none is received."""
         if count == 1:  # four times as fast as the code for many
-            while (mid := self.first_ready()) is not None:
+            keeps = self.options.retention is None
+            while (mid := self.index.ready.first() if keeps else self.first_ready()) is not None:
                 try:
                     message = self.take(mid, visibility, held=held)
                 except (OSError, StorageError):
@@ -560,7 +561,6 @@ class LogQueue(QueueState):
         mid = receipt.mid
         self.expire()
         self.held_until(receipt)
-        self._require(move_size(self.reasons.get(mid) if reason is None else reason))
         self._moves.reject(mid, partial(self._move, mid, None, self.receives.get(mid, 0), "rejected", reason))
 
     def _bury_all(self, mids: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -592,7 +592,6 @@ class LogQueue(QueueState):
     def _bury(self, mid: int, peer: str | None, receives: int, reason: str | None) -> bool:
         """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often it was received; reason:
         of its release, None without one. Returns False if it cannot be moved and has to become visible. NoRoomError."""
-        self._require(move_size(self.reasons.get(mid) if reason is None else reason))
         return self._moves.attempt(partial(self._move, mid, peer, receives, "receives", reason))
 
     def _move(self, mid: int, peer: str | None, receives: int, why: str, reason: str | None) -> None:
@@ -600,13 +599,16 @@ class LogQueue(QueueState):
         target = dead_letter_queue(self._shared.find_or_make, self.options, LogQueue)
         if target is self:
             raise StorageError("it is the same queue")
-        require_room(target.qid, target.options.capacity, target.__len__, 1)
-        self._require(move_size(self.reasons.get(mid) if reason is None else reason))  # making it has taken some
+        if target.options.capacity is not None:
+            require_room(target.qid, target.options.capacity, target.__len__, 1)
+        kept = self.reasons.get(mid) if reason is None else reason
+        self._require(move_size(kept))  # now, as making the target has taken some
         now, before = self.clock(), self.origins.get(mid)
+        new = target.free_ids(1, now)[0]
         origin = new_origin(self.qid, mid, receives, now, pushed_at=self.time(mid), before=before, reason=why)
-        target.free_ids(1, now)  # raises if none is left
-        self.note("dead", mid, more=receives - self.receives.get(mid, 0), peer=peer)
-        move(self, mid, target, origin, self.reasons.get(mid) if reason is None else reason, now)
+        if self.lifecycle is not None:
+            self.note("dead", mid, more=receives - self.receives.get(mid, 0), peer=peer)
+        move(self, mid, target, new, origin, kept)
         self.counts.dead += 1
         self.counts.rejected += why == "rejected"
         self.transaction.undo(self._unbury, why == "rejected")
@@ -640,7 +642,8 @@ class LogQueue(QueueState):
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
         """Moves dead letters, each to the end of a queue, visible and never received: as many as the transaction has
-        room for. Returns (id, new id) of each. QueueFullError; UnsupportedError for a queue of another storage."""
+        room for. Returns (id, new id) of each. QueueFullError, UnsupportedError for a queue of another storage: none
+        has moved."""
         chosen: list[tuple[int, LogQueue]] = []
         size = 0
         for mid, queue in letters:
@@ -653,11 +656,14 @@ class LogQueue(QueueState):
         if letters and not chosen:
             raise self.transaction.refusal(size)
         targets = [target for _, target in chosen]
-        for target in {target.qid: target for target in targets}.values():
+        for target in dict.fromkeys(targets):
             require_room(target.qid, target.options.capacity, target.__len__, targets.count(target))
         now = self.clock()
+        ids = {target: iter(target.free_ids(targets.count(target), now)) for target in dict.fromkeys(targets)}
         moved: list[tuple[int, int]] = []
         for mid, target in chosen:
             self.note("redriven", mid)
-            moved.append((mid, move(self, mid, target, None, self.reasons.get(mid), now)))
+            new = next(ids[target])
+            move(self, mid, target, new, None, self.reasons.get(mid))
+            moved.append((mid, new))
         return moved
