@@ -37,6 +37,7 @@ from .root import OpenQueue, RootDirectory
 from .shared import Activity, EngineQueue, Lifecycle, Shared, Totals, take_oldest
 from .watch import Watch
 
+_new = tuple.__new__
 _REPORTS = 4000
 """Reports of our own changes before they are read. The kernel keeps 16,384, then it drops some."""
 
@@ -124,7 +125,7 @@ class DirectoriesEngine(Engine):
                 self.create(qid, Options(storage=storage))
             except QueueExistsError:
                 self._root.reopen(qid)  # another server has just made it
-        if self._durability is not Durability.NONE:
+        if self._durability is not Durability.NONE and self._root.dirty:
             self._root.sync()  # no message may be in a queue whose directory a power loss undoes
         if qid not in self._queues:
             raise NoSuchQueueError("its directory cannot be opened")
@@ -146,11 +147,15 @@ class DirectoriesEngine(Engine):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        queues = [queue for qid in dict.fromkeys(qids) if not (queue := self.queue(qid)).options.paused]
-        for queue in queues:
+        queues: list[EngineQueue] = []
+        for qid in dict.fromkeys(qids):
+            queue = self.queue(qid)
+            if queue.options.paused:
+                continue
             # Dead letters need a commit first, and what a subscriber holds comes after it: they are left to the timer.
             if not held or queue.options.max_receives is None:
                 queue.expire()
+            queues.append(queue)
         if len(queues) == 1:
             return queues[0].take_first(count, visibility, max_bytes, held=held)
         return take_oldest(queues, count, visibility, max_bytes, held=held)
@@ -214,14 +219,10 @@ class DirectoriesEngine(Engine):
             self._root.gone.clear()
         has_files = len(self._queues) > len(journal.queues)
         maintenance, store = journal.maintenance, journal.store
-        return Effects(
-            arrived,
-            failed,
-            activity.expiries[0][0] if activity.expiries else None,
-            None if maintenance is None else maintenance.next_due(),
-            commit_is_cheap=not has_files and (store is None or store.transaction.cost < QUICK),
-            pushes_first=has_files,
-        )
+        due = activity.expiries[0][0] if activity.expiries else None
+        upkeep = None if maintenance is None else maintenance.next_due()
+        is_cheap = not has_files and (store is None or store.transaction.cost < QUICK)
+        return _new(Effects, (arrived, failed, due, upkeep, is_cheap, has_files))  # half the time of `Effects(…)`
 
     @property
     def room(self) -> int:  # type: ignore[override]

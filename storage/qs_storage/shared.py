@@ -139,25 +139,26 @@ class Activity:
         between two operations: nobody closes a queue in the middle of its own."""
         self.expiries: list[tuple[int, str]] = []
         """A heap of announced times and queues. The first may be outdated: ask the queue, and `drop` it."""
-        self._announced: dict[str, int] = {}
+        self.announced: dict[str, int] = {}
+        """The earliest of each queue's times in the heap."""
 
     def announce(self, qid: str, expiry: int) -> None:
         """Announces a hidden message's end. Cheap."""
-        known = self._announced.get(qid)
+        known = self.announced.get(qid)
         if known is None or expiry < known:
-            self._announced[qid] = expiry
+            self.announced[qid] = expiry
             heapq.heappush(self.expiries, (expiry, qid))
 
     def drop(self) -> None:
         expiry, qid = heapq.heappop(self.expiries)
-        if self._announced.get(qid) == expiry:
-            del self._announced[qid]
+        if self.announced.get(qid) == expiry:
+            del self.announced[qid]
 
     def forget(self, qid: str) -> None:
         self.staged.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)
-        self._announced.pop(qid, None)
+        self.announced.pop(qid, None)
 
 
 def _no_queue(qid: str, storage: str) -> EngineQueue:

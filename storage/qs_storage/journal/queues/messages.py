@@ -19,6 +19,7 @@ from .store import Owner, Store
 from .usage import reason_size, record_size
 
 READY: State = (0, 0, False)
+_NEVER = float("inf")
 Dropped = tuple[int, int, int, bool, Origin | None, str | None, Sequence[Owner] | None]
 """The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its origin,
 its last reason, the owners of its payload."""
@@ -73,7 +74,9 @@ class MessageTable(ABC):
 
     def hidden(self, expiry: int) -> None:
         """Announces when a hidden message becomes visible."""
-        self._activity.announce(self.qid, expiry * self.unit)
+        due = expiry * self.unit
+        if due < self._activity.announced.get(self.qid, _NEVER):
+            self._activity.announce(self.qid, due)
         if self.options.retention is not None:
             self.announce()  # a delayed one may become too old first
 
@@ -165,10 +168,9 @@ class MessageTable(ABC):
             raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is in a claim: list-claims says whose")
         return expiry
 
-    def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
-        """Tells whether a message was received so often that it goes to the dead-letter queue. receives: None for the
-        table's number."""
-        return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
+    def is_exhausted(self, mid: int) -> bool:
+        """Tells whether a message was received so often that it goes to the dead-letter queue."""
+        return is_exhausted(self.options, self.receives.get(mid, 0))
 
     def with_past(self, message: Message) -> Message:
         """Adds to a message its last reason, and its origin if it is a dead letter."""

@@ -366,9 +366,11 @@ class LogQueue(QueueState):
         receives = self.receives.get(mid, 0)
         counted = receives if count or delayed else receives - 1
         if delay is None:
-            delay = backoff_of(self.options, mid, receives) if count and not delayed else 0
+            backs_off = count and not delayed and self.options.backoff is not None
+            delay = backoff_of(self.options, mid, receives) if backs_off else 0
         until = min((self.clock() + delay) // self.unit, MAX_MID) if delay else 0
-        if self.is_exhausted(mid, counted) and self._bury(mid, None, counted, reason):
+        most = self.options.max_receives
+        if most is not None and counted >= most and self._bury(mid, None, counted, reason):
             return None
         if mid <= self.too_old_upto():
             self._retire([mid], None)

@@ -12,7 +12,7 @@ from ...index.message_index import Index
 from ...index.midmap import MidMap
 from ..log.cache import PayloadCache
 from ..log.log import Log, Transaction
-from ..log.places import SHIFT, Position, segment_of
+from ..log.places import SHIFT, Position
 from ..log.reader import Reader
 from ..log.records import PUSH_SIZE, Staged, payload_of, whose
 from .keys import KEYS, KnownKeys
@@ -122,7 +122,7 @@ class Store:
             self.usage.add(place, record_size(size))
 
     def _is_shared(self, queue: Sharer, mid: int, place: int) -> bool:
-        if not self.is_starting and place not in self._copied.get(segment_of(place), ()):
+        if not self.is_starting and place not in self._copied.get(place >> SHIFT, ()):
             return False
         owners = self.owners_at(place) or ((queue.number, mid),)
         for owner, known in owners:
@@ -143,13 +143,13 @@ class Store:
     def set_owners(self, place: int, owners: Sequence[Owner] | None) -> None:
         """Notes to whom the message with its payload at a place belongs. None: to whom the record says."""
         if owners is not None:
-            self.moved.setdefault(segment_of(place), {})[place] = owners
-        elif (moved := self.moved.get(segment_of(place))) is not None:
+            self.moved.setdefault(place >> SHIFT, {})[place] = owners
+        elif (moved := self.moved.get(place >> SHIFT)) is not None:
             moved.pop(place, None)
 
     def note_copied(self, place: int) -> None:
         """Notes that several queues have the payload at a place."""
-        self._copied.setdefault(segment_of(place), set()).add(place)
+        self._copied.setdefault(place >> SHIFT, set()).add(place)
 
     def sharers(self, number: int, mid: int, place: int) -> list[Sharer]:
         """Returns the queues that have a message with its payload at a place. number: of one of them."""
