@@ -46,6 +46,8 @@ _AT_ONCE = 1000
 looked at together."""
 _SCATTERED = 150
 """Windows that end at a time in a queue that backs off, whose messages are due at random times: some 3 ms."""
+_OWN = 8 << 10
+"""Bytes of room that a request which ends windows leaves for its own record: more than a reason can have."""
 _BETWEEN = 10_000
 """Microseconds in which only one request makes so many visible, as a batch may have many requests."""
 _push = records.Push.FORMAT.pack
@@ -358,7 +360,7 @@ class LogQueue(QueueState):
         old is removed. count: False to take back the receive of a message in flight; reason: kept with the message.
         NoSuchMessageError; StaleReceiptError: nobody holds it."""
         mid = receipt.mid
-        self.expire()
+        self.expire(keep=_OWN)
         expiry = self.held_until(receipt)
         delayed = self.index.is_delayed(mid)
         if not expiry or (delayed and receipt.receives is not None):
@@ -388,7 +390,7 @@ class LogQueue(QueueState):
         """Sets the end of the window of a message in flight, and returns it. visibility: microseconds from now, None
         for the queue's own. NoSuchMessageError, StaleReceiptError."""
         mid = receipt.mid
-        self.expire()
+        self.expire(keep=_OWN)
         expiry = self.held_until(receipt)
         if not expiry or self.index.is_delayed(mid):
             raise not_in_flight(self.qid, mid)
@@ -428,10 +430,11 @@ class LogQueue(QueueState):
         if new:
             self.index.new.add(mid)
 
-    def expire(self, count: int | None = None) -> int:
+    def expire(self, count: int | None = None, *, keep: int = 0) -> int:
         """Ends windows and delays that are over: makes the messages visible, hides them for the back-off, or moves them
         to the dead-letter queue, at most 100 and as many as the transaction has room for. count: the most messages,
-        None for as many as a request has time for. Returns how many. Needs no record, as the log has the times."""
+        None for as many as a request has time for; keep: bytes of room that are left to that request. Returns how many.
+        Needs no record, as the log has the times."""
         if not self.index.expiries.may_be_due(self.clock() // self.unit):
             return 0
         now = self.clock()
@@ -444,7 +447,7 @@ class LogQueue(QueueState):
         staying: Sequence[int] = mids
         later: list[int] = []
         if self.options.max_receives is not None:
-            staying, later = self._bury_all(mids)
+            staying, later = self._bury_all(mids, keep)
         if self.options.backoff is not None:
             staying = self._back_off(staying, now)
         if staying:
@@ -561,20 +564,20 @@ class LogQueue(QueueState):
     def reject(self, receipt: Receipt, reason: str | None) -> None:
         """See Queue."""
         mid = receipt.mid
-        self.expire()
+        self.expire(keep=_OWN)
         self.held_until(receipt)
         self._moves.reject(mid, partial(self._move, mid, None, self.receives.get(mid, 0), "rejected", reason))
 
-    def _bury_all(self, mids: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _bury_all(self, mids: Sequence[int], keep: int) -> tuple[list[int], list[int]]:
         """Moves exhausted messages to the dead-letter queue, at most 100, and as many as the transaction has room for.
-        Returns the messages that are not exhausted or cannot be moved, and those that stay due."""
+        Returns the messages that are not exhausted or cannot be moved, and those that stay due. keep: see `expire`."""
         staying: list[int] = []
         later: list[int] = []
         moved = 0
         for mid in mids:
             if not self.is_exhausted(mid):
                 staying.append(mid)
-            elif moved == _MOVES or self.transaction.left < move_size(self.reasons.get(mid)) + SMALL:
+            elif moved == _MOVES or self.transaction.left < move_size(self.reasons.get(mid)) + SMALL + keep:
                 later.append(mid)
             else:
                 delayed = self.index.is_delayed(mid)

@@ -202,3 +202,25 @@ def test_a_request_that_needs_more_ends_the_batch(tmp_path: Path, monkeypatch: p
     assert small.engine._journal.open().log.segments.largest > 10 * SEGMENT
     small.engine._journal.close()
     small.engine._watch.close()
+
+
+def test_burials_leave_room_to_the_request_that_finds_them_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that was refused for lack of room gets the room that was secured for it, whatever is due besides."""
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, 1000)
+    small.engine.create("dead", Options("journal"))
+    small.engine.configure("q", Options(storage="journal", max_receives=1, dead_letter="dead"))
+    mids = small.queue.push([Draft(b"x")] * 150)
+    small.commit()
+    monkeypatch.setattr("support.engines._without_broker", {})  # else the engine of the tests ends the batch
+    received = small.engine.receive(["q"], 150, 1000, 1 << 20)
+    small.commit()
+    small.clock.now += 1000
+    transaction = small.engine._journal.open().transaction
+    transaction.left = 9 << 10
+    reason = "é" * 1000
+    small.queue.reject(Receipt(mids[-1], received[-1].receives), reason)
+    assert 1 < small.engine.queue("dead").stats().ready < 150
+    small.commit()
+    small.engine._journal.close()
+    small.engine._watch.close()
