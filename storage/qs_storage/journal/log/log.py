@@ -103,10 +103,10 @@ class Log:
     # -- segments -------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def segment_size(first: Sequence[bytes], size: int) -> int:
-        """Returns the least bytes of a segment that begins with the records `first`, with room for a frame of `size`
-        bytes of records and another block. OSError: no segment may be so large."""
-        least = 3 * BLOCK + padded(FRAME_HEAD + sum(_HEAD + len(body) for body in first)) + padded(FRAME_HEAD + size)
+    def segment_size(first: int, size: int) -> int:
+        """Returns the least bytes of a segment that begins with `first` bytes of records, heads included, with room for
+        a frame of `size` bytes of records and another block. OSError: no segment may be so large."""
+        least = 3 * BLOCK + padded(FRAME_HEAD + first) + padded(FRAME_HEAD + size)
         if least >> SHIFT:
             # Checked here, once a segment, so that no append needs to check the place of its record.
             text = f"records of {size} bytes do not fit into one segment, which has less than {1 << SHIFT}"

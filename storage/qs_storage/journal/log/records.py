@@ -648,7 +648,9 @@ KEY_SIZE = HEAD.size + Key.FORMAT.size
 """Bytes of a KEY."""
 SMALL = HEAD.size + max(each.FORMAT.size for each in KINDS.values() if not each.MORE)
 """Bytes that any record takes at most of which the struct is all."""
-QUEUE_SIZE = HEAD.size + Queue.FORMAT.size + 255
+QUEUE_HEAD = HEAD.size + Queue.FORMAT.size
+"""Bytes of a QUEUE without its name."""
+QUEUE_SIZE = QUEUE_HEAD + 255
 """Bytes that a QUEUE takes at most: a name has 255 bytes at most."""
 TRANSFER_SIZE = HEAD.size + Transfer.FORMAT.size + _ORIGIN.size + 255
 """Bytes that a TRANSFER takes at most."""

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from ...disk import has_no_room
 from ...engine import NoRoomError
+from ..log import records
 from ..log.log import Log, Transaction
 from ..log.pool import Pool, PoolFile
 from ..queues.queue import LogQueue
@@ -112,14 +113,15 @@ class Room:
         """Begins a segment with room for `size` bytes of records, if there is a file for it. push: only if the pool
         stays whole. OSError, except for lack of room."""
         log, pool, transaction = self._log, self._pool, self._transaction
-        first = [queue.record() for queue in self._queues.values()]
+        # On a full disk there is none for any batch: so the records of many queues are packed when there is one.
+        first = len(self._queues) * records.QUEUE_HEAD + len("".join(self._queues).encode())
         needed = log.segment_size(first, size)
         file = pool.take(needed, max(log.segments.largest, needed)) or self._make(needed)
         if file is None and not push:
             file = pool.take(needed, None)
         if file is not None:
             try:
-                log.begin_segment(file, first)
+                log.begin_segment(file, [queue.record() for queue in self._queues.values()])
             except OSError as error:
                 if log.failed is None:
                     pool.add(file._replace(recycled=True))  # it may have a frame

@@ -118,6 +118,30 @@ def test_pushes_are_refused_and_deletes_are_served(small: SmallEngine) -> None:
     assert small.pushes()
 
 
+def test_a_refused_push_packs_no_names(small: SmallEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of all queues, of which there may be thousands, are packed for a segment that begins, and not for each
+    batch that finds no file for one."""
+    small.fill()
+    packed: list[LogQueue] = []
+    monkeypatch.setattr(LogQueue, "record", packed.append)
+    assert not small.pushes()
+    assert packed == []
+
+
+def test_names_of_several_bytes_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that is made for one large request has room for the names of all queues, in UTF-8."""
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, 1000)
+    for number in range(1000):
+        small.engine.create("\N{SNOWMAN}" * 20 + str(number), Options("journal"))
+    small.commit()
+    [mid] = small.queue.push([Draft(bytes(10 * SEGMENT))])
+    small.commit()
+    assert len(small.queue.payload_of(mid)) == 10 * SEGMENT
+    small.engine._journal.close()
+    small.engine._watch.close()
+
+
 def test_releases_go_round(small: SmallEngine) -> None:
     """Where all messages are needed and the disk is full, each of them is received and released again and again, one by
     one: as much is written as the disk has several times. Nothing is refused or lost."""
