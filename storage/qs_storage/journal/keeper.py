@@ -68,7 +68,6 @@ class LogKeeper:
         self._removed: list[LogQueue] = []  # queues whose directories are gone; the next commit records that
         self._leaving: list[LogQueue] = []  # those whose removal is in this transaction
         self._doors = Doors(partial(store_for, sync=False))
-        self._numbers = 0
         self._replayed = False
 
     # -- a start --------------------------------------------------------------------------------------------------
@@ -105,16 +104,11 @@ class LogKeeper:
         queue = DoorQueue(path, qid, options, shared, store, self._doors)
         if self._replayed:
             self._note_removals(store)  # before a new queue of the same name is announced
-            self._assign_number(queue)
+            queue.begin(store.last_number + 1)
             transaction.append_lasting(queue.record())
             queue.rescan()
         self.queues[qid] = queue
         return queue
-
-    def _assign_number(self, queue: LogQueue) -> None:
-        self._numbers += 1
-        queue.number = self._numbers
-        self.open().tables[queue.number] = queue
 
     def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
         """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
@@ -127,12 +121,8 @@ class LogKeeper:
         for queue in replay.queues.values():
             if self.queues.get(queue.qid) is not queue:
                 self._leave_out(queue, kinds)
-        self._numbers = max(self._numbers, replay.last_number)
         for queue in self.queues.values():
-            if replay.queues.get(queue.number) is queue:
-                store.tables[queue.number] = queue
-            else:
-                self._assign_number(queue)
+            queue.begin(queue.number if replay.queues.get(queue.number) is queue else store.last_number + 1)
         for queue in self.queues.values():
             if isinstance(queue, DoorQueue):
                 queue.rescan()
@@ -148,7 +138,6 @@ class LogKeeper:
         replay = self._read(store, shared)
         for queue in replay.queues.values():
             self.queues[queue.qid] = queue
-        self._numbers = replay.last_number
         store.transaction.changed.clear()
         return dict(self.queues)
 
@@ -313,7 +302,7 @@ class LogKeeper:
 
     def _begin_snapshot(self, store: Store) -> Snapshot:
         writer = CheckpointWriter(self._directory, self._disk)
-        work = write_snapshot(writer, store.log.position, list(self.queues.values()), store, self._numbers)
+        work = write_snapshot(writer, store.log.position, list(self.queues.values()), store)
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:

@@ -23,8 +23,6 @@ class Replay(Generic[Q]):
         self.keys_since = now - WINDOW
         """Keys of pushes up to then are over. A log may have any number of them, and memory has not."""
         self.queues: dict[int, Q] = {}
-        self.last_number = 0
-        """The greatest queue number."""
         self._run = _Run()
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
@@ -64,7 +62,6 @@ class Replay(Generic[Q]):
         return self.queues.get(number)
 
     def add_queue(self, record: records.Queue) -> None:
-        self.last_number = max(self.last_number, record.number)
         queue = self.queues.get(record.number)
         if queue is None:
             queue = self.queues[record.number] = self.make(record.qid, record.number)

@@ -27,6 +27,11 @@ class QueueState(MessageTable):
         self.taken: dict[int, int] = {}
         """The places of TAKEN records, by token, whose files may still exist."""
 
+    def begin(self, number: int) -> None:
+        """Gives the queue the number by which records name it from now on."""
+        self.number = number
+        self.store.enter(number, self)
+
     def reset(self) -> None:
         """Forgets everything, so that the log can be read again. Counts no removals."""
         self.keys.clear()

@@ -50,6 +50,8 @@ class Store:
         """The position of the last checkpoint that was begun or read."""
         self.tables: dict[int, Sharer] = {}
         """The queues by their numbers in the log."""
+        self.last_number = 0
+        """The greatest number that a queue has or had."""
         self.families: dict[int, set[int]] = {}
         """For each queue number, the queues that may share payloads with it. A removed queue keeps its entry while its
         records exist: see `leave`."""
@@ -63,6 +65,15 @@ class Store:
         and then a queue need not ask the thousands that it has shared other payloads with."""
         self._gone: dict[int, int] = {}  # for removed queues: the last segment that may have their records
         self.known_keys = KnownKeys(keys)
+
+    def enter(self, number: int, queue: Sharer) -> None:
+        """Has a queue found by a number. It may have several: see `IndexReader`."""
+        self.tables[number] = queue
+        self.saw_number(number)
+
+    def saw_number(self, number: int) -> None:
+        """Makes new numbers of queues greater than this one."""
+        self.last_number = max(self.last_number, number)
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
@@ -203,6 +214,7 @@ class Store:
         self._copied.clear()
         self.known_keys.reset()
         self.tables.clear()
+        self.last_number = 0
         self.transaction.changed.clear()
 
     def close(self) -> None:

@@ -73,8 +73,7 @@ class IndexReader(Generic[Q]):
         queue, tables = self._find(qid), self._store.tables
         if queue.number != number and tables.get(queue.number) is queue:
             self._store.join(queue.number, number)
-        queue.number = number
-        tables[number] = queue
+        queue.begin(number)
         self._made.append(queue)
         return queue
 
@@ -103,7 +102,6 @@ class IndexReader(Generic[Q]):
             if reader.position.segment not in headers:
                 raise BadCheckpointError("the segment in which it ends is missing")
             replay.queues = read_snapshot(reader, replay.make, self._store, now)
-            replay.last_number = reader.content["numbers"]
         except FileNotFoundError:
             return None
         except (OSError, LookupError, TypeError, ValueError, struct.error) as error:

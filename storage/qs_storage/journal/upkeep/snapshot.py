@@ -73,15 +73,15 @@ class Snapshot:
 
 
 def write_snapshot(
-    writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: Store, numbers: int
+    writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: Store
 ) -> Iterator[None]:
     """Writes the queues piece by piece, while they change; yields between pieces. Claims and batches of a queue come
     before its messages. A start applies to a piece of messages only records after the end that the log has when it is
-    written. numbers: the greatest queue number so far. OSError."""
+    written. OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
-        "numbers": numbers,
+        "numbers": store.last_number,
         "salts": {number: log.segments.salt_of(number).hex() for number in log.segments.sizes},
     }
     entries = content["queues"] = []
@@ -229,6 +229,7 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], Q], store
     """Restores the queues of a checkpoint, by their numbers. make: makes a queue from name and number; now:
     microseconds since the Epoch."""
     queues: dict[int, Q] = {}
+    store.saw_number(reader.content["numbers"])
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
         _read_messages(reader, queue, entry, store)
