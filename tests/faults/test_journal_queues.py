@@ -12,6 +12,7 @@ from support.crashing import Place, places, segments_of
 from support.engines import LOTS
 
 from qs_storage.engine import NoSuchQueueError, Options
+from qs_storage.journal.upkeep.snapshot import Snapshot
 
 INFINITE = float("inf")
 
@@ -214,7 +215,7 @@ def test_a_queue_is_made_while_a_checkpoint_is_written(place: Place, back: bool)
     mids = place.push("a", b"x", b"y")
     store = place.engine._journal.store
     assert store is not None
-    snapshot = place.engine._journal._begin_snapshot(store)
+    snapshot = Snapshot(store, place.engine._journal.queues.values())
     place.queue("b", "c")
     if back:
         place.clock.now += 10

@@ -294,9 +294,7 @@ def maintenance_of(engine: DirectoriesEngine) -> Maintenance:
 
 def checkpointed(engine: DirectoriesEngine) -> Position | None:
     """Returns the position of the last checkpoint that the engine's log has begun or read."""
-    store = engine._journal.store
-    assert store is not None
-    return store.checkpointed
+    return maintenance_of(engine).checkpointed
 
 
 def compact(engine: DirectoriesEngine, upto: int | None = None) -> None:

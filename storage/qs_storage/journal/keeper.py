@@ -15,19 +15,19 @@ from .log import records
 from .log.cache import CACHE
 from .log.log import Log, Transaction
 from .log.opening import open_log
+from .log.places import Position
 from .log.pool import Pool
 from .log.reader import Reader
 from .queues.keys import KEYS
 from .queues.queue import LogQueue
 from .queues.replay import Replay
 from .queues.store import Store
-from .upkeep.checkpoint import CheckpointWriter
 from .upkeep.compaction import Compaction
 from .upkeep.door import DoorQueue, Doors
 from .upkeep.index_reading import IndexReader
 from .upkeep.maintenance import Maintenance
 from .upkeep.room import Room
-from .upkeep.snapshot import Snapshot, write_snapshot
+from .upkeep.snapshot import Snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -82,10 +82,7 @@ class LogKeeper:
             compaction = Compaction(store, self.queues, self._clock)
             self.transaction = store.transaction
             self.store, self.room = store, Room(store, pool, compaction, self.queues)
-            begin_checkpoint = partial(self._begin_snapshot, store)
-            self.maintenance = Maintenance(
-                store, pool, compaction, self.room, self._doors, begin_checkpoint, self._disk, self._clock
-            )
+            self.maintenance = Maintenance(store, pool, compaction, self.room, self._doors, self.queues, self._clock)
         return self.store
 
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> DoorQueue:
@@ -114,10 +111,11 @@ class LogKeeper:
         """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
         exist. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
         self._replayed = True
-        store = self.store
-        if store is None:
+        store, maintenance = self.store, self.maintenance
+        if store is None or maintenance is None:
             return
-        replay = self._read(store, shared)
+        replay, checkpointed = self._read(store, shared)
+        maintenance.resume(checkpointed)
         for queue in replay.queues.values():
             if self.queues.get(queue.qid) is not queue:
                 self._leave_out(queue, kinds)
@@ -135,7 +133,7 @@ class LogKeeper:
         InUseError."""
         store = self.open()
         self._replayed = True
-        replay = self._read(store, shared)
+        replay, _ = self._read(store, shared)
         for queue in replay.queues.values():
             self.queues[queue.qid] = queue
         store.transaction.changed.clear()
@@ -156,7 +154,9 @@ class LogKeeper:
             )
         self._removed.append(queue)
 
-    def _read(self, store: Store, shared: Shared) -> Replay[LogQueue]:
+    def _read(self, store: Store, shared: Shared) -> tuple[Replay[LogQueue], Position | None]:
+        """Reads the log. Returns its queues, and the position of the checkpoint that was used."""
+
         def find(qid: str) -> LogQueue:
             queue = self.queues.get(qid)
             return LogQueue(qid, 0, Options(storage="journal"), shared, store) if queue is None else queue
@@ -166,8 +166,7 @@ class LogKeeper:
         if ignored is not None:
             _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, ignored)
         store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence)
-        store.checkpointed = begin
-        return replay
+        return replay, begin
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -300,11 +299,6 @@ class LogKeeper:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def _begin_snapshot(self, store: Store) -> Snapshot:
-        writer = CheckpointWriter(self._directory, self._disk)
-        work = write_snapshot(writer, store.log.position, list(self.queues.values()), store)
-        return Snapshot(writer, work, store.log)
-
     def rest(self) -> OSError | None:
         """Writes a checkpoint at a clean stop, for a fast start. Returns the error if the log is gone or failed.
         OSError: the last notes could not be written."""
@@ -316,7 +310,7 @@ class LogKeeper:
         maintenance.stop()
         room.commit()
         try:
-            snapshot = self._begin_snapshot(store)
+            snapshot = Snapshot(store, self.queues.values())
             while not snapshot.step():
                 continue
             snapshot.publish()

@@ -12,7 +12,7 @@ from ...index.message_index import Index
 from ...index.midmap import MidMap
 from ..log.cache import PayloadCache
 from ..log.log import Log, Transaction
-from ..log.places import SHIFT, Position
+from ..log.places import SHIFT
 from ..log.reader import Reader
 from ..log.records import PUSH_SIZE, Staged, payload_of, whose
 from .keys import KEYS, KnownKeys
@@ -46,8 +46,6 @@ class Store:
         self.reader = reader
         self.cache = PayloadCache(cache)
         self.usage = Usage()
-        self.checkpointed: Position | None = None
-        """The position of the last checkpoint that was begun or read."""
         self.tables: dict[int, Sharer] = {}
         """The queues by their numbers in the log."""
         self.last_number = 0

@@ -7,13 +7,15 @@ asks `next_due`, calls `begin` first in a batch, commits, runs the work that it 
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 
 from ...disk import Disk, has_no_room
 from ...engine import SECOND, Background, Clock
+from ..log.places import Position
 from ..log.pool import Pool, PoolFile
+from ..queues.state import QueueState
 from ..queues.store import Store
 from .compaction import Compaction
 from .door import Door, Doors
@@ -134,19 +136,19 @@ class Maintenance:
         compaction: Compaction,
         room: Room,
         doors: Doors,
-        begin_checkpoint: Callable[[], Snapshot],
-        disk: Disk,
+        queues: Mapping[str, QueueState],
         clock: Clock,
     ) -> None:
-        """begin_checkpoint: begins a checkpoint."""
+        """queues: all queues of the log, by name."""
         self._store = store
         self._pool = pool
         self.compaction = compaction
         self._room = room
         self._doors = doors
-        self._begin_checkpoint = begin_checkpoint
-        self._disk = disk
+        self._queues = queues
         self._clock = clock
+        self.checkpointed: Position | None = None
+        """The position of the last checkpoint that was begun or read."""
         self._door: Door | None = None  # the one whose directory is worked on
         self._notes_due: int | None = None
         self._keys_due: int | None = None
@@ -160,6 +162,10 @@ class Maintenance:
         self._snapshot: Snapshot | None = None
         self._written: Snapshot | None = None  # complete, but not durable yet
         self._complaint = ""
+
+    def resume(self, checkpointed: Position | None) -> None:
+        """Continues after replay. checkpointed: the position of the checkpoint that was read, None without one."""
+        self.checkpointed = checkpointed
 
     # -- when there is work ---------------------------------------------------------------------------------------
 
@@ -221,7 +227,7 @@ class Maintenance:
         log = self._store.log
         if log.writer is None:
             return False  # a checkpoint contains the position of the next frame, which is not known yet
-        since = 0 if self._store.checkpointed is None else self._store.checkpointed.segment
+        since = 0 if self.checkpointed is None else self.checkpointed.segment
         written = 0
         for number, size in reversed(log.segments.sizes.items()):
             if number <= since or written >= _CHECKPOINT:
@@ -245,7 +251,7 @@ class Maintenance:
                 self._store.transaction.take_back()
                 self._room.restart()
                 self._put_off(error)
-        work = BackgroundWork(self._pool, self._disk)
+        work = BackgroundWork(self._pool, log.disk)
         work.garbage = log.segments.take_garbage()
         work.sync = log.background_sync() if work.garbage else None
         work.recycled = self._pool.lacks(log.segments.largest)
@@ -273,8 +279,8 @@ class Maintenance:
                 self._snapshot = snapshot
         elif self._wants_checkpoint() and not self._room.is_short:
             # Before compaction, which under a steady load is always wanted.
-            self._snapshot = self._begin_checkpoint()
-            self._store.checkpointed = self._store.log.position
+            self._snapshot = Snapshot(self._store, self._queues.values())
+            self.checkpointed = self._store.log.position
         elif self.compaction.wanted(tight=self._pool.is_tight):
             pace = self._pace()
             self._room.compact(perf_counter() + SLICE * pace, int(_BYTES * pace))

@@ -38,10 +38,11 @@ _TEXTS = 256
 class Snapshot:
     """Writes a checkpoint in slices, and publishes it."""
 
-    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: Log) -> None:
-        self._writer = writer
-        self._work = work
-        self._log = log
+    def __init__(self, store: Store, queues: Iterable[QueueState]) -> None:
+        """Begins a checkpoint of a log that was written to since the start. queues: all of the log. OSError."""
+        self._log = store.log
+        self._writer = CheckpointWriter(store.log.directory, store.log.disk)
+        self._work = _write_queues(self._writer, store.log.position, list(queues), store)
         self._sync: Callable[[], None] | None = None
 
     def step(self) -> bool:
@@ -72,7 +73,7 @@ class Snapshot:
         self._writer.give_up()
 
 
-def write_snapshot(
+def _write_queues(
     writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: Store
 ) -> Iterator[None]:
     """Writes the queues piece by piece, while they change; yields between pieces. Claims and batches of a queue come

@@ -11,6 +11,7 @@ from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Receipt, State
 from qs_storage.journal.upkeep.checkpoint import CheckpointReader
 from qs_storage.journal.upkeep.maintenance import BackgroundWork
+from qs_storage.journal.upkeep.snapshot import Snapshot
 
 COUNT = 10_000
 LETTERS = 3000
@@ -63,7 +64,7 @@ def test_slices_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(bench.engine, DirectoriesEngine)
     monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
     keeper = bench.engine._journal
-    steps, snapshot = 0, keeper._begin_snapshot(keeper.open())
+    steps, snapshot = 0, Snapshot(keeper.open(), keeper.queues.values())
     while not snapshot.step():
         steps += 1
     assert steps >= COUNT // 1024 + COUNT // 2 // 1024  # messages and keys
@@ -161,6 +162,6 @@ def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pyt
         if (work := place.engine.begin_upkeep()) is not None:
             work.run()
             place.engine.finish_upkeep(work)
-    assert maintenance._store.checkpointed is not None
+    assert maintenance.checkpointed is not None
     monkeypatch.undo()
     place.leave()

@@ -11,6 +11,7 @@ from support.engines import LOTS, checkpointed
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_storage.index import midmap, midset
 from qs_storage.journal.queues.claims import Consumer
+from qs_storage.journal.upkeep.snapshot import Snapshot
 
 QUEUES = ("a", "b", "c")
 WINDOW = 3_000_000
@@ -145,7 +146,7 @@ def test_what_changes_while_a_checkpoint_is_written(
     for _ in range(400):
         churn.step()
     place.engine.commit()
-    snapshot = keeper._begin_snapshot(store)
+    snapshot = Snapshot(store, keeper.queues.values())
     while True:
         room.commit()
         if snapshot.step():
@@ -182,7 +183,7 @@ def test_a_record_that_a_checkpoint_knows_is_not_applied_again(tmp_path: Path, m
     place.queue("before", "q")
     place.push("before", b"x")
     [mid] = place.push("q", b"x")
-    snapshot = place.engine._journal._begin_snapshot(place.engine._journal.open())
+    snapshot = Snapshot(place.engine._journal.open(), place.engine._journal.queues.values())
     assert not snapshot.step()
     claims = place.engine.queue("q").claims
     claims.claim("one", 1, 1, None, None)

@@ -10,6 +10,7 @@ from support.crashing import segments_of
 from support.log_memory import LogSession
 
 from qs_storage.engine import Draft, Message, Receipt, State
+from qs_storage.journal.upkeep.snapshot import Snapshot
 
 PAYLOAD = b"the payload ".ljust(3000, b".")
 
@@ -183,7 +184,7 @@ def test_a_checkpoint_that_is_written_meanwhile(
         session.queue(qid).purge(1 << 62, 9)
     session.engine.commit()
     keeper = session.engine._journal
-    snapshot = keeper._begin_snapshot(keeper.open())
+    snapshot = Snapshot(keeper.open(), keeper.queues.values())
     written = False
 
     def pause() -> None:

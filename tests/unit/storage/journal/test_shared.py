@@ -10,6 +10,7 @@ from support.engines import Bench, compact, journal_engine
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Durability, Receipt, State
 from qs_storage.journal.queues.store import Store
+from qs_storage.journal.upkeep.snapshot import Snapshot
 
 
 def _store(bench: Bench) -> Store:
@@ -26,7 +27,7 @@ def test_a_copy_that_is_made_while_a_checkpoint_is_written(tmp_path: Path, monke
     [mid] = bench.push(bytes(1000), qid="a")
     keeper = bench.engine._journal
     monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
-    snapshot = keeper._begin_snapshot(keeper.open())
+    snapshot = Snapshot(keeper.open(), keeper.queues.values())
     assert not snapshot.step()
     bench.engine.copy("a", mid, ["b"])
     bench.engine.commit()
