@@ -125,8 +125,7 @@ class LogKeeper:
             if isinstance(queue, DoorQueue):
                 queue.rescan()
             queue.settle()
-        store.transaction.changed.clear()
-        store.is_starting = False
+        store.end_start()
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
         """Returns the queues of the log by name, even without directories, for commands. JournalDamagedError,
@@ -136,7 +135,7 @@ class LogKeeper:
         replay, _ = self._read(store, shared)
         for queue in replay.queues.values():
             self.queues[queue.qid] = queue
-        store.transaction.changed.clear()
+        store.end_start()
         return dict(self.queues)
 
     def _leave_out(self, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:

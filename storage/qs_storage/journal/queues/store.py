@@ -56,8 +56,7 @@ class Store:
         self.moved: dict[int, dict[int, Sequence[Owner]]] = {}
         """For each segment, the owners of payloads whose messages have moved to another queue, by their places; also
         the owners that they had before, whose copies may be left. Other payloads belong to whom their record says."""
-        self.is_starting = True
-        """True while a start reads the log: only at its end it is known which payloads several queues have."""
+        self._is_starting = True  # while the log is read, it is not known which payloads several queues have
         self._copied: dict[int, set[int]] = {}
         """For each segment, the places of payloads that several queues have, or once had: most have never been copied,
         and then a queue need not ask the thousands that it has shared other payloads with."""
@@ -117,7 +116,7 @@ class Store:
         """Releases the payload of a message that a queue removes. size: bytes of the payload. Returns its owners, to
         set before `keep`; None if they stay, or it has none but the message of its record."""
         # A start may know of a message before and after it moved, from a checkpoint that was written meanwhile.
-        may_be_shared = self.families or (self.is_starting and self.moved)
+        may_be_shared = self.families or (self._is_starting and self.moved)
         if not may_be_shared or not self._is_shared(queue, mid, place):
             self.usage.drop(place, size + PUSH_SIZE)
             self.cache.drop(place)
@@ -131,7 +130,7 @@ class Store:
             self.usage.add(place, record_size(size))
 
     def _is_shared(self, queue: Sharer, mid: int, place: int) -> bool:
-        if not self.is_starting and place not in self._copied.get(place >> SHIFT, ()):
+        if not self._is_starting and place not in self._copied.get(place >> SHIFT, ()):
             return False
         owners = self.owners_at(place) or ((queue.number, mid),)
         for owner, known in owners:
@@ -202,6 +201,11 @@ class Store:
         for number in self.families.keys() - self.tables.keys():
             if self._gone.setdefault(number, self.log.number) < (self.log.segments.oldest or 0):
                 del self.families[number], self._gone[number]
+
+    def end_start(self) -> None:
+        """Ends a start: it is known now which payloads several queues have, and nothing of it is taken back."""
+        self._is_starting = False
+        self.transaction.changed.clear()
 
     def reset(self) -> None:
         """Forgets all that a start has read, so that the log can be read again."""
