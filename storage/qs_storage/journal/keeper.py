@@ -94,7 +94,7 @@ class LogKeeper:
         if self._replayed and transaction.left < needed:
             if transaction.changed or transaction.left >= 0:
                 raise transaction.refusal(needed)
-            transaction.asked = needed
+            transaction.ask(needed)
             self.secure(needed)  # nothing was written since the start
             if transaction.left < needed:
                 raise transaction.refusal(needed)
@@ -285,7 +285,7 @@ class LogKeeper:
         store, door = self.open(), queue.door
         queue.unbounded = True
         while door.has_work:
-            store.transaction.asked_by_push = door.size
+            store.transaction.ask(door.size, push=True)
             self.secure(LEFT)
             intake = door.advance(store)
             self.commit()

@@ -228,7 +228,7 @@ class Transaction:
         self.pushes_wait = False
         """True while a full disk has no room but for what deletes, releases and compaction need."""
         self.asked = self.asked_by_push = 0
-        """Bytes of the greatest request, and push, that was refused since room was secured."""
+        """Bytes of the greatest request, and push, that was refused since room was secured: see `ask`."""
         self.pending: list[tuple[bytes, bytes | None]] = []
         """Appended records that are not written yet: (body, payload after it)."""
         self.unwritten: dict[int, bytes] = {}
@@ -249,11 +249,19 @@ class Transaction:
         failed."""
         if self._log.failed is not None:
             return self._log.failure()
+        self.ask(size, push=push)
+        return NoRoomError(size)
+
+    def ask(self, size: int, *, push: bool = False) -> None:
+        """Asks for room for records of `size` bytes, which is secured before the next batch."""
         if push:
             self.asked_by_push = max(self.asked_by_push, size)
         else:
             self.asked = max(self.asked, size)
-        return NoRoomError(size)
+
+    def forget_asked(self) -> None:
+        """Forgets what was asked for, as room is being secured for it."""
+        self.asked = self.asked_by_push = 0
 
     def undo(self, function: Callable[..., object], *arguments: object) -> None:
         """Notes how a change is taken back."""
@@ -383,10 +391,15 @@ class Transaction:
     def allow(self, size: int) -> None:
         """Lets this batch have `size` bytes of records, if that is more than `BATCH`. It is empty so far."""
         self._limit = max(BATCH, size)
-        self.count_left()
+        self._count_left()
 
-    def count_left(self) -> None:
-        """Counts what is left, after the segment or `pushes_wait` has changed."""
+    def hold_back_pushes(self, wait: bool) -> None:
+        """Has pushes wait, or lets them have what is left: see `pushes_wait`. Call it when the segment has changed."""
+        self.pushes_wait = wait
+        self._count_left()
+
+    def _count_left(self) -> None:
+        """Counts what is left, after the segment, the limit or `pushes_wait` has changed."""
         writer = self._log.writer
         if writer is None or self._log.failed is not None:
             self.left = self.left_to_pushes = -1

@@ -80,6 +80,10 @@ class Pool:
                 self.add(PoolFile(path, self._disk.lstat(path).st_size, recycled=True))
         self._numbers = count(last + 1)
 
+    def note_disk(self, *, is_full: bool) -> None:
+        """Notes whether the disk had room for a file that was wanted: see `is_tight`."""
+        self.is_tight = is_full
+
     def add(self, file: PoolFile) -> None:
         self._files.append(file)
         self.bytes += file.size

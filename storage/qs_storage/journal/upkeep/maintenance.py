@@ -309,7 +309,7 @@ class Maintenance:
         if door is None:
             return None
         try:
-            self._store.transaction.asked_by_push = max(self._store.transaction.asked_by_push, door.size)
+            self._store.transaction.ask(door.size, push=True)
             self._room.secure()
             intake = door.advance(self._store)
         except OSError as error:
@@ -343,14 +343,14 @@ class Maintenance:
         for file in work.made:
             pool.add(file)
         if work.wanted is not None and work.made:
-            pool.is_tight = False
+            pool.note_disk(is_full=False)
         elif work.lacks_room or (work.error is not None and has_no_room(work.error)):
-            pool.is_tight = True
+            pool.note_disk(is_full=True)
         work.made = []
         store.log.segments.give_back_garbage(work.garbage)
         work.garbage = []
-        store.transaction.pushes_wait = store.transaction.pushes_wait and not pool.is_whole(store.log.segments.largest)
-        store.transaction.count_left()
+        transaction = store.transaction
+        transaction.hold_back_pushes(transaction.pushes_wait and not pool.is_whole(store.log.segments.largest))
 
     def settle(self) -> None:
         """Finishes work that is under way, and takes over its files."""

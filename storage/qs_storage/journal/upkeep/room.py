@@ -62,11 +62,11 @@ class Room:
             return
         size, push = max(size, transaction.asked), transaction.asked_by_push
         if size <= transaction.left and not push and self._pool.is_whole(log.segments.largest):
-            transaction.asked = 0
+            transaction.forget_asked()
             return  # and notes wait
         if transaction.pending:
             self.commit()
-        transaction.asked = transaction.asked_by_push = 0
+        transaction.forget_asked()
         transaction.allow(max(size, push))
         if not self._pool.is_whole(log.segments.largest):
             self._reclaim(size, push=push > 0)
@@ -129,8 +129,7 @@ class Room:
                     raise
             else:
                 pool.began(file.size)
-        transaction.pushes_wait = not pool.is_whole(log.segments.largest)
-        transaction.count_left()
+        transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
 
     def _make(self, needed: int) -> PoolFile | None:
         """Makes a file for a segment, and what the pool lacks then. Returns None if there is no room for both. OSError,
@@ -144,9 +143,9 @@ class Room:
         except OSError as error:
             if not has_no_room(error):
                 raise
-            pool.is_tight = True
+            pool.note_disk(is_full=True)
             return None
-        pool.is_tight = False
+        pool.note_disk(is_full=False)
         return file
 
     # -- compaction -----------------------------------------------------------------------------------------------
@@ -208,8 +207,7 @@ class Room:
             if not self._give_up(oldest):
                 return
         self._owed = 0 if pool.is_whole(largest) else max(self._owed - (compaction.total - began), 0)
-        self._transaction.pushes_wait = not pool.is_whole(log.segments.largest)
-        self._transaction.count_left()
+        self._transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
 
     def _give_up_dead(self) -> bool:
         """Gives up the oldest segments without live bytes, as upkeep has not come to them yet. Returns False if there

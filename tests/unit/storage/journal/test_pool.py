@@ -123,9 +123,9 @@ def test_three_are_enough(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (pool.wanted(SIZE, 0), pool.lacks(SIZE)) == (None, 0)
     assert pool.give_up(SIZE) == []
     fill(pool, SIZE, 8 * SIZE)
-    pool.is_tight = True
+    pool.note_disk(is_full=True)
     assert pool.give_up(SIZE) == []
-    pool.is_tight = False
+    pool.note_disk(is_full=False)
     given = pool.give_up(SIZE)
     assert sorted(os.path.getsize(path) for path in given) == [SIZE, 8 * SIZE]
     assert pool.bytes == 3 * SIZE

@@ -327,7 +327,7 @@ def _one_batch(session: Session, end: str, actions: list[tuple[str, int, int]]) 
     session.queue("a").push([Draft(bytes(5000))])  # so that segments come to their ends
     session.queue("a").delete(Receipt(session.queue("a").last_mid))
     _expire(session)
-    session.transaction.asked = 16_000
+    session.transaction.ask(16_000)
     session.engine.secure()
     assert session.transaction.left_to_pushes >= 16_000
     before, writer = session.memory(), session.store.log.sequence
