@@ -156,11 +156,17 @@ class Door:
             self._listing = _oldest_first(self._disk.file_blocks_in(self.path))
             self._listed_for = tokens
         names, self._names = self._names, []
-        work = Intake(self.path, self._disk, names, self._listing, max(self._owner.room(), 0), self._doors.open_states)
-        work.before, work.committed_tokens = before, tokens
-        if self._appended is not None:
-            work.to_remove = [file.name for file in self._appended.files]
-        self._running = work
+        work = self._running = Intake(
+            self.path,
+            self._disk,
+            self._doors.open_states,
+            names=names,
+            listing=self._listing,
+            count=max(self._owner.room(), 0),
+            committed_tokens=tokens,
+            to_remove=[] if self._appended is None else [file.name for file in self._appended.files],
+            before=before,
+        )
         return work
 
     def finish(self, work: Intake) -> None:

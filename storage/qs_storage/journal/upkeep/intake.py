@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ...disk import READ, Disk
@@ -76,16 +76,22 @@ OpenStates = Callable[[str, Disk], FileStates]
 class Intake:
     """One run over files of a directory. Only `run` may be called in another thread than the log's."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         path: str,
         disk: Disk,
+        open_states: OpenStates,
+        *,
         names: list[bytes],
         listing: Iterator[bytes] | None,
         count: int,
-        open_states: OpenStates,
+        committed_tokens: Collection[int],
+        to_remove: Sequence[bytes],
+        before: Callable[[], None] | None,
     ) -> None:
-        """names, listing: files to look at, the names first; count: the most files to read."""
+        """names, listing: files to look at, the names first; count: the most files to read; committed_tokens: those in
+        the log, whose files are messages; to_remove: names of files that are messages; before: makes the log durable,
+        before anything is removed, None if it is."""
         self.path = path
         self.token = secrets.randbits(64)
         """The token in the private names of the files that are read."""
@@ -95,16 +101,13 @@ class Intake:
         """Names to look at in a later run."""
         self.listing = listing
         """None once it is exhausted."""
-        self.to_remove: list[bytes] = []
-        """Files to remove once `before` has returned: they are messages."""
-        self.before: Callable[[], None] | None = None
-        """Makes the log durable; None if it is."""
-        self.committed_tokens: Collection[int] = ()
-        """The tokens in the log: their files are messages."""
         self.strays: list[tuple[str, str]] = []
         """(name, reason) of files that cannot be taken in."""
         self.error: OSError | None = None
         """The error that ended the run."""
+        self._to_remove = to_remove
+        self._before = before
+        self._committed_tokens = committed_tokens
         self._disk = disk
         self._count = min(count, _FILES)
         self._open_states = open_states
@@ -114,9 +117,9 @@ class Intake:
     def run(self) -> None:
         """Does the work. Raises nothing."""
         try:
-            if self.before is not None:
-                self.before()
-            for name in self.to_remove:
+            if self._before is not None:
+                self._before()
+            for name in self._to_remove:
                 self._unlink(name)
             self._read_files()
             if self._changed:
@@ -170,7 +173,7 @@ class Intake:
     def _take(self, name: bytes, room: int) -> File | None:
         """Gives a file its private name and reads it. Returns None if it is not taken in now."""
         token = token_of(name)
-        if token in self.committed_tokens:
+        if token in self._committed_tokens:
             self._unlink(name)
             return None
         public = name if token is None else name[len(PRIVATE) + 17 :]

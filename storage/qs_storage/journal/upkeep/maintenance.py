@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from ...disk import Disk, has_no_room
@@ -42,34 +43,34 @@ _FASTER = 165
 """With this, it is so many at 2.2 times the live bytes."""
 
 
+@dataclass(eq=False)
 class BackgroundWork:
     """One piece of work on files, for any thread. `run` uses only files and the object itself."""
 
-    def __init__(self, pool: Pool, disk: Disk) -> None:
-        self._pool = pool
-        self._disk = disk
-        self._running = threading.Lock()
-        self._done = False
-        self.sync: Callable[[], None] | None = None
-        """Makes the copies of obsolete segments' messages durable before these are removed; None if they are."""
-        self.garbage: list[str] = []
-        """Obsolete segments, oldest first: to be taken into the pool, or removed."""
-        self.recycled = 0
-        """How many of them the pool takes."""
-        self.surplus: list[str] = []
-        """Files that the pool has given up, to be removed."""
-        self.wanted: int | None = None
-        """Bytes of a file to make for the pool, None for none."""
-        self.intake: Intake | None = None
-        """Work on the directory of a queue, None if there is none."""
-        self.checkpoint: Snapshot | None = None
-        """A checkpoint to publish, None if there is none."""
-        self.made: list[PoolFile] = []
-        """Files for the pool."""
-        self.lacks_room = False
-        """True if there was no room to make a file. That is no failure: who refuses pushes for it says so."""
-        self.error: OSError | None = None
-        """The error of work that failed."""
+    pool: Pool
+    disk: Disk
+    garbage: list[str]
+    """Obsolete segments, oldest first: to be taken into the pool, or removed. Those that are left could not be."""
+    sync: Callable[[], None] | None
+    """Makes the copies of obsolete segments' messages durable before these are removed; None if they are."""
+    recycled: int
+    """How many of them the pool takes."""
+    surplus: list[str]
+    """Files that the pool has given up, to be removed."""
+    wanted: int | None
+    """Bytes of a file to make for the pool, None for none."""
+    intake: Intake | None
+    """Work on the directory of a queue, None if there is none."""
+    checkpoint: Snapshot | None
+    """A checkpoint to publish, None if there is none."""
+    made: list[PoolFile] = field(default_factory=list)
+    """Files for the pool."""
+    lacks_room: bool = False
+    """True if there was no room to make a file. That is no failure: who refuses pushes for it says so."""
+    error: OSError | None = None
+    """The error of work that failed."""
+    _running: threading.Lock = field(default_factory=threading.Lock)
+    _done: bool = False
 
     def __bool__(self) -> bool:
         work = self.garbage or self.surplus or self.wanted is not None
@@ -81,6 +82,12 @@ class BackgroundWork:
             if not self._done:
                 self._done = True
                 self._run()
+
+    def take_files(self) -> tuple[list[PoolFile], list[str]]:
+        """Returns the files for the pool, and the obsolete segments that are left, once each. Call it after `run`."""
+        made, self.made = self.made, []
+        left, self.garbage = self.garbage, []
+        return made, left
 
     def _run(self) -> None:
         for step in (self._remove, self._take_in, self._make, self._publish):
@@ -96,14 +103,14 @@ class BackgroundWork:
             with suppress(FileNotFoundError):
                 if self.recycled > 0:
                     self.recycled -= 1
-                    file = self._pool.recycle(self.garbage[0])
+                    file = self.pool.recycle(self.garbage[0])
                     self.made += [] if file is None else [file]
                 else:
-                    self._disk.unlink(self.garbage[0])
+                    self.disk.unlink(self.garbage[0])
             self.garbage.pop(0)
         for path in self.surplus:
             with suppress(FileNotFoundError):
-                self._disk.unlink(path)
+                self.disk.unlink(path)
 
     def _take_in(self) -> None:
         if self.intake is not None:
@@ -112,7 +119,7 @@ class BackgroundWork:
     def _make(self) -> None:
         if self.wanted is not None:
             try:
-                self.made.append(self._pool.make(self.wanted))
+                self.made.append(self.pool.make(self.wanted))
             except OSError as error:
                 if not has_no_room(error):
                     raise
@@ -251,15 +258,20 @@ class Maintenance:
                 self._store.transaction.take_back()
                 self._room.restart()
                 self._put_off(error)
-        work = BackgroundWork(self._pool, log.disk)
-        work.garbage = log.segments.take_garbage()
-        work.sync = log.background_sync() if work.garbage else None
-        work.recycled = self._pool.lacks(log.segments.largest)
-        if self._clock() >= self._not_before:
-            work.wanted = self._wanted_file() if not work.garbage else None
-            work.surplus = self._pool.give_up(log.segments.largest)
-        work.intake = self._take_in()
-        work.checkpoint, self._written = self._written, None
+        garbage = log.segments.take_garbage()
+        waits = self._clock() < self._not_before
+        work = BackgroundWork(
+            self._pool,
+            log.disk,
+            garbage,
+            sync=log.background_sync() if garbage else None,
+            recycled=self._pool.lacks(log.segments.largest),
+            wanted=None if garbage or waits else self._wanted_file(),
+            surplus=[] if waits else self._pool.give_up(log.segments.largest),
+            intake=self._take_in(),
+            checkpoint=self._written,
+        )
+        self._written = None
         if not work:
             return None
         self._running = work
@@ -340,15 +352,14 @@ class Maintenance:
     def _take_over(self, work: BackgroundWork) -> None:
         """Takes over files. May be called before `finish`, which then finds none."""
         store, pool = self._store, self._pool
-        for file in work.made:
+        made, garbage = work.take_files()
+        for file in made:
             pool.add(file)
-        if work.wanted is not None and work.made:
+        if work.wanted is not None and made:
             pool.note_disk(is_full=False)
         elif work.lacks_room or (work.error is not None and has_no_room(work.error)):
             pool.note_disk(is_full=True)
-        work.made = []
-        store.log.segments.give_back_garbage(work.garbage)
-        work.garbage = []
+        store.log.segments.give_back_garbage(garbage)
         transaction = store.transaction
         transaction.hold_back_pushes(transaction.pushes_wait and not pool.is_whole(store.log.segments.largest))
 
