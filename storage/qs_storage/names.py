@@ -15,6 +15,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 # No leading zeros: a number that was read from a name has to be written back as the same name.
 _MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,17}|new))?")
 
+_TAKEN = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)
+
 _MID_DIGITS = 18
 MAX_MID = 10**18 - 1
 FAR = MAX_MID // 10
@@ -88,6 +90,12 @@ def qid_of(directory: str) -> str | None:
         return qid if directory_of(qid) == directory else None
     except (UnicodeError, BadQueueNameError):
         return None
+
+
+def token_of(name: bytes) -> int | None:
+    """Returns the token in the name of a file that a journal is taking in, None for any other name."""
+    private = _TAKEN.fullmatch(name)
+    return None if private is None else int(private[1], 16)
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:

@@ -158,7 +158,7 @@ class LogKeeper:
 
         def find(qid: str) -> LogQueue:
             queue = self.queues.get(qid)
-            return LogQueue(qid, 0, Options(storage="journal"), shared, store) if queue is None else queue
+            return LogQueue(None, qid, Options(storage="journal"), shared, store) if queue is None else queue
 
         reader = IndexReader(self._directory, self._disk, store, find, open_log)
         replay, opened, begin, ignored = reader.read(self._clock())

@@ -31,10 +31,10 @@ class MessageTable(ABC):
     Ensures that live bytes in the store and the index agree: `drop` and `restore` count both, `add` only the index.
     Assumes that a change in a transaction notes how it is taken back. Never appends a record."""
 
-    def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
-        """number: the queue's in the log."""
+    def __init__(self, qid: str, options: Options, shared: Shared, store: Store) -> None:
         self.qid = qid
-        self.number = number
+        self.number = 0
+        """The queue's in the log, 0 before `begin`."""
         self.options = options
         self.unit = 1000 if options.timestamps == "ms" else 1
         """Microseconds in one unit of ids and times: 1000 for queues with ids in milliseconds."""

@@ -5,6 +5,7 @@ A receive need not be durable: losing its record makes the message visible again
 """
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
@@ -25,9 +26,9 @@ from ...engine import (
     not_in_flight,
 )
 from ...index.queries import IndexQueries
-from ...names import MAX_MID, WITHHELD
+from ...names import MAX_MID, WITHHELD, token_of
 from ...policy import DeadLetterMoves, backoff_of, dead_letter_queue, new_origin, other_storage, require_room
-from ...shared import EngineQueue, Shared
+from ...shared import DirectoryIdentity, EngineQueue, Shared
 from ..log import records
 from ..log.places import SHIFT
 from ..log.reader import DamagedRecordError
@@ -64,9 +65,12 @@ class LogQueue(QueueState):
 
     merges_pushes: ClassVar[bool] = True
 
-    def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
-        """number: the queue's in the log."""
-        super().__init__(qid, number, options, shared, store)
+    def __init__(self, path: str | None, qid: str, options: Options, shared: Shared, store: Store) -> None:
+        """path: of its directory, None for a queue that is only in the log. It has no number yet: see `begin`. OSError
+        if the directory does not exist."""
+        super().__init__(qid, options, shared, store)
+        self.path = path or ""
+        self._directory = None if path is None else DirectoryIdentity(path, shared.disk)
         self._shared = shared
         self._moves = DeadLetterMoves(qid, options)
         self._spared_until = 0  # until then, requests make no messages visible; the timer does
@@ -672,3 +676,22 @@ class LogQueue(QueueState):
             move(self, mid, target, new, None, self.reasons.get(mid))
             moved.append((mid, new))
         return moved
+
+    # -- the directory: see `EngineQueue`. What is put into it becomes messages: see `upkeep.door` -----------------
+
+    def in_place(self) -> bool:
+        """Tells whether the directory is still the one that was opened. OSError."""
+        return self._directory is not None and self._directory.in_place()
+
+    def dismantle(self) -> None:
+        """Removes files that are messages already, so that the directory of an empty queue can go. OSError."""
+        for name in self._shared.disk.files_in(self.path):
+            if token_of(os.fsencode(name)) in self.taken:
+                self._shared.disk.unlink(f"{self.path}/{name}")
+
+    def commit(self) -> None:
+        """Does nothing, as no message is in the directory."""
+
+    def close(self) -> list[int]:
+        """Returns an empty list, as no push is unfinished."""
+        return []

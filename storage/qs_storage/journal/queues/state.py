@@ -18,9 +18,8 @@ class QueueState(MessageTable):
 
     Ensures that applying a record again does no harm, as a checkpoint may contain some of the records after it."""
 
-    def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
-        """number: the queue's in the log."""
-        super().__init__(qid, number, options, shared, store)
+    def __init__(self, qid: str, options: Options, shared: Shared, store: Store) -> None:
+        super().__init__(qid, options, shared, store)
         self.keys = Keys(store.known_keys, store.usage, store.transaction)
         self.claims = LogClaims(self)
         self.batches = LogBatches(self)

@@ -54,7 +54,7 @@ def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
 
     def find(qid: str) -> LogQueue:
         if qid not in queues:
-            queues[qid] = LogQueue(qid, 0, Options(storage="journal"), shared, store)
+            queues[qid] = LogQueue(None, qid, Options(storage="journal"), shared, store)
         return queues[qid]
 
     try:

@@ -5,18 +5,17 @@ at a time. While the queue is full, files wait in the directory.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from ...disk import Disk, has_no_room
 from ...engine import SECOND, Clock, Options
 from ...names import MAX_MID
-from ...shared import DirectoryIdentity, Shared
+from ...shared import Shared
 from ..log import records
 from ..queues.queue import LogQueue
 from ..queues.store import Store
-from .intake import File, Intake, OpenStates, token_of
+from .intake import File, Intake, OpenStates
 
 _logger = logging.getLogger(__name__)
 _NAMES = 4096
@@ -78,7 +77,6 @@ class Door:
         self._doors = doors
         self._clock = clock
         self._owner = owner
-        self.in_place = DirectoryIdentity(path, disk).in_place
         self._names: list[bytes] = []
         self._list_again = False
         self._listing: Iterator[bytes] | None = None
@@ -199,7 +197,7 @@ class Door:
         self._not_before = self._clock() + _TRY_AGAIN
         self._doors.wake(self)
         reason = "there is no room for them" if has_no_room(error) else str(error)
-        if reason != self._logged_reason and self.in_place():
+        if reason != self._logged_reason and self._owner.in_place():
             _logger.error(
                 "files in %s cannot be taken in, and wait: %s; qs tries again every second", self.path, reason
             )
@@ -214,12 +212,6 @@ class Door:
         else:
             _logger.warning("%s/%s is no message, and stays: %s", self.path, name, why)
 
-    def clear(self) -> None:
-        """Removes the files that are messages, so that an empty queue can be removed. OSError."""
-        for name in self._disk.files_in(self.path):
-            if token_of(os.fsencode(name)) in self._owner.taken:
-                self._disk.unlink(f"{self.path}/{name}")
-
 
 def files_size(files: Iterable[File]) -> int:
     """Returns the bytes of log that files take as messages."""
@@ -233,9 +225,8 @@ class DoorQueue(LogQueue):
     def __init__(  # noqa: PLR0917
         self, path: str, qid: str, options: Options, shared: Shared, store: Store, doors: Doors
     ) -> None:
-        """path: of its directory. It has no number in the log yet. OSError if the directory does not exist."""
-        super().__init__(qid, 0, options, shared, store)
-        self.path = path
+        """OSError if the directory does not exist."""
+        super().__init__(path, qid, options, shared, store)
         self.unbounded = False
         """True to take in files whatever the queue's capacity is."""
         self.is_closed = False
@@ -287,10 +278,6 @@ class DoorQueue(LogQueue):
 
     # -- the directory: see `EngineQueue` and `Watched` -----------------------------------------------------------
 
-    def in_place(self) -> bool:
-        """Tells whether the directory is still the one that was opened."""
-        return self.door.in_place()
-
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """Takes in a file that was made or renamed in the directory (called by Watch)."""
         if appeared:
@@ -300,16 +287,9 @@ class DoorQueue(LogQueue):
         """Takes in all files in the directory (called by Watch when reports were lost)."""
         self.door.list_again()
 
-    def dismantle(self) -> None:
-        """Removes files that are messages already. OSError."""
-        self.door.clear()
-
     def vanished(self) -> None:
         """Reports that the directory is gone (called by Watch)."""
         self._activity.vanished[self.qid] = None
-
-    def commit(self) -> None:
-        """Does nothing, as no message is in the directory."""
 
     def close(self) -> list[int]:
         """Stops watching the directory. Returns an empty list, as no push is unfinished."""

@@ -12,18 +12,16 @@ right even for two files that had the same name.
 
 import errno
 import os
-import re
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ...disk import READ, Disk
-from ...names import NEW, PRIVATE, WITHHELD, parse_message
+from ...names import NEW, PRIVATE, WITHHELD, parse_message, token_of
 
 MAX_SIZE = 64 << 20
 """Bytes of the largest file that is taken in."""
-_PRIVATE = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)
 _FILES = 200
 """The most files that are taken in together."""
 _BYTES = 256 << 10
@@ -43,12 +41,6 @@ class File(NamedTuple):
     state: tuple[int, int, bool]
     payload: bytes
     reason: str = ""
-
-
-def token_of(name: bytes) -> int | None:
-    """Returns the token in a private name, None for any other name."""
-    private = _PRIVATE.fullmatch(name)
-    return None if private is None else int(private[1], 16)
 
 
 class FileReasons(Protocol):
