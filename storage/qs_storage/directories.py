@@ -31,7 +31,6 @@ from .journal.log.cache import CACHE
 from .journal.log.log import QUICK
 from .journal.queues.keys import KEYS
 from .journal.queues.queue import LogQueue
-from .journal.upkeep.door import DoorQueue
 from .nullqueue import NullQueue
 from .root import OpenQueue, RootDirectory
 from .shared import Activity, EngineQueue, Lifecycle, Shared, Totals, take_oldest
@@ -140,7 +139,7 @@ class DirectoriesEngine(Engine):
     def take_in_files(self, qid: str) -> Iterator[int]:
         """Takes in all files of a journal's queue, in slices; yields how many each time. For commands. OSError."""
         queue = self.queue(qid)
-        return self._journal.take_in_files(queue) if isinstance(queue, DoorQueue) else iter(())
+        return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 
     # -- messages -------------------------------------------------------------------------------------------------
 

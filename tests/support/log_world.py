@@ -165,7 +165,7 @@ class World:
         """Some have the id of a message."""
         for mid in (self.clock.now - self.random.randrange(10**6), self.some("old") or 5):
             (self.root / "old" / str(mid)).write_bytes(self.random.randbytes(80))
-        self.queue("old").rescan()
+        self.engine._journal._doors.of(self.queue("old")).rescan()
 
     def wait(self) -> None:
         self.clock.now += self.random.choice((1000, 200 * SECOND, 400 * SECOND))

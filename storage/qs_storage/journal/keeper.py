@@ -23,7 +23,7 @@ from .queues.queue import LogQueue
 from .queues.replay import Replay
 from .queues.store import Store
 from .upkeep.compaction import Compaction
-from .upkeep.door import DoorQueue, Doors
+from .upkeep.door import Doors
 from .upkeep.index_reading import IndexReader
 from .upkeep.maintenance import Maintenance
 from .upkeep.room import Room
@@ -85,7 +85,7 @@ class LogKeeper:
             self.maintenance = Maintenance(store, pool, compaction, self.room, self._doors, self.queues, self._clock)
         return self.store
 
-    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> DoorQueue:
+    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
         """Opens the queue in a directory; it is empty until `replay`. The first one opens the log: InUseError.
         NoRoomError after `replay`, as its name has to be in the log before its records."""
         store = self.open()
@@ -98,12 +98,12 @@ class LogKeeper:
             self.secure(needed)  # nothing was written since the start
             if transaction.left < needed:
                 raise transaction.refusal(needed)
-        queue = DoorQueue(path, qid, options, shared, store, self._doors)
+        queue = LogQueue(path, qid, options, shared, store)
         if self._replayed:
             self._note_removals(store)  # before a new queue of the same name is announced
             queue.begin(store.last_number + 1)
             transaction.append_lasting(queue.record())
-            queue.rescan()
+        self._doors.open(queue, shared)
         self.queues[qid] = queue
         return queue
 
@@ -122,8 +122,6 @@ class LogKeeper:
         for queue in self.queues.values():
             queue.begin(queue.number if replay.queues.get(queue.number) is queue else store.last_number + 1)
         for queue in self.queues.values():
-            if isinstance(queue, DoorQueue):
-                queue.rescan()
             queue.settle()
         store.end_start()
 
@@ -171,6 +169,7 @@ class LogKeeper:
 
     def forget(self, queue: LogQueue) -> None:
         """Forgets a queue whose directory is gone. The next commit records that."""
+        self._doors.close(queue)
         if self.queues.get(queue.qid) is queue and self.store is not None:
             del self.queues[queue.qid]
             self._removed.append(queue)
@@ -280,14 +279,13 @@ class LogKeeper:
         """See Engine."""
         return None if self.store is None else self.store.log.background_sync()
 
-    def take_in_files(self, queue: DoorQueue) -> Iterator[int]:
+    def take_in_files(self, queue: LogQueue) -> Iterator[int]:
         """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
-        store, door = self.open(), queue.door
-        queue.unbounded = True
+        store, door = self.open(), self._doors.of(queue)
         while door.has_work:
             store.transaction.ask(door.size, push=True)
             self.secure(LEFT)
-            intake = door.advance(store)
+            intake = door.advance(store, beyond_capacity=True)
             self.commit()
             if intake is not None:
                 intake.run()

@@ -1,15 +1,15 @@
 """Turns files that other programs put into a queue's directory into messages of the log.
 
-A `Door` decides which files are read, and writes the records; `intake` works on the files, in the background and some
-at a time. While the queue is full, files wait in the directory.
+The `Door` of a queue decides which files are read, and writes the records; `intake` works on the files, in the
+background and some at a time. While the queue is full, files wait in the directory.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
-from ...disk import Disk, has_no_room
-from ...engine import SECOND, Clock, Options
+from ...disk import has_no_room
+from ...engine import SECOND
 from ...names import MAX_MID
 from ...shared import Shared
 from ..log import records
@@ -27,13 +27,28 @@ _TRY_AGAIN = 1 * SECOND
 
 
 class Doors:
-    """Gives the doors of a log's queues their turns."""
+    """Has the doors of a log's queues, and gives them their turns."""
 
     def __init__(self, open_states: OpenStates) -> None:
         """open_states: opens the states of messages that are files."""
         self.open_states = open_states
+        self._doors: dict[LogQueue, Door] = {}
         self.busy: dict[Door, None] = {}
         """The doors that may have work, in the order of their turns."""
+
+    def open(self, queue: LogQueue, shared: Shared) -> None:
+        """Makes the door of a queue: takes in the files that are in its directory, and those that will come."""
+        self._doors[queue] = Door(queue, self, shared)
+
+    def of(self, queue: LogQueue) -> "Door":
+        """Returns the door of a queue. KeyError if it is closed."""
+        return self._doors[queue]
+
+    def close(self, queue: LogQueue) -> None:
+        """Closes the door of a queue, if it has one."""
+        door = self._doors.pop(queue, None)
+        if door is not None:
+            door.close()
 
     def wake(self, door: "Door") -> None:
         self.busy[door] = None
@@ -68,15 +83,13 @@ def _oldest_first(blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
 
 
 class Door:
-    """Takes in files from the directory of one queue."""
+    """Takes in files from the directory of one queue, and is told by `Watch` which have come."""
 
-    def __init__(self, path: str, disk: Disk, doors: Doors, clock: Clock, owner: "DoorQueue") -> None:
-        """OSError if the directory does not exist."""
-        self.path = path
-        self._disk = disk
+    def __init__(self, queue: LogQueue, doors: Doors, shared: Shared) -> None:
+        self.path = queue.path
+        self._queue = queue
         self._doors = doors
-        self._clock = clock
-        self._owner = owner
+        self._shared = shared
         self._names: list[bytes] = []
         self._list_again = False
         self._listing: Iterator[bytes] | None = None
@@ -87,30 +100,42 @@ class Door:
         self._not_before = 0
         self._logged_reason = ""  # why files wait, as last logged
         self._logged_strays: set[str] = set()
-        self.is_closed = False
+        self._is_closed = False
+        self._watched = shared.watch.add(self.path, self)
+        self.rescan()
 
-    # -- scheduling work ------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Stops watching the directory, and takes nothing in any more."""
+        self._is_closed = True
+        if self._watched >= 0:
+            self._shared.watch.remove(self._watched)
 
-    def appeared(self, name: bytes) -> None:
+    # -- scheduling work: see `Watched` ---------------------------------------------------------------------------
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """Schedules a look at a file that was made or renamed in the directory."""
+        if not appeared:
+            return
         if len(self._names) >= _NAMES:
-            self.list_again()
+            self.rescan()
         elif not self._list_again:
             self._names.append(name)
             self._doors.wake(self)
 
-    def list_again(self) -> None:
+    def rescan(self) -> None:
         """Schedules a look at all files."""
         self._names.clear()
         self._list_again = True
         self._doors.wake(self)
 
-    def close(self) -> None:
-        self.is_closed = True
+    def vanished(self) -> None:
+        """Reports that the directory is gone."""
+        self._shared.vanished(self._queue.qid)
 
     @property
     def has_work(self) -> bool:
         """True if there is work, now or later."""
-        return not self.is_closed and (self._waits or self._read is not None or self._appended is not None)
+        return not self._is_closed and (self._waits or self._read is not None or self._appended is not None)
 
     @property
     def _waits(self) -> bool:
@@ -120,9 +145,14 @@ class Door:
         """Returns when the door is due, 0 for now; None if it waits for room in the queue or for `finish`."""
         if self._running is not None:
             return None
-        if self._read is None and self._appended is None and self._owner.room() <= 0:
+        if self._read is None and self._appended is None and self._room() <= 0:
             return None
         return self._not_before
+
+    def _room(self) -> int:
+        """Returns how many files the queue has room for."""
+        capacity = self._queue.options.capacity
+        return MAX_MID if capacity is None else capacity - len(self._queue)
 
     # -- doing the work -------------------------------------------------------------------------------------------
 
@@ -131,36 +161,36 @@ class Door:
         """Bytes of log that the next step takes."""
         return 0 if self._read is None else files_size(self._read.files)
 
-    def advance(self, store: Store) -> Intake | None:
+    def advance(self, store: Store, *, beyond_capacity: bool = False) -> Intake | None:
         """Does the next step: appends the files that were read, for the caller to commit, and returns None; or returns
-        the next run, for a thread. Call it when nothing appended is uncommitted. OSError: the log has no room for
-        `size`."""
+        the next run, for a thread. Call it when nothing appended is uncommitted. beyond_capacity: True to take files in
+        however many messages the queue has. OSError: the log has no room for `size`."""
         if self._read is None:
-            return self._begin(store.log.background_sync())
+            return self._begin(store.log.background_sync(), MAX_MID if beyond_capacity else max(self._room(), 0))
         read = self._read
-        self._owner.take_in_files(read.files, read.token)
+        self._append(read.files, read.token)
         self._read, self._appended = None, read
         store.transaction.undo(self._take_back)
         return None
 
     def _take_back(self) -> None:
         self._appended = None
-        self.list_again()
+        self.rescan()
 
-    def _begin(self, before: Callable[[], None] | None) -> Intake:
-        tokens = set(self._owner.taken)
+    def _begin(self, before: Callable[[], None] | None, count: int) -> Intake:
+        tokens = set(self._queue.taken)
         if self._list_again and self._listing is None:
             self._list_again = False
-            self._listing = _oldest_first(self._disk.file_blocks_in(self.path))
+            self._listing = _oldest_first(self._shared.disk.file_blocks_in(self.path))
             self._listed_for = tokens
         names, self._names = self._names, []
         work = self._running = Intake(
             self.path,
-            self._disk,
+            self._shared.disk,
             self._doors.open_states,
             names=names,
             listing=self._listing,
-            count=max(self._owner.room(), 0),
+            count=count,
             committed_tokens=tokens,
             to_remove=[] if self._appended is None else [file.name for file in self._appended.files],
             before=before,
@@ -169,21 +199,21 @@ class Door:
 
     def finish(self, work: Intake) -> None:
         self._running = None
-        if self.is_closed:
+        if self._is_closed:
             return
         for name, why in work.strays:
             self._log_stray(name, why)
         if work.error is not None:
             self._listing = None
-            self.list_again()
+            self.rescan()
             self.put_off(work.error)
             return
         self._names[:0] = work.postponed
         if self._appended is not None:
-            self._owner.note_unlinked([self._appended.token])
+            self._note_unlinked([self._appended.token])
             self._appended = None
         if self._listing is not None and work.listing is None:
-            self._owner.note_unlinked(self._listed_for.intersection(self._owner.taken))
+            self._note_unlinked(self._listed_for.intersection(self._queue.taken))
         self._listing = work.listing
         if work.files:
             self._read = work
@@ -194,10 +224,10 @@ class Door:
 
     def put_off(self, error: OSError) -> None:
         """Schedules another try, and logs the reason once."""
-        self._not_before = self._clock() + _TRY_AGAIN
+        self._not_before = self._shared.clock() + _TRY_AGAIN
         self._doors.wake(self)
         reason = "there is no room for them" if has_no_room(error) else str(error)
-        if reason != self._logged_reason and self._owner.in_place():
+        if reason != self._logged_reason and self._queue.in_place():
             _logger.error(
                 "files in %s cannot be taken in, and wait: %s; qs tries again every second", self.path, reason
             )
@@ -212,89 +242,50 @@ class Door:
         else:
             _logger.warning("%s/%s is no message, and stays: %s", self.path, name, why)
 
+    # -- the messages of files ------------------------------------------------------------------------------------
 
-def files_size(files: Iterable[File]) -> int:
-    """Returns the bytes of log that files take as messages."""
-    beside = records.PUSH_SIZE + records.SMALL
-    return sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL
-
-
-class DoorQueue(LogQueue):
-    """A queue of the log with its directory, which is a door: files that other programs put there become messages."""
-
-    def __init__(  # noqa: PLR0917
-        self, path: str, qid: str, options: Options, shared: Shared, store: Store, doors: Doors
-    ) -> None:
-        """OSError if the directory does not exist."""
-        super().__init__(path, qid, options, shared, store)
-        self.unbounded = False
-        """True to take in files whatever the queue's capacity is."""
-        self.is_closed = False
-        self.door = Door(path, shared.disk, doors, shared.clock, self)
-        self._watched = shared.watch.add(path, self)
-
-    def room(self) -> int:
-        """Returns how many files may be taken in."""
-        capacity = self.options.capacity
-        return MAX_MID if capacity is None or self.unbounded else capacity - len(self)
-
-    def take_in_files(self, files: Sequence[File], token: int) -> None:
+    def _append(self, files: Sequence[File], token: int) -> None:
         """Stores the messages of files: each keeps its id where that is free. NoRoomError: nothing has changed."""
-        now, transaction = self.clock(), self.transaction
+        queue, transaction, now = self._queue, self._queue.transaction, self._shared.clock()
         size = files_size(files)
         if size > transaction.left_to_pushes:
             raise transaction.refusal(size, push=True)
         kept: dict[int, File] = {}
         others: list[File] = []
         for file in sorted(files, key=itemgetter(1)):
-            if file.mid in kept or file.mid in self.index.messages:
+            if file.mid in kept or file.mid in queue.index.messages:
                 others.append(file)
             else:
                 kept[file.mid] = file
-        self._take_in_run(list(kept), list(kept.values()), now)
-        self._take_in_run(self.free_ids(len(others), now), others, now)
-        self.taken[token] = transaction.append(records.Taken(self.number, token).write())
-        transaction.undo(self.taken.pop, token)
+        self._append_run(list(kept), list(kept.values()), now)
+        self._append_run(queue.free_ids(len(others), now), others, now)
+        queue.taken[token] = transaction.append(records.Taken(queue.number, token).write())
+        transaction.undo(queue.taken.pop, token)
 
-    def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
+    def _append_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
         if not files:
             return
-        self.push_run(mids, [file.payload for file in files], now)
-        self.saw(mids[-1])
+        queue, transaction = self._queue, self._queue.transaction
+        queue.push_run(mids, [file.payload for file in files], now)
+        queue.saw(mids[-1])
         for mid, file in zip(mids, files, strict=True):
             if file.reason:
-                self.transaction.append(records.Reason(self.number, mid, *file.state, file.reason).write())
-                self.set_reason(mid, file.reason)
+                transaction.append(records.Reason(queue.number, mid, *file.state, file.reason).write())
+                queue.set_reason(mid, file.reason)
             elif any(file.state):
-                self.transaction.append(records.Changed(self.number, mid, *file.state).write())
+                transaction.append(records.Changed(queue.number, mid, *file.state).write())
             if any(file.state):
-                self.restore_state(mid, file.state)
+                queue.restore_state(mid, file.state)
 
-    def note_unlinked(self, tokens: Iterable[int]) -> None:
+    def _note_unlinked(self, tokens: Iterable[int]) -> None:
         """Notes that the files of these tokens are removed. The note may be lost: a start finds no such file."""
+        queue = self._queue
         for token in tokens:
-            del self.taken[token]
-            self.transaction.note((records.Unlinked(self.number, token).write(),))
+            del queue.taken[token]
+            queue.transaction.note((records.Unlinked(queue.number, token).write(),))
 
-    # -- the directory: see `EngineQueue` and `Watched` -----------------------------------------------------------
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Takes in a file that was made or renamed in the directory (called by Watch)."""
-        if appeared:
-            self.door.appeared(name)
-
-    def rescan(self) -> None:
-        """Takes in all files in the directory (called by Watch when reports were lost)."""
-        self.door.list_again()
-
-    def vanished(self) -> None:
-        """Reports that the directory is gone (called by Watch)."""
-        self._activity.vanished[self.qid] = None
-
-    def close(self) -> list[int]:
-        """Stops watching the directory. Returns an empty list, as no push is unfinished."""
-        self.is_closed = True
-        self.door.close()
-        if self._watched >= 0:
-            self._shared.watch.remove(self._watched)
-        return []
+def files_size(files: Iterable[File]) -> int:
+    """Returns the bytes of log that files take as messages."""
+    beside = records.PUSH_SIZE + records.SMALL
+    return sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL
