@@ -33,7 +33,7 @@ from .journal.queues.keys import KEYS
 from .journal.queues.queue import LogQueue
 from .nullqueue import NullQueue
 from .root import OpenQueue, RootDirectory
-from .shared import Activity, EngineQueue, Lifecycle, Shared, Totals, take_oldest
+from .shared import Activity, EngineQueue, Lifecycle, Shared, take_oldest
 from .watch import Watch
 
 _new = tuple.__new__
@@ -63,7 +63,6 @@ class DirectoriesEngine(Engine):
         self._durability = durability
         self._disk = disk or Disk()
         self._journal = LogKeeper(root, clock, durability, self._disk, cache, on_sync, keys)
-        self._totals = Totals()
         if self.name == "journal":
             self._journal.open()
         self._watch = Watch()
@@ -76,7 +75,7 @@ class DirectoriesEngine(Engine):
             "dirq": open_dirq_queue,
             "null": NullQueue,
         }
-        self._root = RootDirectory(root, self._shared, storages, self.name, self._on_closed)
+        self._root = RootDirectory(root, self._shared, storages, self.name, self._journal.forget)
         self._queues = self._root.queues
         try:
             self._root.scan()
@@ -108,11 +107,6 @@ class DirectoriesEngine(Engine):
     def _storage_of(self, qid: str) -> str | None:
         queue = self._queues.get(qid)
         return None if queue is None else queue.options.storage
-
-    def _on_closed(self, queue: EngineQueue) -> None:
-        self._totals.keep(queue)
-        if isinstance(queue, LogQueue):
-            self._journal.forget(queue)
 
     def create(self, qid: str, options: Options) -> None:
         self._root.create(qid, options)
@@ -201,9 +195,7 @@ class DirectoriesEngine(Engine):
             self._root.publish_staged()
         if activity.vanished:
             self._root.reopen_vanished()
-        failed: dict[tuple[str, int], OSError] = {}
-        if self._root.failures:
-            failed, self._root.failures = self._root.failures, failed
+        failed = self._root.take_failures() if self._root.failures else {}
         arrived: dict[str, int] = {}
         if activity.arrived:
             qids, activity.arrived = activity.arrived, set()
@@ -214,8 +206,7 @@ class DirectoriesEngine(Engine):
                 if queue is not None and queue.options.retention is not None:
                     self._announce(queue)
         if self._root.gone:
-            arrived.update(dict.fromkeys(self._root.gone, sys.maxsize))
-            self._root.gone.clear()
+            arrived.update(dict.fromkeys(self._root.take_gone(), sys.maxsize))
         has_files = len(self._queues) > len(journal.queues)
         maintenance, store = journal.maintenance, journal.store
         due = activity.expiries[0][0] if activity.expiries else None
@@ -255,9 +246,8 @@ class DirectoriesEngine(Engine):
         if self._durability is not Durability.INTERVAL:
             return None
         journal = self._journal.background_sync()
-        files = bool(self._activity.dirty or self._root.dirty)
+        files = self._root.take_dirty() or bool(self._activity.dirty)
         self._activity.dirty.clear()
-        self._root.dirty = False
 
         def sync() -> None:
             if journal is not None:
@@ -280,7 +270,7 @@ class DirectoriesEngine(Engine):
             free = {"disk_free_bytes": self._disk.free_bytes(self._root.path)}
         except OSError:
             free = {}  # the root is gone; the log says so
-        return {**self._totals.figures(self._queues.values()), **self._journal.figures(), **free}
+        return {**self._root.totals.figures(self._queues.values()), **self._journal.figures(), **free}
 
     def refresh(self) -> None:
         self._watch.refresh()

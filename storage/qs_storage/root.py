@@ -24,7 +24,7 @@ from .names import PRIVATE, directory_of, parse_message, qid_of
 from .policy import check_dead_letter, refuse_backoff, refuse_retention
 from .remote_engine import installed_engines
 from .settings import MAKING, make_queue, read_options, storage_in, write_options
-from .shared import EngineQueue, Shared
+from .shared import EngineQueue, Shared, Totals
 
 _logger = logging.getLogger(__name__)
 _REMOVING = ".removing-"
@@ -45,12 +45,14 @@ class RootDirectory:
         shared: Shared,
         storages: Mapping[str, OpenQueue],
         default: str,
-        on_closed: Callable[[EngineQueue], None],
+        forget: Callable[[EngineQueue], None],
     ) -> None:
-        """storages: how to open queues of each; default: for queues without options; on_closed: is told of each
-        queue that is gone. Opens nothing yet: see `scan`."""
+        """storages: how to open queues of each; default: for queues without options; forget: has the journal forget a
+        queue that is gone, and ignores others. Opens nothing yet: see `scan`."""
         self.path = path
         self.queues: dict[str, EngineQueue] = {}
+        self.totals = Totals()
+        """The counts of queues that are gone."""
         self.gone: set[str] = set()
         """Removed queues of which nobody has been told."""
         self.failures: dict[tuple[str, int], OSError] = {}
@@ -60,7 +62,7 @@ class RootDirectory:
         self._disk = shared.disk
         self._storages = storages
         self._default = default
-        self._on_closed = on_closed
+        self._forget = forget
         shared.watch.add(path, self, of_queues=True)
 
     def scan(self) -> None:
@@ -112,7 +114,8 @@ class RootDirectory:
             self.gone.add(qid)
             for mid in queue.close():
                 self.failures[qid, mid] = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), queue.path)
-            self._on_closed(queue)
+            self.totals.keep(queue)
+            self._forget(queue)
 
     # -- what others do
 
@@ -147,6 +150,23 @@ class RootDirectory:
     def vanished(self) -> None:
         """Logs that the root is gone. Every operation says so then; those on the journal after a start."""
         _logger.error("%s is gone", self.path)
+
+    # -- what the engine tells others
+
+    def take_failures(self) -> dict[tuple[str, int], OSError]:
+        """Returns `failures`, once each."""
+        failures, self.failures = self.failures, {}
+        return failures
+
+    def take_gone(self) -> set[str]:
+        """Returns `gone`, once each."""
+        gone, self.gone = self.gone, set()
+        return gone
+
+    def take_dirty(self) -> bool:
+        """Tells whether the queues' names are not durable; the caller makes them so."""
+        dirty, self.dirty = self.dirty, False
+        return dirty
 
     # -- queues
 

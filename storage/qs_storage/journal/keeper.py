@@ -10,7 +10,7 @@ from ..disk import Disk
 from ..engine import LEFT, Clock, Durability, Options, StorageError
 from ..metadata import store_for
 from ..names import JOURNAL
-from ..shared import Shared
+from ..shared import EngineQueue, Shared
 from .log import records
 from .log.cache import CACHE
 from .log.log import Log, Transaction
@@ -167,12 +167,13 @@ class LogKeeper:
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def forget(self, queue: LogQueue) -> None:
-        """Forgets a queue whose directory is gone. The next commit records that."""
-        self._doors.close(queue)
-        if self.queues.get(queue.qid) is queue and self.store is not None:
-            del self.queues[queue.qid]
-            self._removed.append(queue)
+    def forget(self, queue: EngineQueue) -> None:
+        """Forgets a queue whose directory is gone: the next commit records that. Ignores queues of other storages."""
+        known = self.queues.get(queue.qid)
+        if known is queue and self.store is not None:
+            del self.queues[known.qid]
+            self._doors.close(known)
+            self._removed.append(known)
 
     def _note_removals(self, store: Store) -> None:
         """Appends the records of removed queues. OSError: the root cannot be synced."""
