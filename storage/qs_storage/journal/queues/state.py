@@ -1,6 +1,7 @@
 """What the log says of one queue, and how a start restores it."""
 
 from ...engine import Options, Origin
+from ...index.message_index import Index
 from ...index.midmap import MidMap
 from ...names import WITHHELD
 from ...shared import Shared
@@ -55,6 +56,10 @@ class QueueState(MessageTable):
         self.reset()
 
     # -- a start: see `ReplayedQueue` -----------------------------------------------------------------------------
+
+    def restore_all(self, index: Index, places: MidMap, last_mid: int) -> None:
+        """Restores the messages of a checkpoint, and the greatest id. Their live bytes are the caller's to count."""
+        self.index, self.places, self.last_mid = index, places, last_mid
 
     def restore_reason(self, mid: int, reason: str) -> None:
         if mid in self.index.messages:

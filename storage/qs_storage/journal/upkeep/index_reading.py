@@ -101,7 +101,7 @@ class IndexReader(Generic[Q]):
                 return None  # all that it has was copied since, or is gone
             if reader.position.segment not in headers:
                 raise BadCheckpointError("the segment in which it ends is missing")
-            replay.queues = read_snapshot(reader, replay.make, self._store, now)
+            replay.queues.update(read_snapshot(reader, replay.make, self._store, now))
         except FileNotFoundError:
             return None
         except (OSError, LookupError, TypeError, ValueError, struct.error) as error:

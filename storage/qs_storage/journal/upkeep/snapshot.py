@@ -264,12 +264,9 @@ def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str,
             numbers.extend(reader.column(column))
     are_delayed = set(delayed)
     ends = {mid: (end, mid in are_delayed) for mid, end in zip(hidden[::2], hidden[1::2], strict=True)}
-    table.index = Index.of(mids, sizes, ends)
-    table.places = MidMap.of(mids, places)
+    table.restore_all(Index.of(mids, sizes, ends), MidMap.of(mids, places), entry["last"])
     for mid, count in zip(receives[::2], receives[1::2], strict=True):
-        table.receives[mid] = count
-        table.index.new.discard(mid)
-    table.last_mid = entry["last"]
+        table.set_receives(mid, count)
     flat = _joined(reader, entry["origins"])
     for mid, before, count, at, pushed_at, source in zip(*[iter(flat)] * 6, strict=True):
         if mid in table.index.messages:
