@@ -2,56 +2,31 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS, Bench, Crash, FaultyDisk, WithoutAttributes, always, arrived, files_engine
+from support.engines import LOTS, Bench, Crash, FaultyDisk, WithoutAttributes, arrived
+from support.file_servers import FileServers
 
 from qs_storage.disk import Disk
-from qs_storage.engine import Durability, Engine, Message, NoSuchQueueError, Origin, Receipt, State
+from qs_storage.engine import Engine, Message, NoSuchQueueError, Origin, Receipt, State
 from qs_storage.vsqs import Queue
 
 WINDOW = 5_000_000
 Step = Callable[[Bench], object]
 
 
-@pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
-def disk(request: pytest.FixtureRequest) -> FaultyDisk:
-    return FaultyDisk(attributes=request.param)
-
-
 @pytest.fixture
-def bench(tmp_path: Path, disk: FaultyDisk) -> Bench:
+def bench(tmp_path: Path, servers: FileServers, disk: FaultyDisk) -> Bench:
     """A queue `q` with a message that has been received as often as it may be."""
-    made = made_on(tmp_path / "root", disk)
+    made = servers.start(tmp_path / "root", disk)
     made.queue(dead_letter="dead", max_receives=1)
     made.queue("dead")
     made.push(b"x")
     receive(made.engine)
     made.engine.commit()
     return made
-
-
-_made: list[Bench] = []
-
-
-@pytest.fixture(autouse=True)
-def end() -> Iterator[None]:
-    yield
-    while _made:
-        kill(_made.pop())
-
-
-def kill(bench: Bench) -> None:
-    """Ends the process as a kill does."""
-    bench.engine._watch.close()  # type: ignore[attr-defined]
-
-
-def made_on(root: Path, disk: Disk) -> Bench:
-    root.mkdir(exist_ok=True)
-    _made.append(Bench(files_engine(Durability.ALWAYS, always(disk))(root)))
-    return _made[-1]
 
 
 def receive(engine: Engine, qid: str = "q", visibility: int = WINDOW) -> list[Message]:
@@ -99,19 +74,19 @@ def where(engine: Engine) -> tuple[str, int, bool]:
 
 
 @pytest.mark.parametrize("move", STEPS)
-def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, bench: Bench, move: str) -> None:
+def test_a_crash_at_each_step(tmp_path: Path, servers: FileServers, disk: FaultyDisk, bench: Bench, move: str) -> None:
     """The message is in one queue, as it was before or as it is afterwards, for servers that run and for the next."""
     before, step = STEPS[move]
     seen = set()
     for at in range(1, 100):
         root = tmp_path / f"root-{at}"
-        here = made_on(root, disk)
+        here = servers.start(root, disk)
         here.queue(dead_letter="dead", max_receives=1)
         here.queue("dead")
         here.push(b"x")
         receive(here.engine)
         before(here)
-        other = made_on(root, disk)
+        other = servers.start(root, disk)
         crashed = False
         disk.arm(at, Crash)
         try:
@@ -121,11 +96,10 @@ def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, bench: Bench, mo
         disk.disarm()
         other.engine.refresh()
         live = where(other.engine)
-        found = where(made_on(root, disk).engine)
+        found = where(servers.start(root, disk).engine)
         seen.add(found)
         assert found == live
-        while len(_made) > 1:
-            kill(_made.pop())
+        servers.kill(but=1)
         if not crashed:
             break
     expected = {("q", 1, False), ("dead", 0, True)} if move == "death" else {("dead", 1, True), ("q", 0, False)}
@@ -159,9 +133,9 @@ def test_what_cannot_be_moved_stays(
     assert bench.engine.queue("q").stats().dead == 1
 
 
-def test_the_same_time(tmp_path: Path) -> None:
+def test_the_same_time(tmp_path: Path, servers: FileServers) -> None:
     """A clock that stands still: each move gives another id, by which its attributes are known."""
-    bench = made_on(tmp_path / "root", Disk())
+    bench = servers.start(tmp_path / "root", Disk())
     bench.queue(dead_letter="dead", max_receives=1)
     bench.queue("dead", dead_letter="last", max_receives=1)
     [mid] = bench.push(b"x")
@@ -180,9 +154,9 @@ def test_the_same_time(tmp_path: Path) -> None:
         bench.reopen()
 
 
-def test_milliseconds(tmp_path: Path) -> None:
+def test_milliseconds(tmp_path: Path, servers: FileServers) -> None:
     """Ids of the two queues may be in different units; the times are right."""
-    bench = made_on(tmp_path / "root", Disk())
+    bench = servers.start(tmp_path / "root", Disk())
     bench.queue(dead_letter="dead", max_receives=1, timestamps="ms")
     [mid] = bench.push(b"x")
     receive(bench.engine)
@@ -193,10 +167,10 @@ def test_milliseconds(tmp_path: Path) -> None:
     assert (message.origin.mid, message.pushed_at, dead) == (mid, mid * 1000, bench.clock.now)
 
 
-def test_beside_another_server(tmp_path: Path, disk: FaultyDisk, bench: Bench) -> None:
+def test_beside_another_server(tmp_path: Path, servers: FileServers, disk: FaultyDisk, bench: Bench) -> None:
     """Another server sees the move at once, with the origin, and is the first to receive the dead letter and to move it
     back."""
-    other = made_on(tmp_path / "root", disk)
+    other = servers.start(tmp_path / "root", disk)
     arrived(other.engine)
     [mid] = held(bench.engine, "q")
     release(bench)
@@ -250,10 +224,10 @@ def test_a_dead_letter_queue_that_has_just_gone(bench: Bench, tmp_path: Path, ca
     assert len(held(bench.engine, "dead")) == 1
 
 
-def test_a_redrive_that_fails_midway(tmp_path: Path) -> None:
+def test_a_redrive_that_fails_midway(tmp_path: Path, servers: FileServers) -> None:
     """A redrive that fails midway answers with the moved messages; the next call moves the others."""
     disk = FaultyDisk()
-    bench = made_on(tmp_path / "root", disk)
+    bench = servers.start(tmp_path / "root", disk)
     bench.queue(dead_letter="dead", max_receives=1)
     bench.push(b"1", b"2", b"3")
     for message in receive(bench.engine):
@@ -286,9 +260,9 @@ def test_the_library_moves_nothing(bench: Bench, tmp_path: Path) -> None:
     assert held(bench.engine, "dead") == []
 
 
-def test_hidden_files_of_nobody(tmp_path: Path) -> None:
+def test_hidden_files_of_nobody(tmp_path: Path, servers: FileServers) -> None:
     """Origins of dead letters that others have deleted go when the directory is listed; the others stay."""
-    bench = made_on(tmp_path / "root", WithoutAttributes())
+    bench = servers.start(tmp_path / "root", WithoutAttributes())
     bench.queue(dead_letter="dead", max_receives=1)
     bench.push(b"1", b"2")
     for message in receive(bench.engine):
@@ -304,9 +278,9 @@ def test_hidden_files_of_nobody(tmp_path: Path) -> None:
     assert list(directory.glob(".*[0-9].*")) == []
 
 
-def test_letters_among_others(tmp_path: Path) -> None:
+def test_letters_among_others(tmp_path: Path, servers: FileServers) -> None:
     """Dead letters are found after a start, when nothing has been looked at yet."""
-    bench = made_on(tmp_path / "root", Disk())
+    bench = servers.start(tmp_path / "root", Disk())
     bench.queue(dead_letter="dead", max_receives=1)
     bench.queue("dead")
     bench.push(*(b"%d" % number for number in range(1200)), qid="dead")

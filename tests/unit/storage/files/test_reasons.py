@@ -2,18 +2,17 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.engines import LOTS, Bench, Crash, FaultyDisk, always, files_engine
+from support.engines import LOTS, Bench, Crash, FaultyDisk
+from support.file_servers import FileServers
 
-from qs_storage.disk import Disk
 from qs_storage.engine import (
     SECOND,
-    Durability,
     Engine,
     Message,
     NoSuchMessageError,
@@ -50,41 +49,14 @@ WAYS = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
-def disk(request: pytest.FixtureRequest) -> FaultyDisk:
-    return FaultyDisk(attributes=request.param)
-
-
-_made: list[Bench] = []
-
-
-@pytest.fixture(autouse=True)
-def end() -> Iterator[None]:
-    yield
-    while _made:
-        kill(_made.pop())
-
-
-def kill(bench: Bench) -> None:
-    """Ends the process as a kill does."""
-    bench.engine._watch.close()  # type: ignore[attr-defined]
-
-
-def made_on(root: Path, disk: Disk) -> Bench:
-    root.mkdir(exist_ok=True)
-    _made.append(Bench(files_engine(Durability.ALWAYS, always(disk))(root)))
-    return _made[-1]
-
-
 def receive(bench: Bench, qid: str = "q") -> list[Message]:
     found = bench.engine.receive([qid], 10, WINDOW, LOTS)
     bench.engine.commit()
     return found
 
 
-def in_flight(root: Path, disk: Disk, options: dict[str, Any]) -> Bench:
+def in_flight(bench: Bench, options: dict[str, Any]) -> Bench:
     """A message of `q` in its second window, which was given back once because it was `old`."""
-    bench = made_on(root, disk)
     bench.queue(**options)
     bench.queue("dead")
     [mid] = bench.push(b"x")
@@ -111,14 +83,14 @@ def give(bench: Bench, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, way: Way) -> None:
+def test_a_crash_at_each_step(tmp_path: Path, servers: FileServers, disk: FaultyDisk, way: Way) -> None:
     """The message is where it was or where it should be, with its new reason if it is there, for servers that run and
     for the next one."""
     places = set()
     for at in range(1, 100):
         root = tmp_path / f"root-{at}"
-        here = in_flight(root, disk, way.options)
-        other = made_on(root, disk)
+        here = in_flight(servers.start(root, disk), way.options)
+        other = servers.start(root, disk)
         crashed = False
         disk.arm(at, Crash)
         try:
@@ -127,12 +99,11 @@ def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, way: Way) -> Non
             crashed = True
         disk.disarm()
         other.engine.refresh()
-        for engine in (other.engine, made_on(root, disk).engine):
+        for engine in (other.engine, servers.start(root, disk).engine):
             *place, reason = seen(engine)
             assert reason == "new" if tuple(place) == way.then else reason in ("old", "new")
         places.add(tuple(place))
-        while _made:
-            kill(_made.pop())
+        servers.kill()
         if not crashed:
             break
     assert places == {("q", "in-flight"), way.then}
@@ -140,10 +111,12 @@ def test_a_crash_at_each_step(tmp_path: Path, disk: FaultyDisk, way: Way) -> Non
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_what_fails_changes_nothing(tmp_path: Path, disk: FaultyDisk, way: Way, code: int) -> None:
+def test_what_fails_changes_nothing(
+    tmp_path: Path, servers: FileServers, disk: FaultyDisk, way: Way, code: int
+) -> None:
     """Whichever call fails: it raises and the message is as it was, or the message is given back with its reason. One
     that should have died may also be visible, as its log says."""
-    bench = in_flight(tmp_path / "root", disk, way.options)
+    bench = in_flight(servers.start(tmp_path / "root", disk), way.options)
     for at in range(1, 100):
         disk.arm(at, code)
         try:
@@ -164,10 +137,10 @@ def test_what_fails_changes_nothing(tmp_path: Path, disk: FaultyDisk, way: Way, 
         assert seen(bench.engine) == found
 
 
-def test_a_full_dead_letter_queue(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_a_full_dead_letter_queue(tmp_path: Path, servers: FileServers, disk: FaultyDisk) -> None:
     """A reject that finds it full is refused, and the message keeps its window and its reason."""
     way = WAYS["reject"]
-    bench = in_flight(tmp_path / "root", disk, way.options)
+    bench = in_flight(servers.start(tmp_path / "root", disk), way.options)
     bench.engine.configure("dead", replace(bench.engine.queue("dead").options, capacity=1))
     bench.push(b"other", qid="dead")
     with pytest.raises(QueueFullError):
@@ -179,10 +152,10 @@ def test_a_full_dead_letter_queue(tmp_path: Path, disk: FaultyDisk) -> None:
         queue = bench.reopen().queue("q")
 
 
-def test_another_server(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_another_server(tmp_path: Path, servers: FileServers, disk: FaultyDisk) -> None:
     """Another server shows the reason with the next receive, and replaces it."""
-    bench = in_flight(tmp_path / "root", disk, {})
-    other = made_on(tmp_path / "root", disk)
+    bench = in_flight(servers.start(tmp_path / "root", disk), {})
+    other = servers.start(tmp_path / "root", disk)
     give(bench, WAYS["release"])
     other.engine.refresh()
     [message] = receive(other)
@@ -195,9 +168,9 @@ def test_another_server(tmp_path: Path, disk: FaultyDisk) -> None:
     assert seen(bench.engine) == ("q", "ready", "newer")
 
 
-def test_a_program_that_knows_no_reasons(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_a_program_that_knows_no_reasons(tmp_path: Path, servers: FileServers, disk: FaultyDisk) -> None:
     """A vsqs program takes the message and leaves its reason; one that deletes it at the same time is not undone."""
-    bench = in_flight(tmp_path / "root", disk, {})
+    bench = in_flight(servers.start(tmp_path / "root", disk), {})
     give(bench, WAYS["release"])
     directory = tmp_path / "root" / "q"
     [mid] = bench.engine.queue("q").list_mids(State.ALL, 10, -1)
@@ -213,9 +186,9 @@ def test_a_program_that_knows_no_reasons(tmp_path: Path, disk: FaultyDisk) -> No
     assert os.listdir(directory) == [".queue.toml"]
 
 
-def test_the_reason_goes_with_the_message(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_the_reason_goes_with_the_message(tmp_path: Path, servers: FileServers, disk: FaultyDisk) -> None:
     """Also to the dead-letter queue and back; deleted with the message, it leaves nothing."""
-    bench = in_flight(tmp_path / "root", disk, DYING)
+    bench = in_flight(servers.start(tmp_path / "root", disk), DYING)
     give(bench, WAYS["death"])
     for place in ("dead", "q"):
         for _ in range(2):

@@ -1,0 +1,21 @@
+"""Fixtures for tests of queues of files: disks with and without extended attributes, and servers that share a root."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.engines import FaultyDisk
+from support.file_servers import FileServers
+
+
+@pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
+def disk(request: pytest.FixtureRequest) -> FaultyDisk:
+    """A disk that can fail."""
+    return FaultyDisk(attributes=request.param)
+
+
+@pytest.fixture
+def servers() -> Iterator[FileServers]:
+    """Kills all of them at the end."""
+    servers = FileServers()
+    yield servers
+    servers.kill()
