@@ -9,6 +9,7 @@ import pytest
 from support.engines import JournalEngine, ManualClock
 from support.serving import ServerProcess
 from support.small_disk import small_disk
+from support.upkeep import upkeep_slice
 
 from qs_client import Full, QueueClient
 from qs_storage.disk import Disk
@@ -63,18 +64,11 @@ class Consumer:
         self.engine.commit()
         self.clock.now += 2 * SECOND
 
-    def upkeep(self) -> None:
-        work = self.engine.begin_upkeep()
-        self.engine.commit()
-        if work is not None:
-            work.run()
-            self.engine.finish_upkeep(work)
-
     def finds_room(self, size: int) -> bool:
         """Pushes a message of that many bytes after some seconds of upkeep."""
         for _ in range(10):
             self.clock.now += 2 * SECOND
-            self.upkeep()
+            upkeep_slice(self.engine)
         return self.push(size)
 
 
@@ -123,13 +117,13 @@ def test_deletes_are_not_refused(consumer: Consumer, size: int, order: str) -> N
 def test_deletes_are_not_refused_beside_upkeep(consumer: Consumer, size: int, order: str) -> None:
     """Upkeep, which compacts in slices and makes spare segments, leaves deletes their room too."""
     while consumer.push(size):
-        consumer.upkeep()
+        upkeep_slice(consumer.engine)
     chance, tries = random.Random(1), len(consumer.left)
     while consumer.left:
         if tries:
             tries -= 1
             consumer.push(size)
-        consumer.upkeep()
+        upkeep_slice(consumer.engine)
         consumer.delete(ORDERS[order](consumer.left, chance))
     assert consumer.finds_room(size)
 

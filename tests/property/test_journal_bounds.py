@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from support.engines import JournalEngine, ManualClock
 from support.power_loss_check import fast_directory
+from support.upkeep import upkeep
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt
@@ -71,21 +72,11 @@ class Load:
     def push(self, qid: str) -> list[int]:
         return self.engine.queue(qid).push([Draft(bytes(_SIZE))] * _BATCH)
 
-    def upkeep(self, slices: int) -> None:
-        for _ in range(slices):
-            if self.engine.effects().next_upkeep != 0:
-                return
-            work = self.engine.begin_upkeep()
-            self.engine.commit()
-            if work is not None:
-                work.run()
-                self.engine.finish_upkeep(work)
-
     def fill(self) -> None:
         for _ in range(_COLD // _BATCH):
             self.push("cold")
             self.engine.commit()
-            self.upkeep(1)
+            upkeep(self.engine, slices=1)
 
     def run(self, batches: int, held: int, slices: int) -> Measured:
         """Pushes batches, and deletes as many messages when so many are there. slices: of upkeep after each batch."""
@@ -98,7 +89,7 @@ class Load:
                 self.engine.queue("hot").delete(Receipt(self.present.popleft()))
             self.engine.commit()
             worst = max(worst, store.log.segments.size / store.usage.total)
-            self.upkeep(slices)
+            upkeep(self.engine, slices=slices)
             most = max(most, self.engine._journal.room._pool.bytes)  # type: ignore[union-attr]
         return Measured((self.disk.written - written) / (batches * _BATCH * _SIZE), worst, most)
 

@@ -22,6 +22,7 @@ from qs_storage.journal.log.records import HEAD, Push, Queue, Record, pack, pars
 from qs_storage.journal.log.scanning import Scan, open_segment
 from qs_storage.journal.upkeep import maintenance, room
 from support.engines import EPOCH, LOTS, FaultyDisk, JournalEngine, ManualClock
+from support.upkeep import upkeep
 
 Asked = TypeVar("Asked")
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]
@@ -145,15 +146,7 @@ class Session:
 
     def upkeep(self) -> None:
         """Does all upkeep of this journal."""
-        for _ in range(100):
-            due = self.engine.effects().next_upkeep
-            if due is None or due > self.clock.now:
-                return
-            work = self.engine.begin_upkeep()
-            self.engine.commit()
-            if work is not None:
-                work.run()
-                self.engine.finish_upkeep(work)
+        upkeep(self.engine, self.clock.now)
 
     def picture(self) -> Picture:
         """When all delays and windows are over."""

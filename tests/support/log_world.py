@@ -21,7 +21,8 @@ from qs_storage.journal.queues.usage import reason_size, record_size
 from qs_storage.journal.upkeep import maintenance, room
 from qs_storage.journal.upkeep.checkpoint import NAME as CHECKPOINT
 from support.engines import FaultyDisk, JournalEngine, ManualClock, maintenance_of
-from support.power_loss_engines import small_journal, upkeep
+from support.power_loss_engines import small_journal
+from support.upkeep import upkeep
 
 _QUEUES = ("cold", "hot", "copies", "others", "dead", "old")
 _OPTIONS = {"cold": Options(visibility=1000, dead_letter="dead", max_receives=3), "old": Options(retention=3000)}

@@ -17,8 +17,9 @@ from support.engines import LOTS, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
-from support.power_loss_engines import ENGINES, upkeep
+from support.power_loss_engines import ENGINES
 from support.power_loss_run import copied_by
+from support.upkeep import upkeep
 
 WINDOW = 1_000_000
 QUEUES = ("q", "dead", "last")

@@ -13,6 +13,7 @@ from qs_storage.journal.upkeep import maintenance, room, snapshot
 from support.engines import JournalEngine, WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make
+from support.upkeep import upkeep
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,6 @@ def journal_interval(clock: Clock, disk: Disk, root: str) -> Engine:
 
 def journal_none(clock: Clock, disk: Disk, root: str) -> Engine:
     return JournalEngine(root, clock=clock, durability=Durability.NONE, disk=disk, cache=0)
-
-
-def upkeep(engine: Engine, now: int = 0, slices: int = 100) -> None:
-    """Does the upkeep of the journal's engine: compaction, checkpoints, spare segments. now: microseconds; 0: what was
-    put off is not due yet; slices: how many at most."""
-    for _ in range(slices):
-        due = engine.effects().next_upkeep
-        if due is None or due > now:
-            return
-        work = engine.begin_upkeep()
-        engine.commit()
-        if work is not None:
-            work.run()
-            engine.finish_upkeep(work)
 
 
 def _half_in_files(steps: list[Held], found: Held) -> bool:

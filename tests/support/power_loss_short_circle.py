@@ -15,8 +15,9 @@ from qs_storage.journal.upkeep.checkpoint import NAME
 from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image
 from support.power_loss_disk import QuietDisk, RecordingDisk
-from support.power_loss_engines import small_journal, upkeep
+from support.power_loss_engines import small_journal
 from support.power_loss_short import Short
+from support.upkeep import upkeep
 
 COLD = [b"%d" % number * 100 for number in range(1000)]
 """Payloads of messages that nobody takes: some three segments."""

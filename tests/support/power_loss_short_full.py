@@ -16,8 +16,9 @@ from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import VARIANTS
 from support.power_loss_disk import Entry, RecordingDisk
-from support.power_loss_engines import small_journal, upkeep
+from support.power_loss_engines import small_journal
 from support.power_loss_short import Short
+from support.upkeep import upkeep
 
 _BLOCK = 4096
 _LARGEST = 1 << 17

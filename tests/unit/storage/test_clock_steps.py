@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from support.engines import ENGINES, LOTS, SteppedMachine
+from support.upkeep import upkeep_slice
 
 from qs_storage.clock import ServerClock
 from qs_storage.directories import DirectoriesEngine
@@ -57,11 +58,7 @@ class Shop:
         self.machine.passes(micros)
         self.clock.now()
         self.engine.expire(1000)
-        upkeep = self.engine.begin_upkeep()
-        self.engine.commit()
-        if upkeep is not None:
-            upkeep.run()
-            self.engine.finish_upkeep(upkeep)
+        upkeep_slice(self.engine)
 
     def push(self, qid: str = "q", **about: Any) -> int:
         (mid,) = self.engine.queue(qid).push([Draft(b"x", **about)])

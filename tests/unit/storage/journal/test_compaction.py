@@ -7,6 +7,7 @@ import pytest
 from support.crashing import segments_of
 from support.engines import maintenance_of
 from support.log_memory import LogSession
+from support.upkeep import upkeep
 
 from qs_storage.engine import SECOND, Draft, Receipt, State
 
@@ -36,20 +37,7 @@ def churn(session: LogSession, count: int) -> None:
         [mid] = hot.push([Draft(bytes(9000))])
         hot.delete(Receipt(mid))
         session.engine.commit()
-        upkeep(session)
-
-
-def upkeep(session: LogSession) -> None:
-    for _ in range(1000):
-        due = session.engine.effects().next_upkeep
-        if due is None or due > session.clock.now:
-            return
-        work = session.engine.begin_upkeep()
-        session.engine.commit()
-        if work is not None:
-            work.run()
-            session.engine.finish_upkeep(work)
-    pytest.fail("it never ends")
+        upkeep(session.engine, session.clock.now, 1000)
 
 
 def cold_payloads(session: LogSession) -> list[bytes]:
@@ -73,7 +61,7 @@ def test_the_journal_stays_small_beside_cold_messages(session: LogSession) -> No
 def test_what_is_live_is_left_where_it_is(session: LogSession) -> None:
     """While most of the journal is needed, nothing is copied."""
     before = session.store.usage.segments()
-    upkeep(session)
+    upkeep(session.engine, session.clock.now, 1000)
     assert session.compaction.total == 0
     assert session.store.usage.segments() == before
 
@@ -159,7 +147,7 @@ def test_few_commits_look_for_work(session: LogSession, monkeypatch: pytest.Monk
     while log.room < 53_000:
         hot.push([Draft(b"x")])
         session.engine.commit()
-    upkeep(session)
+    upkeep(session.engine, session.clock.now, 1000)
     maintenance = maintenance_of(session.engine)
     looks: list[int] = []
     look = maintenance._look

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.engines import Bench, journal_engine
+from support.upkeep import upkeep
 
 from qs_storage.engine import Durability, Receipt
 
@@ -30,16 +31,6 @@ def flip(bench: Bench, word: bytes) -> None:
         file.write(b"X")
 
 
-def run_upkeep(bench: Bench) -> None:
-    engine = bench.engine
-    while engine.effects().next_upkeep == 0:
-        upkeep = engine.begin_upkeep()
-        engine.commit()
-        if upkeep is not None:
-            upkeep.run()
-            engine.finish_upkeep(upkeep)
-
-
 @pytest.mark.parametrize(("damaged", "goes"), [(b"dead", True), (b"kept", False)])
 def test_damage_counts_only_in_what_is_copied(bench: Bench, damaged: bytes, goes: bool) -> None:
     """A bit that went bad in a deleted message does not keep its segment; one in a message that is needed does."""
@@ -49,5 +40,5 @@ def test_damage_counts_only_in_what_is_copied(bench: Bench, damaged: bytes, goes
     flip(bench, damaged)
     for _ in range(60):
         push_and_delete(bench, b"x" * 100_000)
-        run_upkeep(bench)
+        upkeep(bench.engine, slices=1000)
     assert (min(bench.engine._journal.store.log.segments.sizes) > 1) is goes  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.crashing import segments_of
 from support.engines import JournalEngine, ManualClock
+from support.upkeep import upkeep
 
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Draft, Durability, NoRoomError, Options, Receipt, State
@@ -52,12 +53,7 @@ class SmallEngine:
     def commit(self) -> None:
         """Ends a batch, and does a piece of upkeep, as a server does."""
         self.engine.commit()
-        if self.engine.effects().next_upkeep == 0:
-            work = self.engine.begin_upkeep()
-            self.engine.commit()
-            if work is not None:
-                work.run()
-                self.engine.finish_upkeep(work)
+        upkeep(self.engine, slices=1)
 
     def rest(self) -> None:
         for _ in range(200):
