@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -15,14 +14,6 @@ from support.engines import LOTS
 from qs_storage.engine import Durability
 from qs_storage.journal.log.opening import JournalDamagedError
 from qs_storage.journal.log.places import segment_name
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    """A folder on a file system that costs nothing, where there is one."""
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if os.access(shm, os.W_OK) else None) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +120,6 @@ def test_bits_of_the_lock_file(built: Journal) -> None:
     path.write_bytes(b"")
     assert built.recover().records() == built.right
     path.write_bytes(whole)
-
-
-@pytest.fixture
-def damaged(built: Journal, home: Path) -> Iterator[Journal]:
-    """A copy to damage for good."""
-    root = built.copy(home / f"damaged-{next(_numbers)}")
-    yield built._replace(root=root)
-    shutil.rmtree(root)
 
 
 def paths_of(journal: Journal) -> list[Path]:

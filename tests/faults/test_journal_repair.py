@@ -1,8 +1,6 @@
 """A repair of a journal keeps what is whole, reports what is lost, and loses nothing by a crash in the middle."""
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -26,24 +24,10 @@ _numbers = count()
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="module")
 def built(home: Path) -> Journal:
     with pytest.MonkeyPatch.context() as patch:
         small_segments(patch)
         return made(home / "built")
-
-
-@pytest.fixture
-def damaged(built: Journal, home: Path) -> Iterator[Journal]:
-    """A copy to damage for good."""
-    root = built.copy(home / f"damaged-{next(_numbers)}")
-    yield built._replace(root=root)
-    shutil.rmtree(root)
 
 
 def in_copy(journal: Journal, segment: Segment) -> Path:

@@ -28,12 +28,6 @@ pytestmark = needs_memcached
 
 
 @pytest.fixture
-def memcached() -> Iterator[Memcached]:
-    with Memcached() as server:
-        yield server
-
-
-@pytest.fixture
 def engine(memcached: Memcached, tmp_path: Path) -> Iterator[MemcachedEngine]:
     engine = engine_on(memcached, root=tmp_path)
     engine.create("q", Options())

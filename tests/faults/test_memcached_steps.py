@@ -1,7 +1,7 @@
 """The `memcached` engine when answers are lost, and when the qs server is killed between two steps."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,6 @@ from qs_storage.remote.memcached import MemcachedEngine
 pytestmark = needs_memcached
 PAGE = 10
 """Messages in a page: fewer than otherwise, since every step begins with a new queue."""
-
-
-@pytest.fixture
-def memcached() -> Iterator[Memcached]:
-    with Memcached() as server:
-        yield server
 
 
 @pytest.fixture
