@@ -51,15 +51,18 @@ class PayloadCache:
             self.size += size
         else:
             for place, payload in zip(places, payloads, strict=True):
-                self._put(place, payload)
+                self.keep(place, payload)
 
     def trim(self) -> None:
         """Drops the oldest slices until the size is within the limit. Call it once all payloads are in the log."""
         while self.size > self.limit:
             self.size -= self._slices.pop(next(iter(self._slices))).size
 
-    def _put(self, place: int, payload: bytes) -> None:
+    def keep(self, place: int, payload: bytes) -> None:
+        """Keeps one payload, which may be there already."""
         slice_ = self._slices.setdefault(place >> _SLICE, _Slice())
+        if place in slice_.payloads:
+            return
         slice_.payloads[place] = payload
         slice_.size += len(payload) + _OVERHEAD
         self.size += len(payload) + _OVERHEAD

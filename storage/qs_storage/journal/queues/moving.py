@@ -35,7 +35,7 @@ def move(  # noqa: PLR0917
     target.add(new, place, size, 0)
     store.keep(target, new, place, size)
     if cached is not None:
-        store.cache.put((place,), (cached,), size)
+        store.cache.keep(place, cached)
     target.last_mid = new
     target.counts.pushed += 1
     if origin is not None:

@@ -256,14 +256,17 @@ def test_a_commit_that_fails(session: Session, case: Callable[[Session], None]) 
     assert session.memory() == before
 
 
-def test_nothing_is_left_when_all_is_gone(session: Session, case: Callable[[Session], None]) -> None:
-    """When the last queue has deleted the message, no byte is live."""
+@pytest.mark.parametrize("at_once", [False, True])
+def test_nothing_is_left_when_all_is_gone(session: Session, case: Callable[[Session], None], at_once: bool) -> None:
+    """When the last queue has deleted the message, no byte is live, on the disk or in memory; also in the batch in
+    which it was pushed."""
     case(session)
-    session.engine.commit()
     for qid in ("other", "q", "dead", "deader"):
+        if not at_once:
+            session.engine.commit()
         session.queue(qid).purge(1 << 62, 9)
-        session.engine.commit()
-    assert (session.store.usage.total, session.store.usage.segments()) == (0, set())
+    session.engine.commit()
+    assert (session.store.usage.total, session.store.usage.segments(), session.store.cache.size) == (0, set(), 0)
     assert not any(session.store.moved.values())
 
 
