@@ -19,6 +19,7 @@ from .engine import (
     Engine,
     Feature,
     Message,
+    NoRoomError,
     NoSuchQueueError,
     Options,
     QueueExistsError,
@@ -219,8 +220,8 @@ class DirectoriesEngine(Engine):
         transaction = self._journal.transaction
         return LEFT if transaction is None else transaction.left
 
-    def secure(self, size: int | None = None) -> None:
-        self._journal.secure(LEFT if size is None else size)
+    def secure(self, lacked: NoRoomError | None = None) -> None:
+        self._journal.secure(lacked)
 
     def roll_back(self) -> None:
         self._journal.take_back()

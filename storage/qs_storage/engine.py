@@ -122,13 +122,23 @@ class NoKeysError(UnsupportedError):
 class NoRoomError(OSError):
     """A request needs more room in the log than this batch has left; nothing has changed.
 
-    The caller ends the batch, calls `Engine.secure` with the size, and runs the request again, as the first of the next
-    batch. If it raises this again, the disk is full: the error is an ENOSPC."""
+    The caller ends the batch, calls `Engine.secure` with the error, and runs the request again, as the first of the
+    next batch. If it raises this again, the disk is full: the error is an ENOSPC."""
 
-    def __init__(self, size: int) -> None:
-        """size: bytes of log that the request takes."""
+    def __init__(self, size: int, *, push: bool = False) -> None:
+        """size: bytes of log that the request takes; push: True if a full disk has none for it, whatever is left."""
         super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.size = size
+        self.push = push
+
+    def unmet(self, secured: "NoRoomError | None") -> "NoRoomError | None":
+        """Returns what has to be secured for the request, None if it was. secured: for what room was secured before
+        the request was run this time."""
+        if secured is None:
+            return self
+        if self.size <= secured.size and (secured.push or not self.push):
+            return None
+        return NoRoomError(max(self.size, secured.size), push=self.push or secured.push)
 
 
 class RemoteError(StorageError):
@@ -494,10 +504,10 @@ class Engine(ABC):
 
     # -- time, durability, others
 
-    def secure(self, size: int | None = None) -> None:  # noqa: B027 - an engine without a log needs no room there
-        """Secures room for the next batch, which is empty so far: see `room`. size: None for `LEFT`. Call it before a
-        batch when less than that is left, and after a NoRoomError, with its size. May take some milliseconds: it begins
-        a segment, or, on a full disk, compacts. Where that makes no room, pushes are refused, and nothing else.
+    def secure(self, lacked: NoRoomError | None = None) -> None:  # noqa: B027 - an engine without a log needs no room there
+        """Secures room for the next batch, which is empty so far: see `room`. lacked: what its first request lacked in
+        an earlier batch; None: for `LEFT` bytes, call it when less than that is left. May take some milliseconds: it
+        begins a segment, or, on a full disk, compacts. Where that makes no room, pushes are refused, and nothing else.
         OSError."""
 
     @abstractmethod

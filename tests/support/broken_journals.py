@@ -126,7 +126,7 @@ class Session:
         try:
             return request()
         except NoRoomError as error:
-            self.engine.secure(error.size)
+            self.engine.secure(error)
             return request()
 
     def receive(self, qid: str) -> int:

@@ -92,7 +92,7 @@ class JournalEngine(directories.JournalEngine):
         try:
             super().copy(qid, mid, into)
         except NoRoomError as error:
-            self.next_batch(error.size)
+            self.next_batch(error)
             super().copy(qid, mid, into)
 
     def expire(self, count: int) -> int:
@@ -104,10 +104,10 @@ class JournalEngine(directories.JournalEngine):
         if store is not None and not store.transaction.changed and store.transaction.left < LEFT:
             self.secure()
 
-    def next_batch(self, size: int) -> None:
-        """Ends a batch, and begins one with room for `size` bytes."""
+    def next_batch(self, lacked: NoRoomError) -> None:
+        """Ends a batch, and begins one with what it lacked."""
         self.commit()
-        self.secure(size)
+        self.secure(lacked)
 
     def close(self) -> None:
         _without_broker.pop(id(self._journal.store), None)
@@ -129,7 +129,7 @@ def _in_next_batch(kind: type, name: str) -> None:
             engine = _without_broker.get(id(getattr(self, "store", None) or self._store))
             if engine is None:
                 raise
-            engine.next_batch(error.size)
+            engine.next_batch(error)
             return method(self, *args, **named)
 
     setattr(kind, name, call)

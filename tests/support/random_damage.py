@@ -74,7 +74,7 @@ class World:
             self._act()
         except NoRoomError as error:  # there is room for the next one
             self.session.engine.commit()
-            self.session.engine.secure(error.size)
+            self.session.engine.secure(error)
         self.session.engine.commit()
 
     def _act(self) -> None:

@@ -16,7 +16,7 @@ from itertools import islice, repeat
 import trio
 
 from qs_schemas import PushMessage
-from qs_storage.engine import LEFT, SECOND, Clock, Draft, Durability, Effects, Engine, StorageError
+from qs_storage.engine import LEFT, SECOND, Clock, Draft, Durability, Effects, Engine, NoRoomError, StorageError
 from qs_storage.shared import Record
 
 from .jobs import Job, Waiters, Work
@@ -210,11 +210,9 @@ class Committer:
         storage, record, first = self._storage, self._record, works[0]
         try:
             least = storage.room
-            if first.begins or least < first.needs:  # what pushes may use is less than the room
-                self._secure(first.needs)
+            if first.begins or least < LEFT:  # what pushes may use is less than the room
+                self._secure(first.lacked)
                 least = storage.room
-            if first.begins:
-                first.secured = first.needs
             least = min(least, LEFT)  # a full disk has no more for the next batch either
             if self._syncs and self._pushes_first:
                 self._advance_by_kind(works, least)
@@ -240,11 +238,11 @@ class Committer:
             record.commit()
         return effects
 
-    def _secure(self, needs: int) -> None:
+    def _secure(self, lacked: NoRoomError | None) -> None:
         """Secures room for a batch. Without it, requests are refused as they find none."""
         complaint = ""
         try:
-            self._storage.secure(needs)
+            self._storage.secure(lacked)
         except OSError as error:
             complaint = str(error)
             if complaint != self._complaint:  # once, not for each batch

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from qs_schemas import PushMessage
-from qs_storage.engine import LEFT, NoRoomError, RemoteError
+from qs_storage.engine import NoRoomError, RemoteError
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -83,13 +83,12 @@ async def _run(call: Call[Any], limiter: trio.CapacityLimiter, running: trio.Can
 class Pause:
     """Tells why a handler cannot answer yet. With call, it waits for the end of that call; else with qids, for a
     message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, 0:
-    until others had their turn. needs: the bytes of room that the next step takes, which the batch before lacked; else
-    0."""
+    until others had their turn. lacks: what the next step lacked in this batch, None: nothing."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
     call: Call[Any] | None = None
-    needs: int = 0
+    lacks: NoRoomError | None = None
     order: int = field(default_factory=count(1).__next__)
     """Increases from pause to pause: who began to wait earlier comes first."""
 
@@ -106,13 +105,10 @@ class Work(Protocol):
     """The number of requests without an answer; for a job, 1 until it has run."""
     pause: Pause | None
     """Why the work waits, None if it does not."""
-    needs: int
-    """Bytes of room with which the work has to begin: `LEFT`, or more if it has found less than it takes."""
     begins: bool
     """True if the work has to be the first of its batch."""
-    secured: int
-    """Bytes of room that the committer has secured for the next request of this work; 0 if the room was not for it
-    alone."""
+    lacked: NoRoomError | None
+    """What its next request has lacked in an earlier batch, None: nothing. The committer secures room for that."""
     ended: Callable[[], None] | None
     """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
 
@@ -158,8 +154,7 @@ class Job:
         self.begins = begins
         self.left = 1
         self.failed = False
-        self.needs = LEFT
-        self.secured = 0
+        self.lacked: NoRoomError | None = None
         self.ended: Callable[[], None] | None = None
 
     @property
@@ -176,12 +171,12 @@ class Job:
         if pushing:
             return
         self.left = 0
-        secured, self.secured = self.secured, 0
         try:
             self._function()
         except OSError as error:
-            if isinstance(error, NoRoomError) and error.size > secured:
-                self.left, self.needs, self.begins = 1, max(error.size, LEFT), True
+            lacks = error.unmet(self.lacked) if isinstance(error, NoRoomError) else None
+            if lacks is not None:
+                self.left, self.lacked, self.begins = 1, lacks, True
             else:
                 self.fail(error)  # without an error for the rest of the batch
 

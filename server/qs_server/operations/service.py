@@ -127,8 +127,8 @@ def in_room(step: Callable[[], T]) -> Generator[Pause, bool | None, T]:
     try:
         return step()
     except NoRoomError as error:
-        needs = error.size
-    yield Pause(needs=needs)
+        lacks = error
+    yield Pause(lacks=lacks)
     return step()
 
 

@@ -30,7 +30,7 @@ from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
 from qs_storage import engine
 from qs_storage.disk import has_no_room
-from qs_storage.engine import LEFT, NoRoomError
+from qs_storage.engine import NoRoomError
 
 from ..broker.jobs import Pause
 from ..operations.remote_requests import handler_of
@@ -90,9 +90,8 @@ class RequestBatch:
     from its start, without an effect before. Assumes `advance` is called while it is runnable. It must never answer
     a request whose changes may be taken back: the connection sends no answer before the end of the batch."""
 
-    needs = LEFT
     begins = False
-    secured = 0
+    lacked: NoRoomError | None = None
 
     def __init__(self, waiting: deque[Message | Fault], service: Service, outbox: int) -> None:
         """Takes the next events, as many as one batch may have. outbox: bytes of answers after which they must be taken
@@ -141,8 +140,8 @@ class RequestBatch:
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause."""
         if self.pause is not None:
-            needs = self.pause.needs
-            self.needs, self.begins, self.secured = max(needs, LEFT), needs > 0, 0
+            self.lacked = self.pause.lacks
+            self.begins = self.lacked is not None
         self.pause = None
         self._over = over
 
@@ -202,8 +201,8 @@ class RequestBatch:
                 if service.room.full:
                     self._note_room(event)
             except Exception as error:
-                if isinstance(error, NoRoomError) and error.size > self.secured:
-                    self.pause = Pause(needs=error.size)  # nothing has changed: it begins again, in a batch with room
+                if isinstance(error, NoRoomError) and (lacks := error.unmet(self.lacked)) is not None:
+                    self.pause = Pause(lacks=lacks)  # nothing has changed: it begins again, in a batch with room
                     return
                 answer = self._refuse(event, error)
             if answer is not None:
@@ -213,7 +212,7 @@ class RequestBatch:
                 self.done += 1
                 self.left = 0 if self.closes else self.left - 1
                 if self.begins:
-                    self.needs, self.begins, self.secured = LEFT, False, 0
+                    self.begins, self.lacked = False, None
                 if self.left and (size := _SIZES.get(type(answer))) is not None:
                     self._held += size(answer)
             if service.spent >= TURN and self.left and self.pause is None:

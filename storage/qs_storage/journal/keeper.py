@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter
 
 from ..disk import Disk
-from ..engine import LEFT, Clock, Durability, Options, StorageError
+from ..engine import LEFT, Clock, Durability, NoRoomError, Options, StorageError
 from ..metadata import store_for
 from ..names import JOURNAL
 from ..shared import EngineQueue, Shared
@@ -95,7 +95,7 @@ class LogKeeper:
             if transaction.changed or transaction.left >= 0:
                 raise transaction.refusal(needed)
             transaction.ask(needed)
-            self.secure(needed)  # nothing was written since the start
+            self.secure()  # nothing was written since the start
             if transaction.left < needed:
                 raise transaction.refusal(needed)
         queue = LogQueue(path, qid, options, shared, store)
@@ -189,12 +189,13 @@ class LogKeeper:
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    def secure(self, size: int) -> None:
+    def secure(self, lacked: NoRoomError | None = None) -> None:
         """See Engine."""
         if self.store is not None and self.room is not None and self.maintenance is not None:
             transaction = self.store.transaction
-            least = size if size > LEFT else self.room.usual(size)
-            least = 0 if transaction.asked or transaction.asked_by_push else least
+            if lacked is not None:  # maybe room was secured for it already, and others have used that
+                transaction.ask(lacked.size, push=lacked.push)
+            least = 0 if transaction.asked or transaction.asked_by_push else self.room.usual(LEFT)
             least = max(least, records.SMALL * len(self._removed))
             if (
                 max(least, transaction.asked) > transaction.left
@@ -237,7 +238,7 @@ class LogKeeper:
             and not (transaction.asked or transaction.asked_by_push)
         ):
             with suppress(OSError):
-                self.secure(LEFT)
+                self.secure()
 
     def _append_removals(self, store: Store, room: Room) -> bool:
         """Appends the records of removed queues; if there is no room for them, they wait for a later commit. Returns
@@ -246,7 +247,7 @@ class LogKeeper:
         transaction, needed = store.transaction, records.SMALL * len(self._removed)
         try:
             if transaction.left < 0 and not transaction.changed:
-                self.secure(needed)
+                self.secure()
             if transaction.left >= needed:
                 self._note_removals(store)
         except OSError as error:
@@ -284,8 +285,7 @@ class LogKeeper:
         """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
         store, door = self.open(), self._doors.of(queue)
         while door.has_work:
-            store.transaction.ask(door.size, push=True)
-            self.secure(LEFT)
+            self.secure(NoRoomError(door.size, push=True))
             intake = door.advance(store, beyond_capacity=True)
             self.commit()
             if intake is not None:

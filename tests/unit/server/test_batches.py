@@ -132,7 +132,8 @@ class LittleRoom(JournalEngine):
         self.room -= size
         self.batches[-1].append(str(size))
 
-    def secure(self, size: int = LEFT) -> None:
+    def secure(self, lacked: NoRoomError | None = None) -> None:
+        size = LEFT if lacked is None else lacked.size
         assert not self.batches[-1], "something is pending"
         self.secured.append(size)
         self.room = min(max(size, self.batch), self.disk)
@@ -247,7 +248,7 @@ def test_room_that_cannot_be_secured(bench: Bench, caplog: pytest.LogCaptureFixt
     """When the engine fails to make room, a line in the log says why, and requests are refused or done as they find
     room."""
 
-    def secure(size: int = LEFT) -> None:
+    def secure(lacked: NoRoomError | None = None) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     bench.engine.secure = secure  # type: ignore[method-assign]

@@ -250,7 +250,7 @@ class Transaction:
         if self._log.failed is not None:
             return self._log.failure()
         self.ask(size, push=push)
-        return NoRoomError(size)
+        return NoRoomError(size, push=push)
 
     def ask(self, size: int, *, push: bool = False) -> None:
         """Asks for room for records of `size` bytes, which is secured before the next batch."""

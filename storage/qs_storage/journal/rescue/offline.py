@@ -61,7 +61,7 @@ class OfflineJournal:
 
     def forget(self, queue: LogQueue) -> None:
         """Removes a queue from the log, durably. OSError: it is there still."""
-        self._keeper.secure(records.SMALL)
+        self._keeper.secure()
         if self._keeper.open().transaction.left < records.SMALL:
             raise NoRoomError(records.SMALL)  # else the removal would wait for a later commit
         self._keeper.forget(queue)

@@ -215,11 +215,34 @@ def test_a_request_that_needs_more_ends_the_batch(tmp_path: Path, monkeypatch: p
         small.queue.push([Draft(bytes(10 * SEGMENT))])
     assert small.queue.list_mids(State.ALL, 9, -1) == [first]
     small.engine.commit()
-    small.engine.secure(caught.value.size)
+    small.engine.secure(caught.value)
     [second] = small.queue.push([Draft(bytes(10 * SEGMENT))])
     small.engine.commit()
     assert small.queue.list_mids(State.ALL, 9, -1) == [first, second]
     assert small.engine._journal.open().log.segments.largest > 10 * SEGMENT
+    small.engine._journal.close()
+    small.engine._watch.close()
+
+
+def test_each_refused_request_gets_its_own_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the room that was secured for all that was refused has been used by others since."""
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, 1000)
+    monkeypatch.setattr("support.engines._without_broker", {})  # else the engine of the tests ends the batch
+    small.engine.secure()
+    draft = Draft(bytes(2 * SEGMENT // 3))
+    pushed = small.queue.push([draft])
+    refused = []
+    for _ in range(3):
+        with pytest.raises(NoRoomError) as caught:
+            small.queue.push([draft])
+        refused.append(caught.value)
+    small.engine.commit()
+    for error in refused:
+        small.engine.secure(error)
+        pushed += small.queue.push([draft])
+        small.engine.commit()
+    assert small.queue.list_mids(State.ALL, 9, -1) == pushed
     small.engine._journal.close()
     small.engine._watch.close()
 

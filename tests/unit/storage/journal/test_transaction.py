@@ -103,7 +103,7 @@ def test_a_refusal_changes_nothing(session: Session, monkeypatch: pytest.MonkeyP
     session.engine.commit()
     queue.take(mid, SECOND)
     session.engine.commit()
-    session.engine.secure(1 << 16)
+    session.engine.secure(NoRoomError(1 << 16))
     transaction = session.transaction
     session.queue("q").push([Draft(bytes(transaction.left - PUSH_SIZE - 10))])
     assert transaction.left == 10
@@ -113,7 +113,7 @@ def test_a_refusal_changes_nothing(session: Session, monkeypatch: pytest.MonkeyP
     assert caught.value.errno == errno.ENOSPC
     assert (session.memory(), len(transaction.changed), transaction.left) == (before, changes, 10)
     session.engine.commit()
-    session.engine.secure(caught.value.size)
+    session.engine.secure(caught.value)
     assert transaction.left_to_pushes >= caught.value.size
     REFUSED[name](queue, mid)
     session.engine.commit()

@@ -29,7 +29,7 @@ def push(place: Doors, *payloads: bytes) -> None:
     try:
         place.push(*payloads)
     except NoRoomError as error:
-        place.engine.secure(error.size)
+        place.engine.secure(error)
         place.push(*payloads)
 
 
