@@ -213,7 +213,8 @@ class DirectoriesEngine(Engine):
         due = activity.expiries[0][0] if activity.expiries else None
         upkeep = None if maintenance is None else maintenance.next_due()
         is_cheap = not has_files and (store is None or store.transaction.cost < QUICK)
-        return _new(Effects, (arrived, failed, due, upkeep, is_cheap, has_files))  # half the time of `Effects(…)`
+        room = LEFT if journal.transaction is None else journal.transaction.left
+        return _new(Effects, (arrived, failed, due, upkeep, is_cheap, has_files, room))  # half the time of `Effects(…)`
 
     @property
     def room(self) -> int:  # type: ignore[override]

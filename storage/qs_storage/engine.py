@@ -419,12 +419,16 @@ class Queue(Protocol):
     def stats(self) -> Stats: ...
 
 
+LEFT = 64 << 10
+"""Bytes of room with which a batch begins, if the disk has them: enough for some hundred requests that push nothing."""
+
+
 class Effects(NamedTuple):
     """What has happened since it was last asked. arrived: counts of visible messages, of queues with new ones; for a
     removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first id.
     next_expiry: when to call `expire`, maybe before anything is due, as windows that ended early are not taken out;
     next_upkeep: when to call `begin_upkeep`; None: never. commit_is_cheap: the next commit needs no thread;
-    pushes_first: a batch should begin with pushes, to sync them together."""
+    pushes_first: a batch should begin with pushes, to sync them together; room: see `Engine.room`."""
 
     arrived: dict[str, int]
     failed: dict[tuple[str, int], OSError]
@@ -432,6 +436,7 @@ class Effects(NamedTuple):
     next_upkeep: int | None
     commit_is_cheap: bool = False
     pushes_first: bool = False
+    room: int = LEFT
 
 
 class Background(Protocol):
@@ -439,10 +444,6 @@ class Background(Protocol):
 
     def run(self) -> None:
         """Raises nothing."""
-
-
-LEFT = 64 << 10
-"""Bytes of room with which a batch begins, if the disk has them: enough for some hundred requests that push nothing."""
 
 
 class Engine(ABC):

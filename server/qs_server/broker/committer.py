@@ -106,7 +106,8 @@ class Committer:
         self._next_slice: Job | None = None
         self._syncs = durability is Durability.ALWAYS
         self._complaint = ""  # about room, as it was said last
-        self._commit_is_cheap = self._pushes_first = False  # from the last batch's effects
+        self._commit_is_cheap = self._pushes_first = False  # these are from the last batch's effects
+        self._room = storage.room
         self._has_subscribers = False  # True if the last batch had work for subscribers
         self._busy = False  # True while the worker thread runs a batch
         self.scheduled: list[Work] = []
@@ -209,7 +210,7 @@ class Committer:
         """Runs one batch with its commit."""
         storage, record, first = self._storage, self._record, works[0]
         try:
-            least = storage.room
+            least = self._room
             if first.begins or least < LEFT:  # what pushes may use is less than the room
                 self._secure(first.lacked)
                 least = storage.room
@@ -231,6 +232,7 @@ class Committer:
         except Exception as error:
             effects = self._take_back(works, error)
         self._commit_is_cheap, self._pushes_first = effects.commit_is_cheap, effects.pushes_first
+        self._room = effects.room
         self._has_subscribers = self._subscriptions.busy
         if self._has_subscribers:
             effects = self._hand_out(effects)

@@ -138,6 +138,9 @@ class LittleRoom(JournalEngine):
         self.secured.append(size)
         self.room = min(max(size, self.batch), self.disk)
 
+    def effects(self) -> Effects:
+        return super().effects()._replace(room=self.room)
+
     def commit(self) -> Effects:
         if self.batches[-1]:
             self.batches.append([])
