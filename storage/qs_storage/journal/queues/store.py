@@ -16,7 +16,7 @@ from ..log.places import SHIFT
 from ..log.reader import Reader
 from ..log.records import PUSH_SIZE, Staged, payload_of, whose
 from .keys import KEYS, KnownKeys
-from .usage import Usage, record_size
+from .usage import Usage
 
 Owner = tuple[int, int]
 """A queue number, and the id that a message has there and in the queues that share its payload."""
@@ -126,8 +126,8 @@ class Store:
 
     def keep(self, queue: Sharer, mid: int, place: int, size: int) -> None:
         """Counts the payload of a message that a queue has (again)."""
-        if not self._is_shared(queue, mid, place):
-            self.usage.add(place, record_size(size))
+        if not (self.families or self._is_starting) or not self._is_shared(queue, mid, place):
+            self.usage.add(place, size + PUSH_SIZE)
 
     def _is_shared(self, queue: Sharer, mid: int, place: int) -> bool:
         if not self._is_starting and place not in self._copied.get(place >> SHIFT, ()):
