@@ -198,6 +198,9 @@ class Room:
             most = _AT_ONCE
         elif not is_little:
             return
+        if log.segments.has_garbage:  # a commit has just left it
+            with suppress(OSError):  # upkeep tries again, and says why
+                self.recycle()
         began = compaction.total
         last = log.number
         while (oldest := compaction.oldest) is not None and oldest <= last:

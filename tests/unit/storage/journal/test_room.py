@@ -195,6 +195,25 @@ def test_a_start_on_a_full_disk(small: SmallEngine) -> None:
     assert small.pushes()
 
 
+def test_a_segment_that_has_just_been_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the commit that secures room for deletes gives a segment up, its file is used for them at once: after a kill
+    on a full disk there may be no other."""
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, 12)
+    small.queue.push([Draft(bytes(100_000))])
+    small.commit()
+    mids = small.fill()
+    small.engine._journal.close()
+    small.engine._watch.close()
+    small.start()
+    for mid in mids:
+        small.engine.begin_batch()
+        small.queue.delete(Receipt(mid))
+        small.commit()
+    small.engine._journal.close()
+    small.engine._watch.close()
+
+
 def test_room_that_appears(small: SmallEngine) -> None:
     """When other files have gone, pushes are taken again, though nothing was deleted here."""
     small.fill()
