@@ -9,8 +9,9 @@ from contextlib import suppress
 from time import perf_counter
 
 from ...disk import has_no_room
-from ...engine import NoRoomError
+from ...engine import LEFT, NoRoomError
 from ..log import records
+from ..log.frames import padded
 from ..log.log import Log, Transaction
 from ..log.pool import Pool, PoolFile
 from ..queues.queue import LogQueue
@@ -19,6 +20,8 @@ from .compaction import Compaction
 
 _AT_ONCE = 8 << 20
 """Bytes of payload that are copied at a time, unless too little is left to copy them later: some 50 ms."""
+_HUGE = 1 << 30
+"""Bytes of a request from which on its segment gets no more room, as it must have less than 2^32 bytes."""
 _PART = 8
 """A batch begins in a new segment if less than such a part of the old one is left, and less than it asks for."""
 
@@ -116,7 +119,12 @@ class Room:
         # On a full disk there is none for any batch: so the records of many queues are packed when there is one.
         first = len(self._queues) * records.QUEUE_HEAD + len("".join(self._queues).encode())
         needed = log.segment_size(first, size)
-        file = pool.take(needed, max(log.segments.largest, needed)) or self._make(needed)
+        file = pool.take(needed, max(log.segments.largest, needed))
+        if file is None:
+            # For a large request, with room for the batch after it: else that begins a segment, which the next such
+            # request leaves empty.
+            is_large = LEFT < size < _HUGE
+            file = self._make(needed, padded(min(LEFT, needed // (_PART - 1))) if is_large else 0)
         if file is None and not push:
             file = pool.take(needed, None)
         if file is not None:
@@ -131,12 +139,12 @@ class Room:
                 pool.began(file.size)
         transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
 
-    def _make(self, needed: int) -> PoolFile | None:
-        """Makes a file for a segment, and what the pool lacks then. Returns None if there is no room for both. OSError,
-        except for lack of room."""
+    def _make(self, needed: int, more: int) -> PoolFile | None:
+        """Makes a file of at least `needed` bytes and `more` for a segment, and what the pool lacks then. Returns None
+        if there is no room for both. OSError, except for lack of room."""
         pool, largest = self._pool, self._log.segments.largest
         try:
-            size = pool.size_for(needed, largest)
+            size = pool.size_for(needed + more, largest)
             pool.add(pool.make(size))
             while (file := pool.take(needed, max(largest, needed))) is None:
                 pool.add(pool.make(max(largest, size)))

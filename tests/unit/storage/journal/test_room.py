@@ -286,3 +286,21 @@ def test_burials_leave_room_to_the_request_that_finds_them_due(tmp_path: Path, m
     small.commit()
     small.engine._journal.close()
     small.engine._watch.close()
+
+
+def test_requests_that_are_larger_than_a_segment_leave_none_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that is made for one large request has room for the batch after it, too: the next such request does not
+    leave a segment behind that was begun for that batch."""
+    segments_of(monkeypatch, SEGMENT, SEGMENT)
+    small = SmallEngine(tmp_path, 1000)
+    for _ in range(20):
+        small.engine.begin_batch()
+        small.queue.push([Draft(bytes(2 * SEGMENT))])
+        small.commit()
+    store = small.engine._journal.open()
+    empty = [number for number in store.log.segments.sizes if not store.usage.live.get(number)]
+    assert len(empty) <= 1  # the first one, which was there before
+    small.engine._journal.close()
+    small.engine._watch.close()
