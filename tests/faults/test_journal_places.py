@@ -78,22 +78,6 @@ def test_a_repair_writes_several_segments(root: Path) -> None:
     assert sum(done.kept.values()) == 299
 
 
-def test_a_segment_that_is_too_large(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment with bytes that have no place, as an early repair has written: a start refuses it and says why, a
-    repair keeps all of it."""
-    with monkeypatch.context() as patch:
-        small_places(patch, 20)
-        small_segments(patch, 1 << 18)
-        session = opened(root, "orders")
-        right = {session.push("orders", b"%d " % number * 100)[0]: b"%d " % number * 100 for number in range(40)}
-        session.crash()
-    with pytest.raises(JournalDamagedError, match="has 262144 bytes, and a segment has less than 65536"):
-        start(root)
-    done = repair(f"{root}/.journal", Disk())
-    assert done is not None
-    assert {mid: payload for mid, (payload, _) in start(root)["orders"].items()} == right
-
-
 def test_more_than_a_segment_can_have(root: Path) -> None:
     """A list for which no segment is large enough is refused, and nothing is changed. One that just fits is stored in a
     segment of its own, and kept by a repair."""
@@ -248,33 +232,6 @@ def test_export_compares(root: Path) -> None:
     with pytest.raises(StorageError, match=f"not {one} of"):
         list(export(str(root), f"{root}-exported", [], lambda count: None))
     assert not list(Path(f"{root}-exported").rglob(f"*{one}"))
-
-
-def test_a_queue_with_several_numbers(root: Path) -> None:
-    """A journal of which an early repair gave a queue several numbers: its messages are delivered and compacted, also
-    after a start from a checkpoint."""
-    session = opened(root, "orders")
-    first = session.push("orders", b"first " * 500)
-    store = session.engine._journal.open()
-    queue = table_of(session, "orders")
-    queue.number = 7  # from here on as if the queue had another number
-    store.tables[7] = queue
-    store.transaction.append(queue.record())
-    second = session.push("orders", b"second " * 500)
-    session.crash()
-    for _ in range(3):
-        session = opened(root)
-        session.clock.now += 10
-        for mid, payload in ((first[0], b"first " * 500), (second[0], b"second " * 500)):
-            assert session.engine.queue("orders").get(mid, peek=True, visibility=None).payload == payload
-        for _ in range(8):
-            [gone] = session.push("orders", bytes(20_000))
-            session.engine.queue("orders").delete(Receipt(gone))
-            session.engine.commit()
-            session.upkeep()
-        assert "0000000000000001.segment" not in os.listdir(root / ".journal")
-        session.engine.close()  # with a checkpoint
-    verify(f"{root}/.journal", Disk())
 
 
 def test_the_last_number_is_written_twice(root: Path) -> None:

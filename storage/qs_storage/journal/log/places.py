@@ -1,8 +1,7 @@
 """The place of a record: its segment's number and its byte in the segment, packed into one number.
 
 Places increase in the order in which records are written. A byte beyond `SHIFT` bits would change the number of the
-segment, and the place would be another record's: `place_of` refuses it, `Log` begins no segment with such bytes, and
-`Scan` opens none.
+segment, and the place would be another record's: `place_of` refuses it, and `Log` begins no segment with such bytes.
 """
 
 from typing import NamedTuple

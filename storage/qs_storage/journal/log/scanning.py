@@ -17,7 +17,7 @@ from .frames import (
     read_header,
     read_records,
 )
-from .places import SHIFT, segment_name
+from .places import segment_name
 from .records import BadRecordError
 
 
@@ -40,13 +40,10 @@ class Scan:
     """Reads the valid frames of one segment, and then tells why the next one is not valid."""
 
     def __init__(self, path: str, data: memoryview) -> None:
-        """Reads the header. path: the file that the data is from. DamagedError if the header is damaged, or the segment
-        has bytes without a place (early versions of `queue-journal.py repair` wrote such segments)."""
+        """Reads the header. path: the file that the data is from. DamagedError if the header is damaged."""
         self.path = path
         self.data = data
         self.header: Header = read_header(data, len(data))
-        if self.header.size >> SHIFT:
-            raise DamagedError(f"it has {self.header.size} bytes, and a segment has less than {1 << SHIFT}")
         self.next = self.header.first
         """The number of the frame after the last one read."""
         self.gap = Gap(BLOCK, None, None)

@@ -161,12 +161,8 @@ class Store:
 
     def sharers(self, number: int, mid: int, place: int) -> list[Sharer]:
         """Returns the queues that have a message with its payload at a place. number: of one of them."""
-        found: list[Sharer] = []  # a queue with several numbers counts once: see `IndexReader`
-        for each in self.families.get(number, (number,)):
-            queue = self.tables.get(each)
-            if queue is not None and queue not in found and queue.places.get(mid) == place:
-                found.append(queue)
-        return found
+        queues = map(self.tables.get, self.families.get(number, (number,)))
+        return [queue for queue in queues if queue is not None and queue.places.get(mid) == place]
 
     def join(self, one: int, other: int) -> None:
         """Notes that two queues share payloads from now on; a shared message has the same id in both."""

@@ -68,11 +68,8 @@ class IndexReader(Generic[Q]):
         return Read(replay, opened, begin)
 
     def _make(self, qid: str, number: int) -> Q:
-        """Makes a queue that the log names. The log has several numbers for one queue if early versions of
-        `queue-journal.py repair` wrote it: all are the queue's."""
-        queue, tables = self._find(qid), self._store.tables
-        if queue.number != number and tables.get(queue.number) is queue:
-            self._store.join(queue.number, number)
+        """Makes a queue that the log names."""
+        queue = self._find(qid)
         queue.begin(number)
         self._made.append(queue)
         return queue
