@@ -75,7 +75,7 @@ def test_a_repair_writes_several_segments(root: Path) -> None:
     found = {qid: {mid: payload for mid, (payload, _) in kept.items()} for qid, kept in start(root).items()}
     assert sum(len(pushed.keys() - found[qid].keys()) for qid, pushed in payloads.items()) == 1
     assert all(pushed[mid] == found[qid][mid] for qid, pushed in payloads.items() for mid in found[qid])
-    assert sum(done.kept.values()) == 299
+    assert sum(done.counts.messages.values()) == 299
 
 
 def test_more_than_a_segment_can_have(root: Path) -> None:

@@ -208,7 +208,7 @@ def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
     assert found == damaged.picture
     files = {int(path.name): path.read_bytes() for path in Path(done.aside).glob("queue-number-*/*")}
     assert files == dict(zip(mids, (b"one", b"two"), strict=True))
-    assert done.unplaced == 2
+    assert done.counts.unplaced == 2
 
 
 def test_a_queue_that_was_gone_at_a_start(damaged: Journal) -> None:

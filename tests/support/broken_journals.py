@@ -104,8 +104,8 @@ def recover(directory: str) -> Recovered:
 class Session:
     """An engine that can end as a process does that is killed."""
 
-    def __init__(self, root: Path, durability: Durability = Durability.ALWAYS) -> None:
-        self.disk = FaultyDisk()
+    def __init__(self, root: Path, durability: Durability = Durability.ALWAYS, disk: FaultyDisk | None = None) -> None:
+        self.disk = disk or FaultyDisk()
         self.clock = ManualClock(EPOCH + 10**9)
         try:
             self.engine = JournalEngine(str(root), clock=self.clock, durability=durability, disk=self.disk, cache=0)

@@ -18,7 +18,7 @@ from qs_storage.journal.log.lock import forget_last, take_lock
 from qs_storage.journal.log.opening import JournalDamagedError
 from qs_storage.journal.rescue.repair import repair
 from qs_storage.journal.upkeep.checkpoint import NAME, CheckpointReader, CheckpointWriter
-from support.broken_journals import Journal, flip, made, small_segments, start
+from support.broken_journals import Journal, Session, flip, made, recover, small_segments, start
 from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image, pick_up
 from support.power_loss_check import VARIANTS
@@ -237,6 +237,7 @@ class Repairs(Short):
         with pytest.MonkeyPatch.context() as patch:
             small_segments(patch)
             journal = made(directory / "built")
+            self._prepare(journal)
         segment = journal.recovered.segments[1]
         flip(Path(segment.path), segment.frames[1].start + FRAME_HEAD + 100, 0)
         self.journal: Journal = journal
@@ -245,6 +246,9 @@ class Repairs(Short):
         repair(f"{copy}/.journal", Disk())
         self.expected = start(copy)
         super().__init__(directory)
+
+    def _prepare(self, journal: Journal) -> None:
+        """Does more to the journal before it is damaged."""
 
     def run(self, disk: RecordingDisk) -> None:
         shutil.copytree(self.journal.root, disk.root, dirs_exist_ok=True)
@@ -278,6 +282,25 @@ class Repairs(Short):
         yield from journal.glob("*.segment")
 
 
+class RepairsWithFiles(Repairs):
+    """As `Repairs`, with messages of a queue whose name is lost: they are files once a server starts. What an
+    interrupted repair has set aside may have a part of them."""
+
+    def _prepare(self, journal: Journal) -> None:
+        session = Session(journal.root)
+        session.push("orders", b"one", b"two")
+        session.crash()
+        last = recover(journal.directory).segments[-1]
+        with open(last.path, "r+b") as file:
+            file.seek(last.frames[0].start)
+            file.write(bytes(last.frames[0].end - last.frames[0].start))
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        super().look(root, image, answered)
+        last = max(Path(root, ".journal").glob("damaged-*[!p]"))
+        assert {path.read_bytes() for path in last.glob("queue-number-*/*")} == {b"one", b"two"}
+
+
 OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
     "checkpoints": Checkpoints,
     "files behind": lambda directory: Behind(directory, FilesEngine),
@@ -287,6 +310,7 @@ OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
     "taken back with its number": lambda directory: TakenBack(directory, "fdatasync"),
     "set aside": SetAside,
     "repair": Repairs,
+    "repair with files": RepairsWithFiles,
     "full disk": FullDisk,
     "circle": Circle,
     "circle behind": CircleBehind,

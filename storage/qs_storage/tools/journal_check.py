@@ -153,10 +153,10 @@ def _describe_repair(repaired: Repaired) -> Iterator[str]:
         yield f"it was damaged: {found.refusal.what}"
     first, *others = repaired.segments
     more = f" and {counted(len(others), 'segment')} after it" if others else ""
-    messages = _by_name(repaired.kept) or "none"
+    messages = _by_name(repaired.counts.messages) or "none"
     yield f"kept: {counted(repaired.records, 'record')} in {first}{more}; messages: {messages}"
-    if repaired.unplaced:
-        many = counted(repaired.unplaced, "message")
+    if repaired.counts.unplaced:
+        many = counted(repaired.counts.unplaced, "message")
         yield f"kept as files: {many}, of queues whose names are lost, in {repaired.aside}/queue-number-…"
     yield from (f"lost: {line}" for line in _losses(repaired))
     yield f"what was there: {repaired.aside}"
@@ -165,8 +165,8 @@ def _describe_repair(repaired: Repaired) -> Iterator[str]:
 
 def _losses(repaired: Repaired) -> Iterator[str]:
     found = repaired.found
-    if repaired.lost:
-        yield f"{counted(repaired.lost, 'message')} that had moved or were copies: their payloads cannot be read"
+    if repaired.counts.lost:
+        yield f"{counted(repaired.counts.lost, 'message')} that had moved or were copies: their payloads cannot be read"
     for part in found.parts:
         if part.foreign:
             yield f"nothing of {part.path}, which does not belong to this journal"

@@ -5,7 +5,8 @@ A start checks every frame, but not whether the record at a message's place is t
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ...disk import Disk
 from ...engine import Durability, Options, wall_clock
@@ -46,34 +47,40 @@ def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
     """Checks that a server would start and find every message at its place. with_checkpoint: False to read all
     segments instead. Returns the file whose end a start would cut off, or None. JournalDamagedError,
     JournalFormatError, OSError."""
-    log = _ReadLog(directory, disk)
-    store = Store(log, Transaction(log), Reader(log.segments, disk), 0)
-    watch = Watch()
-    shared = Shared(wall_clock, Durability.NONE, disk, watch, Activity())
     queues: dict[str, LogQueue] = {}
+    with unopened(directory, disk) as (store, make):
 
-    def find(qid: str) -> LogQueue:
-        if qid not in queues:
-            queues[qid] = LogQueue(None, qid, Options(storage="journal"), shared, store)
-        return queues[qid]
+        def find(qid: str) -> LogQueue:
+            if qid not in queues:
+                queues[qid] = make(qid)
+            return queues[qid]
 
-    try:
         found = IndexReader(directory, disk, store, find, read_log).read(wall_clock(), with_checkpoint=with_checkpoint)
-        log.segments.restore(found.opened.headers, ())
-        replayed = list({id(queue): queue for queue in found.replay.queues.values()}.values())
+        store.log.segments.restore(found.opened.headers, ())
         wrong, first = 0, ""
-        for queue, mid, place in _messages(replayed):
+        for queue, mid, place in _messages(list(found.replay.queues.values())):
             try:
                 store.payload(queue.number, mid, place)
             except DamagedRecordError as error:
                 wrong += 1
                 first = first or f"message {mid} of queue {queue.qid!r}: {error.what}"
-    finally:
-        store.reader.close()
-        watch.close()
     if wrong:
         raise JournalDamagedError(directory, f"{wrong} messages are not at their places: {first}")
     return None if found.opened.torn is None else found.opened.torn.path
+
+
+@contextmanager
+def unopened(directory: str, disk: Disk) -> Iterator[tuple[Store, Callable[[str], LogQueue]]]:
+    """Yields the empty store of a log that is only read, and a function that makes a queue of it from a name."""
+    log = _ReadLog(directory, disk)
+    store = Store(log, Transaction(log), Reader(log.segments, disk), 0)
+    watch = Watch()
+    shared = Shared(wall_clock, Durability.NONE, disk, watch, Activity())
+    try:
+        yield store, lambda qid: LogQueue(None, qid, Options(storage="journal"), shared, store)
+    finally:
+        store.reader.close()
+        watch.close()
 
 
 def _messages(queues: list[LogQueue]) -> Iterator[tuple[LogQueue, int, int]]:

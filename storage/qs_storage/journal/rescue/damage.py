@@ -16,7 +16,7 @@ from ..log import records
 from ..log.frames import BLOCK, DamagedError, Header, OtherFormatError, read_header
 from ..log.lock import read_last
 from ..log.opening import JournalDamagedError, JournalFormatError, numbers_in
-from ..log.places import SHIFT, Position, place_of, segment_name, segment_of, start_of
+from ..log.places import Position, place_of, segment_name, segment_of, start_of
 from ..log.records import Record
 from ..log.scanning import map_file, release
 from ..upkeep.checkpoint import NAME, BadCheckpointError, CheckpointReader
@@ -99,9 +99,8 @@ class Placed(NamedTuple):
     start: int
 
     @property
-    def place(self) -> int | None:
-        """The place of the record, None if it has none: see `places`."""
-        return None if self.start >> SHIFT else place_of(self.part.number, self.start)
+    def place(self) -> int:
+        return place_of(self.part.number, self.start)
 
 
 class FoundCheckpoint(NamedTuple):
@@ -161,6 +160,20 @@ class Examined(NamedTuple):
         name, None for the one that the part's life gives the number."""
         meant = part.life, number
         return self.numbers.setdefault(qid or self.names.get(meant) or meant, len(self.numbers) + 1)
+
+    def with_leftovers(self) -> "Examined":
+        """Returns the journal with the segments before the oldest needed one, as far back as all are there and whole:
+        their files were not removed yet. A log that began with them was right too, and they may have a payload whose
+        copy is damaged."""
+        parts, first = list(self.parts), None
+        wanted = next((part for part in parts if part.counts), None)
+        while wanted is not None and wanted.first is not None and wanted.salt is not None:
+            number, first = wanted.number - 1, wanted.first
+            found = (part for part in parts if part.number == number and part.obsolete and not part.foreign)
+            wanted = next((part for part in found if part.next == first and not (part.holes or part.faults)), None)
+            if wanted is not None:
+                parts[parts.index(wanted)] = wanted = wanted._replace(obsolete=False)
+        return self._replace(parts=parts)
 
     def payload(self, place: int) -> bytes | None:
         """Reads the payload in the record at a place, None if there is none that can be read."""
