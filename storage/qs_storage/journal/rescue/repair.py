@@ -12,6 +12,7 @@
 The queues' directories are not touched.
 """
 
+import gc
 import os
 import shutil
 import time
@@ -76,6 +77,7 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
     if found.checkpoint is not None:
         disk.unlink(found.checkpoint.path)
     disk.sync_directory(directory)
+    gc.collect()  # what `_keep` had in memory: it has cycles, and the next line needs as much again
     verify(directory, disk)
     paths = [f"{directory}/{segment_name(number)}" for number in segments.numbers]
     return Repaired(found, aside, paths, segments.records, counts)
