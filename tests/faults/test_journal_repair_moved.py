@@ -223,23 +223,25 @@ def test_a_link_of_the_chain_is_lost(root: Path, chain: str) -> None:
     assert world.records(Moved)
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("left", ["all", "all, damaged", "the oldest"])
 @pytest.mark.parametrize("then", ["bury", "copy"])
-def test_an_older_payload(root: Path, then: str, whole: bool) -> None:
-    """Where the newest payload is lost, the older one is taken, of a segment that was given up and not removed yet. If
-    that segment is not whole, nothing of it is taken."""
+def test_an_older_payload(root: Path, then: str, left: str) -> None:
+    """Where the newest payload is lost, the one before it is taken, of a segment that was given up and not removed yet.
+    Nothing is taken of a segment that is not whole, or after which one is missing: what was deleted could come back."""
     world = World(root)
     mid = world.push()
     world.compact()
+    world.compact()
     world.bury(mid) if then == "bury" else world.copy("orders", mid)
     right = world.crash()
-    for name, data in world.removed.items():
-        there = bytearray(data)
-        there[2 * BLOCK + 60] ^= not whole  # in the first frame with records
+    oldest, *others = sorted(world.removed)
+    for name in [oldest] if left == "the oldest" else [oldest, *others]:
+        there = bytearray(world.removed[name])
+        there[2 * BLOCK + 60] ^= left == "all, damaged"  # in the first frame with records
         Path(world.directory, name).write_bytes(there)
     world.damage(lambda record: isinstance(record, Moved) and record.payload == b"moved")
     done, found = world.repair()
-    if whole:
+    if left == "all":
         assert found == right
         assert done.counts.lost == 0
     else:
