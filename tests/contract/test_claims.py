@@ -101,6 +101,21 @@ def test_bounds(claiming: Bench) -> None:
     assert claim(claiming.engine, 6).count == 0
 
 
+def test_bounds_of_thousands(claiming: Bench) -> None:
+    """The bounds end a claim at the right message, also far from the first one, and beside messages without payload."""
+    claiming.queue()
+    sizes = [9, 0, *[1, 0, 2] * 500, 9, *[0] * 999, 4]
+    mids = claiming.push(*[b"x" * size for size in sizes])
+    assert claim(claiming.engine, 1, max_bytes=8).last == mids[0]  # the first one is too large for that, and is taken
+    made = claim(claiming.engine, 2, max_bytes=1498)
+    assert (made.first, made.last, made.bytes) == (mids[1], mids[1500], 1498)
+    made = claim(claiming.engine, 3, max_bytes=11, upto=mids[2300])
+    assert (made.last, made.bytes) == (mids[2300], 11)
+    made = claim(claiming.engine, 4, max_bytes=3)
+    assert (made.last, made.bytes) == (mids[-2], 0)
+    assert claim(claiming.engine, 5).first == mids[-1]
+
+
 def test_most(claiming: Bench) -> None:
     """An engine has a bound of its own, whatever is asked for."""
     claiming.queue()

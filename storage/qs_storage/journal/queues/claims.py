@@ -5,12 +5,14 @@ A claim is one record in the log, and its end is another.
 
 import hashlib
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from ...engine import Claim, ClaimOrderError, Message, NoSuchClaimError, StaleReceiptError
 from ...names import WITHHELD, check_name, quoted
+from ...policy import is_exhausted
 from ..log import records
 from ..log.places import segment_of
 from .messages import MessageTable
@@ -103,18 +105,20 @@ class LogClaims:
             return chosen, total
         while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
             after = mids[-1]
-            for mid, size in zip(mids, index.sizes(mids), strict=True):
-                if upto is not None and mid > upto:
-                    return chosen, total
-                if chosen and max_bytes is not None and total + (size or 0) > max_bytes:
-                    return chosen, total
-                chosen.append(mid)
-                total += size or 0
+            sizes = [size or 0 for size in index.sizes(mids)]
+            fitting = len(mids) if upto is None else bisect_right(mids, upto)
+            if max_bytes is not None and total + sum(sizes) > max_bytes:
+                fitting = min(fitting, bisect_right(list(accumulate(sizes)), max_bytes - total))
+                fitting = fitting or int(not chosen and (upto is None or mids[0] <= upto))  # the first of all, always
+            chosen += mids[:fitting]
+            total += sum(sizes[:fitting])
+            if fitting < len(mids):
+                break
         return chosen, total
 
     def _make(self, record: records.Claim) -> None:
         place = self._append(record.write())
-        new = [mid for mid in record.mids if mid in self._table.index.new]
+        new = self._table.index.new.among(record.mids)
         self._table.index.withhold_all(record.mids)
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         consumer.claims[record.seq] = OpenClaim(record, place, set())
@@ -216,11 +220,18 @@ class LogClaims:
 
     def _make_visible(self, mids: Sequence[int]) -> None:
         """Counts the claim as a receive of each message, and makes them visible; those received too often stay hidden
-        until `expire` moves them to the dead-letter queue."""
+        until `expire` moves them to the dead-letter queue. mids: increasing."""
         table = self._table
-        for mid in mids:
-            table.receives[mid] = table.receives.get(mid, 0) + 1
-            table.show(mid, int(table.is_exhausted(mid)), delayed=False)
+        receives = [table.receives.get(mid, 0) + 1 for mid in mids]
+        table.receives.update(zip(mids, receives, strict=True))
+        table.index.show_all(mids)
+        too_often = {times for times in set(receives) if is_exhausted(table.options, times)}
+        exhausted = [mid for mid, times in zip(mids, receives, strict=True) if times in too_often]
+        if exhausted:
+            table.index.take_all(exhausted, 1)
+            table.hidden(1)
+        if len(exhausted) < len(mids):
+            table.arrived()
 
     def _unrelease(self, claim: OpenClaim, mids: Sequence[int]) -> None:
         self.consumers[claim.record.consumer].claims[claim.record.seq] = claim
