@@ -189,14 +189,14 @@ class Index:
 
     def remove_all(self, mids: Sequence[int]) -> list[int]:
         """Removes many messages. mids: increasing. Returns the facts of each for `restore`."""
-        self.ready.discard_all(mids)
-        self.hidden.discard_all(mids)
-        self.delayed.discard_all(mids)
-        self.new.discard_all(mids)
-        facts = [fact or 0 for fact in self.messages.values_of(mids)]
-        self.messages.discard_all(mids)
-        self.bytes -= sum(fact >> SIZE_SHIFT for fact in facts)
-        self.unloaded -= sum(not fact & _LOADED for fact in facts)
+        wanted = mids if isinstance(mids, array) else array("Q", mids)
+        for each in (self.ready, self.hidden, self.delayed, self.new):
+            each.discard_all(wanted)
+        facts = [fact or 0 for fact in self.messages.values_of(wanted)]
+        self.messages.discard_all(wanted)
+        self.bytes -= sum([fact >> SIZE_SHIFT for fact in facts])
+        if self.unloaded:
+            self.unloaded -= sum(not fact & _LOADED for fact in facts)
         return facts
 
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
