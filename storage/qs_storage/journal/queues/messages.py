@@ -5,7 +5,8 @@ The table appends no records. `queue.LogQueue`, which changes it, does.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from ...engine import Message, NoSuchMessageError, Options, Origin, QueueFullError, Receipt, StaleReceiptError, Stats
 from ...index.message_index import SIZE_SHIFT, Index
@@ -285,21 +286,21 @@ class MessageTable(ABC):
         origin = self.origins.pop(mid, None) if self.origins else None
         return place, receives, facts, held, origin, self._drop_reason(mid, place) if self.reasons else None, owners
 
-    def drop_all(self, mids: Sequence[int]) -> list[Dropped]:
-        """Removes messages, in a third of the time. mids: increasing. Returns their states, in the same order."""
+    def drop_all(self, mids: Sequence[int]) -> Iterable[Dropped]:
+        """Removes messages, in a tenth of the time. mids: increasing. Returns their states, in the same order: they can
+        be gone over once."""
         places = [place or 0 for place in self.places.values_of(mids)]
         if self.store.families and len(set(places)) < len(places):  # a copy came back: two messages with one payload
             return [self.drop(mid) for mid in mids]
         self.places.discard_all(mids)
         facts = self.index.remove_all(mids)
-        dropped: list[Dropped] = []
-        for mid, place, fact in zip(mids, places, facts, strict=True):
-            owners = self.store.drop(self, mid, place, fact >> SIZE_SHIFT)
-            origin = self.origins.pop(mid, None) if self.origins else None
-            reason = self._drop_reason(mid, place) if self.reasons else None
-            dropped.append((place, self.receives.pop(mid, 0), fact, mid in self.held, origin, reason, owners))
+        owners = self.store.drop_all(self, mids, places, [fact >> SIZE_SHIFT for fact in facts])
+        receives = [self.receives.pop(mid, 0) for mid in mids] if self.receives else repeat(0)
+        held = [mid in self.held for mid in mids] if self.held else repeat(False)
+        origins = [self.origins.pop(mid, None) for mid in mids] if self.origins else repeat(None)
+        reasons = list(map(self._drop_reason, mids, places)) if self.reasons else repeat(None)
         self.held.difference_update(mids)
-        return dropped
+        return zip(places, receives, facts, held, origins, reasons, owners, strict=False)  # put together if needed
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a dropped message again. expiry: its `expiry_of` before; dropped: from `drop`."""
@@ -322,7 +323,7 @@ class MessageTable(ABC):
         elif expiry != WITHHELD:
             self.hidden(expiry)
 
-    def put_back_all(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Sequence[Dropped]) -> None:
+    def put_back_all(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Iterable[Dropped]) -> None:
         """Adds dropped messages again. expiries: None for 0."""
         for mid, expiry, each in zip(mids, expiries, dropped, strict=True):
             self.put_back(mid, expiry or 0, each)

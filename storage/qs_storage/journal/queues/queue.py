@@ -6,7 +6,7 @@ A receive need not be durable: losing its record makes the message visible again
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
 from typing import ClassVar
@@ -553,7 +553,7 @@ class LogQueue(QueueState):
         self.transaction.undo(self._retire_back, mids, expiries, self.drop_all(mids))
         self.counts.retired += len(mids)
 
-    def _retire_back(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Sequence[tuple]) -> None:  # type: ignore[type-arg]
+    def _retire_back(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Iterable[tuple]) -> None:  # type: ignore[type-arg]
         self.put_back_all(mids, expiries, dropped)
         self.counts.retired -= len(mids)
 

@@ -43,13 +43,18 @@ class QueueState(MessageTable):
     def clear(self) -> None:
         """Drops all state, as the queue is gone."""
         every, self.places = self.places, MidMap()
+        # Two messages may have one payload: a copy that came back. It is released once.
+        repeated = self.store.families and len(set().union(*(page for _, page in every.pages(-1)))) < len(every)
         seen: set[int] = set()
         for mids, places in every.pages(-1):
-            for mid, place, size in zip(mids, places, self.index.sizes(mids), strict=True):
+            sizes = [size or 0 for size in self.index.sizes(mids)]
+            if not repeated:
+                self.store.drop_all(self, mids, places, sizes)
+            for mid, place, size in zip(mids, places, sizes, strict=True) if repeated else ():
                 if place not in seen:
-                    self.store.drop(self, mid, place, size or 0)
-                if self.store.families:  # two messages may have one payload
+                    self.store.drop(self, mid, place, size)
                     seen.add(place)
+            for mid, place in zip(mids, places, strict=True) if self.reasons else ():
                 self._drop_reason(mid, place)
         self.batches.clear()
         self.store.leave(self.number)

@@ -17,10 +17,28 @@ def test_nothing_stays_of_what_is_deleted() -> None:
     grow."""
     cache = PayloadCache(64 << 20)
     for number in range(100):
-        for place in _put(cache, number * SLICE):
+        places = _put(cache, number * SLICE)
+        if number % 2:
+            cache.drop_all([*places, number * SLICE + 500_000])
+        for place in places:
             cache.drop(place)
     assert cache.size == 0
     assert not cache._slices
+
+
+def test_payloads_dropped_together_may_be_in_two_slices() -> None:
+    """Of several slices of the log exactly those payloads go that were dropped."""
+    cache = PayloadCache(64 << 20)
+    first, second, third = (_put(cache, number * SLICE) for number in range(3))
+    before = cache.size
+    cache.drop_all([*third[4:], *first[4:]])
+    assert [cache.get(place) is None for place in (*first, *second, *third)] == [
+        *[False] * 4,
+        *[True] * 4,
+        *[False] * 12,
+        *[True] * 4,
+    ]
+    assert cache.size == before * 2 // 3
 
 
 def test_what_was_copied_from_a_segment_goes_with_it() -> None:

@@ -1,5 +1,6 @@
 """Payloads that queues of the journal share are counted once, and these queues are known as long as they are there."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from support.crashing import segments_of
 from support.engines import Bench, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
-from qs_storage.engine import Durability, Receipt, State
+from qs_storage.engine import Durability, Engine, Receipt, State
 from qs_storage.journal.queues.store import Store
 from qs_storage.journal.upkeep.snapshot import Snapshot
 
@@ -41,6 +42,44 @@ def test_a_copy_that_is_made_while_a_checkpoint_is_written(tmp_path: Path, monke
     assert _store(bench).usage.total == counted
     for qid in ("a", "b"):
         bench.engine.queue(qid).delete(Receipt(mid))
+    bench.engine.commit()
+    assert _store(bench).usage.segments() == set()
+    bench.engine.close()
+
+
+def _acknowledge(engine: Engine) -> None:
+    engine.queue("a").claims.claim("c", 1, 3000, None, None)
+    engine.commit()
+    engine.queue("a").claims.acknowledge("c", 1)
+
+
+@pytest.mark.parametrize("remove", [_acknowledge, lambda engine: engine.remove("a", force=True)])
+@pytest.mark.parametrize("came_back", [False, True])
+def test_what_thousands_leave_when_they_go_together(
+    tmp_path: Path, remove: Callable[[Engine], object], came_back: bool
+) -> None:
+    """Only the payload that another queue has too counts as needed then, and is still there. It makes no difference
+    that the queue has a payload twice, as a copy that came back as a dead letter."""
+    bench = Bench(journal_engine(Durability.NONE)(tmp_path))
+    bench.queue("a")
+    bench.queue("b", dead_letter="a", max_receives=1)
+    mids = [mid for _ in range(3) for mid in bench.push(*[b"x"] * 900, qid="a")]
+    [alone] = bench.push(b"x", qid="b")
+    one = _store(bench).usage.total // 2701
+    bench.engine.queue("b").delete(Receipt(alone))
+    bench.engine.copy("a", mids[1500], ["b"])
+    if came_back:
+        bench.engine.copy("a", mids[700], ["b"])
+        bench.engine.queue("b").reject(Receipt(mids[700]), None)
+        assert len(bench.engine.queue("a").list_mids(State.ALL, 3000, -1)) == 2701
+    bench.engine.commit()
+    remove(bench.engine)
+    bench.engine.commit()
+    for _ in range(2):
+        assert _store(bench).usage.total == one
+        assert bench.engine.queue("b").get(mids[1500], peek=True, visibility=None).payload == b"x"
+        bench.reopen()
+    bench.engine.queue("b").delete(Receipt(mids[1500]))
     bench.engine.commit()
     assert _store(bench).usage.segments() == set()
     bench.engine.close()
