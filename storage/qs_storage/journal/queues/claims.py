@@ -29,8 +29,9 @@ class OpenClaim:
     place: int
     gone: set[int]
 
-    def remaining(self) -> list[int]:
-        return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else list(self.record.mids)
+    def remaining(self) -> Sequence[int]:
+        """Returns the ids of its messages that still exist, increasing."""
+        return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else self.record.mids
 
 
 @dataclass(slots=True)
@@ -97,9 +98,9 @@ class LogClaims:
     def _last(self, consumer: Consumer) -> int:
         return max([consumer.acked, *consumer.claims])
 
-    def _choose(self, count: int, max_bytes: int | None, upto: int | None) -> tuple[list[int], int]:
+    def _choose(self, count: int, max_bytes: int | None, upto: int | None) -> "tuple[array[int], int]":
         index = self._table.index
-        chosen: list[int] = []
+        chosen = array("Q")
         total, after = 0, self._table.too_old_upto()
         if self._table.options.paused:
             return chosen, total
@@ -110,7 +111,7 @@ class LogClaims:
             if max_bytes is not None and total + sum(sizes) > max_bytes:
                 fitting = min(fitting, bisect_right(list(accumulate(sizes)), max_bytes - total))
                 fitting = fitting or int(not chosen and (upto is None or mids[0] <= upto))  # the first of all, always
-            chosen += mids[:fitting]
+            chosen.extend(mids[:fitting])
             total += sum(sizes[:fitting])
             if fitting < len(mids):
                 break
@@ -198,7 +199,7 @@ class LogClaims:
             del state.claims[number]
         self._transaction.undo(self._unacknowledge, state, state.acked, state.place, done)
         state.acked, state.place = seq, place
-        self._table.vanish(sorted(mids), WITHHELD)
+        self._table.vanish(array("Q", sorted(mids)), WITHHELD)
         self._table.counts.deleted += len(mids)
 
     def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
