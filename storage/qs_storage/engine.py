@@ -320,8 +320,12 @@ class Claims(Protocol):
         """Reads a part of a claim: (n, m) is the n-th of m parts, from 0. None if it has more than count messages,
         or max_bytes of payload. NoSuchClaimError."""
 
-    def acknowledge(self, consumer: str, seq: int) -> None:
-        """Deletes the messages of the consumer's claims up to seq. NoSuchClaimError, ClaimOrderError."""
+    def open_before(self, consumer: str, seq: int) -> Sequence[int]:
+        """Returns the numbers, increasing, of the consumer's claims before seq that are neither acknowledged nor
+        released. ClaimOrderError."""
+
+    def acknowledge(self, consumer: str, seq: int) -> int:
+        """Deletes the messages of the consumer's claims up to seq. Returns how many. ClaimOrderError."""
 
     def release(self, consumer: str, seq: int) -> int:
         """Makes the messages of the consumer's claims from seq on visible again. Returns how many. NoSuchClaimError."""
@@ -337,9 +341,9 @@ class Batches(Protocol):
     def stage(self, producer: str, name: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
         """Adds messages to a part of a batch. name: batch, part, attempt."""
 
-    def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
+    def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> int:
         """Publishes the named attempt of each part, and drops all else staged up to that batch. Does nothing without
-        parts. BatchOrderError, NoSuchPartError."""
+        parts. Returns the number of messages. BatchOrderError, NoSuchPartError."""
 
 
 class Redrive(Protocol):

@@ -11,14 +11,19 @@ from qs_serving.access.caller import NotAllowedError
 from qs_storage.engine import Batches, Claim, Claims, UnsupportedError
 from qs_storage.names import owned_name, split_name
 
+from ..broker.jobs import Pause
 from ..broker.subscriber import with_origin
-from .service import BadRequestError, Service, qid_of
+from .service import Answer, BadRequestError, Service, in_room, qid_of
+
+_IN_BULK = 20
+"""Messages of a claim or a batch that are one unit of work: see `Service.spent`."""
 
 
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:
     consumer, seq = _consumer(service, request), request.seq or 0
     claims = _claims(service, request)
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
+    service.spent += claim.count // _IN_BULK
     return wire.ClaimMessages(request.qid, request.consumer, claim=_to_wire(claim, service.owner))
 
 
@@ -29,6 +34,7 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
         raise BadRequestError(f"there is no part {part} of {parts}: they are counted from 0")
     claims = _claims(service, request)
     found = claims.part(consumer, seq, (part, parts), service.list_length, service.document)
+    service.spent += service.list_length if found is None else len(found)
     if found is None:
         raise BadRequestError(
             f"part {part} of {parts} of claim {seq} is too much for one answer ({service.list_length} messages, "
@@ -41,8 +47,15 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
     return wire.GetClaim(request.qid, messages=deliveries)
 
 
-def ack_claim(service: Service, request: wire.AckClaim) -> Message:
-    _claims(service, request).acknowledge(_consumer(service, request), request.seq or 0)
+def ack_claim(service: Service, request: wire.AckClaim) -> Answer:
+    """Acknowledges the consumer's open claims one after the other: each is whole, and what they have together is
+    unbounded."""
+    consumer, seq = _consumer(service, request), request.seq or 0
+    for number in (*_claims(service, request).open_before(consumer, seq), seq):
+        if service.turn_is_over:
+            yield Pause()
+        count = yield from in_room(lambda number=number: _claims(service, request).acknowledge(consumer, number))  # type: ignore[misc]
+        service.spent += count // _IN_BULK
     return wire.AckClaim(request.qid, request.consumer)
 
 
@@ -54,6 +67,7 @@ def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
         raise NotAllowedError(table.FORBIDDEN, f"to release a claim of {owner!r} needs the right 'admin'")
     consumer = owned_name(owner or None, request.consumer or "")
     count = _claims(service, request).release(consumer, request.seq or 0)
+    service.spent += count // _IN_BULK
     return wire.ReleaseClaim(request.qid, request.consumer, count=count)
 
 
@@ -78,7 +92,8 @@ def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
     parts = [(part.number, part.attempt) for part in request.chosen]
     if len({number for number, _ in parts}) < len(parts):
         raise BadRequestError("a part is published with one of its attempts, and here a part is named twice")
-    _batches(service, request).publish(_producer(service, request), request.batch or 0, parts)
+    count = _batches(service, request).publish(_producer(service, request), request.batch or 0, parts)
+    service.spent += count // _IN_BULK
     return wire.PublishStaged(request.qid, request.producer)
 
 

@@ -61,7 +61,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     wire.CopyMessage: Operation(messages.copy_message, _COPY, (Engine.copy,)),
     wire.ClaimMessages: Operation(claiming.claim_messages, _READ, (Claims.claim,)),
     wire.GetClaim: Operation(claiming.get_claim, _READ, (Claims.part,)),
-    wire.AckClaim: Operation(claiming.ack_claim, _READ, (Claims.acknowledge,)),
+    wire.AckClaim: Operation(claiming.ack_claim, _READ, (Claims.open_before, Claims.acknowledge)),
     wire.ReleaseClaim: Operation(claiming.release_claim, _READ, (Claims.release,)),
     wire.ListClaims: Operation(claiming.list_claims, _READ, (Claims.all,)),
     wire.StageMessages: Operation(claiming.stage_messages, _WRITE, (Batches.stage,)),

@@ -10,7 +10,23 @@ from support.documents import code, mids, new_queue, push_list, request, text
 from support.engines import JournalEngine
 from support.memory_serving import Clock, Serving
 
-from qs_schemas import CopyMessage, DeleteMessage, Error, ListQueues, Message, Ping, QueueStats
+from qs_schemas import (
+    AckClaim,
+    ClaimMessages,
+    CopyMessage,
+    DeleteMessage,
+    Error,
+    GetClaim,
+    ListQueues,
+    Message,
+    Part,
+    Ping,
+    PublishStaged,
+    QueueStats,
+    ReleaseClaim,
+    StageMessages,
+)
+from qs_schemas import Draft as WireDraft
 from qs_schemas.limits import COPIES
 from qs_schemas.serializing import serialize
 from qs_server.broker.jobs import Pause
@@ -130,6 +146,41 @@ def test_a_list_of_deletes_is_done_in_slices(engine: JournalEngine, monkeypatch:
     batch = RequestBatch(deque([DeleteMessage("q", mids=list(stored))]), service_of(engine), 1 << 20)
     assert slices_of(batch) == [10, 10, 5]
     assert len(engine.queue("q")) == 0
+
+
+def test_claims_are_acknowledged_one_by_one(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ack-claim ends each open claim as a whole, the oldest first, and lets others have their turn in between. A number
+    that was not made yet is refused before any claim has ended."""
+    monkeypatch.setattr(service, "TURN", 2)
+    fill(engine, 170)
+    claims = engine.queue("q").claims
+    assert claims is not None
+    for number in range(1, 5):
+        claims.claim("c", number, 40, None, None)
+    claims.release("c", 2)
+    requests = deque([AckClaim("q", "c", seq=5), AckClaim("q", "c", seq=4)])
+    batch = RequestBatch(requests, service_of(engine), 1 << 20)
+    still_open: list[list[int]] = []
+    while batch.left:
+        batch.resume()
+        batch.advance(None)
+        still_open.append([claim.seq for claim in claims.all()])
+    assert still_open == [[3, 4], [4], []]
+    assert [type(answer) for answer in batch.answers] == [Error, AckClaim]
+    assert len(engine.queue("q")) == 50
+
+
+def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What claims and publications go over in bulk counts as work, so that requests of this kind take turns."""
+    monkeypatch.setattr("qs_server.session.requests.TURN", 2)
+    fill(engine, 100)
+    requests: list[Message] = [ClaimMessages("q", "c", seq=number, max=40) for number in (1, 2)]
+    requests += [GetClaim("q", "c", seq=1), ReleaseClaim("q", "c", seq=1), AckClaim("q", "c", seq=2)]
+    requests.append(StageMessages("q", "p", batch=1, part=0, attempt=0, messages=[WireDraft(b"x")] * 40))
+    requests.append(PublishStaged("q", "p", batch=1, chosen=[Part(0, 0)]))
+    batch = RequestBatch(deque(requests), service_of(engine), 1 << 20)
+    assert slices_of(batch) == [2, 2, 40, 2, 2, 2]
+    assert not any(isinstance(answer, Error) for answer in batch.answers)
 
 
 def test_a_failed_commit_between_slices_is_the_answer(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,14 +98,15 @@ class LogBatches:
         self._store.usage.add(place, record_size(size))
         self._transaction.undo(self._store.usage.drop, place, record_size(size))
 
-    def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
+    def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> int:
         """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all
         others staged up to this batch. Does nothing if this batch or a later one is published, or without parts.
-        BatchOrderError if a batch before this one is missing, NoSuchPartError, QueueFullError."""
+        Returns how many messages it has published. BatchOrderError if a batch before this one is missing,
+        NoSuchPartError, QueueFullError."""
         check_name("producer", producer)
         state = self.producers.get(producer, Producer())
         if batch <= state.last:
-            return
+            return 0
         # A number by mistake would make the producer's later batches "published" for good: nobody would get them.
         greatest = max(0, state.last, *(name[0] for name in state.staged))
         if batch > greatest + 1:
@@ -114,7 +115,7 @@ class LogBatches:
                 f"past the greatest that was staged or published: {greatest + 1} is the greatest to publish now"
             )
         if not parts:
-            return
+            return 0
         parts = sorted(parts)
         for number, attempt in parts:
             if (batch, number, attempt) not in state.staged:
@@ -134,6 +135,7 @@ class LogBatches:
         before = state.last, state.place, dict(state.staged)
         self._transaction.undo(self._unpublish, state, before)
         self._add_messages(state, record, place)
+        return count
 
     def _add_messages(self, producer: Producer, record: Published, place: int) -> None:
         """Adds the published messages to the queue, and drops the other staged ones."""

@@ -181,17 +181,25 @@ class LogClaims:
             )
         return claim
 
-    def acknowledge(self, consumer: str, seq: int) -> None:
-        """Deletes the messages of every claim up to seq. ClaimOrderError if claim seq was not made yet."""
+    def open_before(self, consumer: str, seq: int) -> list[int]:
+        """Returns the numbers of the consumer's open claims before seq. ClaimOrderError if claim seq was not made
+        yet."""
         check_name("consumer", consumer)
         state = self.consumers.get(consumer, Consumer())
-        if seq <= state.acked:
-            return
         if seq > self._last(state):
             raise ClaimOrderError(
                 f"consumer {quoted(consumer)} has made {self._last(state)} claims on queue {self._table.qid!r}: there "
                 f"is no claim {seq} to acknowledge"
             )
+        return sorted(number for number in state.claims if number < seq)
+
+    def acknowledge(self, consumer: str, seq: int) -> int:
+        """Deletes the messages of every claim up to seq. Returns how many. ClaimOrderError if claim seq was not made
+        yet."""
+        self.open_before(consumer, seq)  # raises
+        state = self.consumers.get(consumer, Consumer())
+        if seq <= state.acked:
+            return 0
         done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
         mids = [mid for claim in done.values() for mid in claim.remaining()]
         place = self._append(records.Acked(self._table.number, seq, consumer, mids).write())
@@ -201,6 +209,7 @@ class LogClaims:
         state.acked, state.place = seq, place
         self._table.vanish(array("Q", sorted(mids)), WITHHELD)
         self._table.counts.deleted += len(mids)
+        return len(mids)
 
     def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
         consumer.acked, consumer.place = acked, place
