@@ -1,5 +1,6 @@
 """The queue server: opens the engines, makes its parts and connects them, and serves until it is told to stop."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -162,6 +163,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
         recording(options.history, options.root, clock) as history,
         _storage_of(options, clock, history, syncs.observe) as storage,
     ):
+        gc.freeze()  # what there is of thousands of queues stays: the garbage collector need not go over it again
         remotes = open_remotes(options, clock, history)
         try:
             listeners = await open_listeners(options.host, options.port, inherited)
