@@ -117,7 +117,10 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 
 class WrittenQueues(list[Any]):
-    """The `queues` of a long answer, which a server writes in slices, so that others do not wait for all of it."""
+    """The `queues` of a long answer, which a server writes in slices, so that others do not wait for all of it.
+
+    Keeps the names, and of the figures only what is written: a hundred thousand objects that live until an answer is
+    sent would make Python's garbage collector go over all that the server has, which takes it up to a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +128,7 @@ class WrittenQueues(list[Any]):
 
     def add(self, queues: Sequence[str | QueueInfo]) -> None:
         """Adds queues, and writes them."""
-        self.extend(queues)
+        self.extend([queue.qid if isinstance(queue, QueueInfo) else queue for queue in queues])
         self.pieces.append(_entries(queues))
 
 

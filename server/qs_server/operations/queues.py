@@ -28,6 +28,9 @@ _CHUNK = 20
 _NAME, _STATS, _FIGURES = 1, 8, 1000
 """Units of work (see `Service.spent`) for a name, for the figures of a queue, and for those of the server. Most of the
 time goes into writing them."""
+_SETTINGS = 200
+"""Units of work for a queue whose options are written, or which is made or removed: a few operations of the file
+system, some of them synced."""
 _SORTED = 8
 """Names that are gathered and sorted in one unit of work."""
 _PURGE_SLICE = 200
@@ -129,6 +132,7 @@ def server_stats(service: Service, request: wire.ServerStats) -> Message:
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
     asked = request.options or wire.QueueOptions()
     options = _options_of(asked)
+    service.spent += _SETTINGS
     try:
         service.storage.create(qid_of(request), options)
     except QueueExistsError as error:
@@ -213,6 +217,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
         options.retention = _duration(asked.retention)
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
+    service.spent += _SETTINGS
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
 
@@ -242,10 +247,12 @@ def resume_queue(service: Service, request: wire.ResumeQueue) -> Message:
 def _pause(service: Service, qid: str, *, paused: bool) -> None:
     options = service.storage.queue(qid).options
     if options.paused is not paused:
+        service.spent += _SETTINGS
         service.storage.configure(qid, replace(options, paused=paused))
 
 
 def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
+    service.spent += _SETTINGS
     service.storage.remove(qid_of(request), force=request.force)
     service.subscriptions.gone(qid_of(request))
     return wire.DeleteQueue(request.qid)
