@@ -17,32 +17,38 @@ from table import Row
 
 _TARGET = 0.05
 _QUEUES, _LIST, _PIPELINE = 3000, 1000, 256
+_MANY = 16_000
+"""Queues that there are when the answers about all queues are measured."""
 _DEEP = 100_000
+_PAYLOAD = b"x" * 100
+_MESSAGES = b"<messages>%s</messages>" % (b"<message><payload>%s</payload></message>" % _PAYLOAD * _LIST)
 _MID = re.compile(rb"<mid[^>]*>(\d+)</mid>")
 
 
 def measure(folder: Path, quick: bool) -> list[Row]:
     """the work for which a ping waits, beside each of the longest requests: many or deep queues, lists, pipelines"""
-    queues, deep = (300, 10_000) if quick else (_QUEUES, _DEEP)
+    queues, many, deep = (300, 1_000, 10_000) if quick else (_QUEUES, _MANY, _DEEP)
     rows: list[Row] = []
-    with queue_server(folder / "root", "--durability", "none") as server, Client(server.address) as client:
-        names = [b"q%d" % number for number in range(queues)]
-        for name in names:
-            client.lines(document(b"new-queue", _qid(name)))
-        for title, request, count in _requests(client, names, deep):
+    with queue_server(folder / "root") as server, Client(server.address) as client:
+        names = [b"q%d" % number for number in range(many)]
+        for title, request, count in _requests(client, names, queues, deep):
             rows.append(_beside(server, client, title, request, count))
             print(*rows[-1], flush=True)
     return rows
 
 
-def _requests(client: Client, names: list[bytes], deep: int) -> Iterator[tuple[str, bytes, int]]:
-    """Yields what is measured: its name, the bytes of the requests, and the number of answers. Prepares each first."""
-    every = _names(names[: 10 * _LIST])
+def _requests(client: Client, names: list[bytes], queues: int, deep: int) -> Iterator[tuple[str, bytes, int]]:
+    """Yields what is measured: its name, the bytes of the requests, and the number of answers. Prepares each first.
+    queues: how many of the names requests about several queues have; deep: messages of a deep queue."""
     yield "nothing", document(b"ping"), 1
+    made = b"".join(document(b"new-queue", _qid(name)) for name in names)
+    yield f"{len(names)} new-queue", made, len(names)
     yield f"{_PIPELINE} list-queues", document(b"list-queues") * _PIPELINE, _PIPELINE
     yield "queue-stats of all queues", document(b"queue-stats"), 1
     yield f"{_PIPELINE // 16} queue-stats of all queues", document(b"queue-stats") * (_PIPELINE // 16), _PIPELINE // 16
     yield f"{_PIPELINE} server-stats", document(b"server-stats") * _PIPELINE, _PIPELINE
+    names = names[:queues]
+    every = _names(names)
     yield "receive of many queues, nothing there", document(b"receive-message", every, b' max="1000"'), 1
     for name in names[:_LIST]:
         client.lines(document(b"push-message", _qid(name) + b"<payload>x</payload>"))
@@ -64,35 +70,42 @@ def _requests(client: Client, names: list[bytes], deep: int) -> Iterator[tuple[s
     yield "delete of 1000", document(b"delete-message", _qid(b"deep") + _mids(mids[:_LIST])), 1
     deletes = document(b"delete-message", _qid(b"deep") + _mids(mids[:_LIST])) * 16
     yield "16 deletes of 1000 that are gone", deletes, 16
-    claim = _qid(b"deep") + b"<consumer>c</consumer>"
-    yield "claim of 100,000", document(b"claim-messages", claim, b' seq="1"'), 1
-    yield "get-claim of a part", document(b"get-claim", claim, b' seq="1" part="0" parts="1000"'), 1
-    yield "ack of 100,000", document(b"ack-claim", claim, b' seq="1"'), 1
-    _fill(client, b"deep", deep)
-    yield "claim of 100,000", document(b"claim-messages", claim, b' seq="2"'), 1
-    yield "release of 100,000", document(b"release-claim", claim, b' seq="2"'), 1
-    _fill(client, b"deep", 1)
     yield "purge of a deep queue", document(b"purge-queue", _qid(b"deep")), 1
     _fill(client, b"deep", deep)
     yield "delete of a deep queue", document(b"delete-queue", _qid(b"deep"), b' force="yes"'), 1
+    yield from _claimed(client, deep)
     yield from _staged(client, deep)
     yield from _dead(client, names)
+
+
+def _claimed(client: Client, deep: int) -> Iterator[tuple[str, bytes, int]]:
+    claim = _qid(b"claimed") + b"<consumer>c</consumer>"
+    _fill(client, b"claimed", 3 * deep)
+    yield f"claim of {deep:,}", document(b"claim-messages", claim, b' seq="1" max="%d"' % deep), 1
+    part = b' seq="1" part="0" parts="%d"' % (deep // _LIST)
+    yield f"get-claim of {_LIST}", document(b"get-claim", claim, part), 1
+    yield f"{_PIPELINE} get-claim of {_LIST}", document(b"get-claim", claim, part) * _PIPELINE, _PIPELINE
+    yield f"ack of {deep:,}", document(b"ack-claim", claim, b' seq="1"'), 1
+    yield f"claim of {deep:,} more", document(b"claim-messages", claim, b' seq="2" max="%d"' % deep), 1
+    yield f"release of {deep:,}", document(b"release-claim", claim, b' seq="2"'), 1
+    claims = b"".join(document(b"claim-messages", claim, b' seq="%d" max="%d"' % (seq, deep)) for seq in (2, 3))
+    yield f"2 claims of {deep:,}", claims, 2
+    yield f"ack of 2 claims of {deep:,}", document(b"ack-claim", claim, b' seq="3"'), 1
 
 
 def _staged(client: Client, deep: int) -> Iterator[tuple[str, bytes, int]]:
     producer = _qid(b"source") + b"<producer>p</producer>"
     parts = deep // _LIST
-    messages = b"<messages>%s</messages>" % (b"<message><payload>x</payload></message>" * _LIST)
     stages = [
-        document(b"stage-messages", producer + messages, b' batch="1" part="%d" attempt="0"' % part)
+        document(b"stage-messages", producer + _MESSAGES, b' batch="1" part="%d" attempt="0"' % part)
         for part in range(parts)
     ]
-    yield "stages of 1000", stages[0], 1
+    yield f"stage of {_LIST}", stages[0], 1
     for stage in stages[1:]:
         client.lines(stage)
     chosen = b"".join(b'<part number="%d" attempt="0"/>' % part for part in range(parts))
     published = document(b"publish-staged", producer + b"<parts>%s</parts>" % chosen, b' batch="1"')
-    yield f"publish-staged of {parts * _LIST} messages", published, 1
+    yield f"publish-staged of {parts * _LIST:,}", published, 1
 
 
 def _dead(client: Client, names: list[bytes]) -> Iterator[tuple[str, bytes, int]]:
@@ -135,14 +148,11 @@ def _beside(server: Listening, client: Client, title: str, request: bytes, count
 
 
 def _fill(client: Client, qid: bytes, count: int) -> list[bytes]:
-    """Pushes messages into a queue that is made if missing, and returns their ids."""
-    if b">%s<" % qid not in client.lines(document(b"list-queues")):
-        client.lines(document(b"new-queue", _qid(qid)))
+    """Pushes thousands of messages into a queue that is made if missing, and returns their ids."""
+    client.lines(document(b"new-queue", _qid(qid), b' exist-ok="yes"'))
     found: list[bytes] = []
     while len(found) < count:
-        some = min(count - len(found), _LIST)
-        messages = b"<messages>%s</messages>" % (b"<message><payload>x</payload></message>" * some)
-        found += _MID.findall(client.lines(document(b"push-message", _qid(qid) + messages)))
+        found += _MID.findall(client.lines(document(b"push-message", _qid(qid) + _MESSAGES)))
     return found
 
 
