@@ -3,10 +3,12 @@
 Staged payloads stay in place in the log: publishing appends one record.
 """
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...engine import BatchOrderError, NoSuchPartError
+from ...index.midmap import MidMap
 from ...names import check_name, quoted
 from ...policy import require_room
 from ..log import records
@@ -17,6 +19,52 @@ from .usage import record_size
 
 Name = tuple[int, int, int]
 """Identifies an attempt at a part: batch, part, attempt."""
+
+
+class StagedPart(MutableMapping[int, tuple[int, int]]):
+    """The messages that are staged for an attempt at a part: (place, size) of each by its position, in order.
+
+    Takes 32 bytes for a message, as a part may have a million, and a publication goes over all of them in one step."""
+
+    __slots__ = ("_places", "_sizes")
+
+    def __init__(self, positions: Sequence[int] = (), places: Sequence[int] = (), sizes: Sequence[int] = ()) -> None:
+        """positions: increasing."""
+        self._places, self._sizes = MidMap(), MidMap()
+        if positions:
+            self._places.set_run(positions, places)
+            self._sizes.set_run(positions, sizes)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[int]:
+        for positions, _ in self._places.pages(-1):
+            yield from positions
+
+    def __getitem__(self, position: int) -> tuple[int, int]:
+        place = self._places.get(position)
+        if place is None:
+            raise KeyError(position)
+        return place, self._sizes.get(position) or 0
+
+    def __setitem__(self, position: int, where: tuple[int, int]) -> None:
+        self._places.set(position, where[0])
+        self._sizes.set(position, where[1])
+
+    def __delitem__(self, position: int) -> None:
+        if self._places.pop(position) is None:
+            raise KeyError(position)
+        self._sizes.pop(position)
+
+    def columns(self) -> "tuple[array[int], array[int], array[int]]":
+        """Returns all positions, places and sizes, in the order of the positions."""
+        positions, places, sizes = array("Q"), array("Q"), array("Q")
+        for (some, their), (_, bytes_) in zip(self._places.pages(-1), self._sizes.pages(-1), strict=True):
+            positions += some
+            places += their
+            sizes += bytes_
+        return positions, places, sizes
 
 
 class Publication:
@@ -42,12 +90,12 @@ class Publication:
 @dataclass(slots=True)
 class Producer:
     """The state of a producer. last: its last published batch, -1: none; place: of that PUBLISHED record; staged:
-    (place, size) of each attempt's messages by position; publications: by batch, those whose staged records may still
+    each attempt's messages; publications: by batch, those whose staged records may still
     be in the log."""
 
     last: int = -1
     place: int = 0
-    staged: dict[Name, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    staged: dict[Name, StagedPart] = field(default_factory=dict)
     publications: dict[int, Publication] = field(default_factory=dict)
 
     def staged_places(self) -> Iterator[int]:
@@ -80,7 +128,7 @@ class LogBatches:
         state = self.producers.setdefault(producer, Producer())
         part = state.staged.get(name)
         if part is None:
-            part = state.staged[name] = {}
+            part = state.staged[name] = StagedPart()
             self._transaction.undo(state.staged.pop, name, None)
             if not payloads:
                 self._append(template)
@@ -140,23 +188,24 @@ class LogBatches:
     def _add_messages(self, producer: Producer, record: Published, place: int) -> None:
         """Adds the published messages to the queue, and drops the other staged ones."""
         mid = record.first
-        mids: list[int] = []
-        published: list[tuple[int, int]] = []
+        mids, places, sizes = array("Q"), array("Q"), array("Q")
         for number, attempt, count in record.parts:
-            staged = producer.staged.pop((record.batch, number, attempt), {})
-            mids += [mid + position for position in sorted(staged)]
-            published += [staged[position] for position in sorted(staged)]
+            staged = producer.staged.pop((record.batch, number, attempt), StagedPart())
+            positions, their_places, their_sizes = staged.columns()
+            mids.extend([mid + position for position in positions])
+            places += their_places
+            sizes += their_sizes
             mid += count
         self._set_last(producer, record, place)
         if mids:
-            self._transaction.undo(self._stage_again, published)
-            self._table.appear(mids, [where for where, _ in published], [size for _, size in published])
+            self._transaction.undo(self._stage_again, places, sizes)
+            self._table.appear(mids, places, sizes)
             self._table.saw(mids[-1])
 
-    def _stage_again(self, published: Sequence[tuple[int, int]]) -> None:
-        """Counts the live bytes of messages, (place, size), whose publication is taken back."""
-        for where, size in published:
-            self._store.usage.add(where, record_size(size))
+    def _stage_again(self, places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Counts the live bytes of messages whose publication is taken back."""
+        for place, size in zip(places, sizes, strict=True):
+            self._store.usage.add(place, record_size(size))
 
     def _set_last(self, producer: Producer, record: Published, place: int) -> None:
         """Makes a batch the producer's last one, and drops messages staged for it or earlier ones."""
@@ -168,7 +217,7 @@ class LogBatches:
         if record.parts:
             producer.publications[record.batch] = Publication(place, record)
 
-    def _unpublish(self, producer: Producer, before: tuple[int, int, dict[Name, dict[int, tuple[int, int]]]]) -> None:
+    def _unpublish(self, producer: Producer, before: tuple[int, int, dict[Name, StagedPart]]) -> None:
         producer.last, producer.place, staged = before
         producer.staged.clear()  # the same dict: what staged the parts may be taken back next
         producer.staged.update(staged)
@@ -188,7 +237,7 @@ class LogBatches:
         state = self.producers.setdefault(record.producer, Producer())
         if record.batch <= state.last:
             return
-        part = state.staged.setdefault((record.batch, record.part, record.attempt), {})
+        part = state.staged.setdefault((record.batch, record.part, record.attempt), StagedPart())
         if record.position == EMPTY:
             return
         if record.position in part:
@@ -204,7 +253,7 @@ class LogBatches:
             return
         mid = record.first
         for number, attempt, count in record.parts:
-            for position, (where, size) in state.staged.pop((record.batch, number, attempt), {}).items():
+            for position, (where, size) in state.staged.pop((record.batch, number, attempt), StagedPart()).items():
                 self._store.usage.drop(where, record_size(size))
                 if self._table.is_newer(mid + position, place):
                     self._table.restore(mid + position, where, size, (0, 0, False))

@@ -14,7 +14,7 @@ from ...names import MAX_MID
 from ..log.log import Log
 from ..log.places import Position, place_of, segment_of
 from ..log.records import Claim, Published
-from ..queues.batches import Producer, Publication
+from ..queues.batches import Producer, Publication, StagedPart
 from ..queues.claims import Consumer, OpenClaim
 from ..queues.keys import WINDOW
 from ..queues.state import QueueState
@@ -344,7 +344,7 @@ def _read_producer(
     producer = Producer(written["last"], written["place"])
     for batch, columns in written["staged"]:
         flat = _joined(reader, columns)
-        part = {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
+        part = StagedPart(flat[0::3], flat[1::3], flat[2::3])
         producer.staged[batch[0], batch[1], batch[2]] = part
         for place, size in part.values():
             store.usage.add(place, record_size(size))
