@@ -29,6 +29,7 @@ from qs_schemas import (
     QueueStats,
     ReleaseClaim,
     ResumeQueue,
+    ServerStats,
     SetQueue,
     StageMessages,
 )
@@ -149,6 +150,15 @@ def test_a_look_at_very_many_queues_is_done_in_slices(
     slices_of(at_once)
     answer.resp = at_once.answers[0].resp
     assert serialize(answer) == serialize(at_once.answers[0])
+
+
+def test_figures_of_very_many_queues_count_as_work(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """server-stats adds up the figures of all queues: the more there are, the fewer such requests are in a turn."""
+    monkeypatch.setattr("qs_server.operations.queues._FIGURES", 0)
+    monkeypatch.setattr("qs_server.operations.queues._COUNTED", 1)
+    monkeypatch.setattr("qs_server.session.requests.TURN", 82)
+    batch = RequestBatch(deque([ServerStats() for _ in range(4)]), service_of(engine), 1 << 20)
+    assert slices_of(batch) == [82, 82]
 
 
 def test_queues_are_made_in_slices(engine: JournalEngine) -> None:
