@@ -134,13 +134,13 @@ class Store:
         found: list[Sequence[Owner] | None] = []
         for at in range(0, len(places), _PAGE):
             page, their = places[at : at + _PAGE], sizes[at : at + _PAGE]
-            segment = segment_of(min(page))
-            if self.is_starting:
+            segment = min(page) >> SHIFT
+            if self._is_starting:
                 alone = not self.families and not self.moved
             else:
                 known = self._copied.get(segment), self.moved.get(segment, {}).keys()
                 alone = all(not each or each.isdisjoint(page) for each in known)
-            if alone and segment_of(max(page)) == segment:
+            if alone and max(page) >> SHIFT == segment:
                 self.usage.drop(page[0], sum(their) + len(page) * PUSH_SIZE)
                 self.cache.drop_all(page)
                 found += [None] * len(page)
