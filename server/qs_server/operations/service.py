@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Figure, Message, NewQueue
+from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Figure, Message, NewQueue, ReceiveMessage
 from qs_schemas import errors as table
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Right
@@ -28,6 +28,8 @@ from ..broker.subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
+PARTLY = "a part of it may have been done"
+"""Of a request whose slices are committed one by one."""
 TURN = 2000
 """The work (see `Service.spent`) after which others have their turn: some 10 ms. A turn costs a commit, of up to 1 ms
 if it is synced, so that shorter ones would slow everybody down."""
@@ -167,11 +169,14 @@ def refused(about: Message, error: engine.StorageError) -> Error:
     return answer
 
 
-def disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
+def disk_error(about: Message, error: Exception, storage: engine.Engine, *, begun: bool = False) -> Error:
+    """Returns the answer to a request for which the storage failed. begun: True after a slice of it."""
     if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
         return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
-    partly = isinstance(about, CopyMessage) and about.mids
-    return storage_error(about, error, "some may have been copied" if partly else "nothing was changed")
+    if isinstance(about, CopyMessage) and about.mids:
+        return storage_error(about, error, "some may have been copied")
+    partly = begun and not isinstance(about, ReceiveMessage)  # that has only waited
+    return storage_error(about, error, PARTLY if partly else "nothing was changed")
 
 
 def _queues_of(about: Message) -> list[str]:

@@ -35,6 +35,7 @@ from qs_storage.engine import NoRoomError
 from ..broker.jobs import Pause
 from ..operations.remote_requests import handler_of
 from ..operations.service import (
+    PARTLY,
     TURN,
     Answer,
     BadRequestError,
@@ -185,8 +186,9 @@ class RequestBatch:
             event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
+            begun = self._running is not None
             try:
-                if self._running is not None:
+                if begun:
                     answer = self._go_on(event)
                 elif (operation := OPERATIONS.get(type(event))) is None:  # type: ignore[arg-type] # a fault has none
                     answer = self._handle_unknown(event)
@@ -204,7 +206,7 @@ class RequestBatch:
                 if isinstance(error, NoRoomError) and (lacks := error.unmet(self.lacked)) is not None:
                     self.pause = Pause(lacks=lacks)  # nothing has changed: it begins again, in a batch with room
                     return
-                answer = self._refuse(event, error)
+                answer = self._refuse(event, error, begun=begun)
             if answer is not None:
                 if not isinstance(answer, Error):  # an error has its ids
                     answer.answers(new_resp(), event.req)
@@ -218,7 +220,7 @@ class RequestBatch:
             if service.spent >= TURN and self.left and self.pause is None:
                 self.pause = Pause()  # others have their turn
 
-    def _refuse(self, request: Message | Fault, error: Exception) -> Message:
+    def _refuse(self, request: Message | Fault, error: Exception, *, begun: bool) -> Message:
         if isinstance(error, NotAllowedError):
             self.closes = error.error.closes
             return error_answer(request, error.error, str(error))
@@ -230,7 +232,7 @@ class RequestBatch:
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
             self._note_lack(request, error)
-            return disk_error(request, error, self._service.storage)
+            return disk_error(request, error, self._service.storage, begun=begun)
         answer = error_answer(request, table.INTERNAL, "a fault of the server; its log says more under this resp")
         _logger.error("resp %s: %s failed", answer.resp, request.op, exc_info=error)
         return answer
@@ -310,7 +312,7 @@ class RequestBatch:
             # Between two slices: the handler would count what this batch has done, and is taken back.
             self._running.close()
             request = cast(Message, self.events[self.done])
-            self._running = _at_once(storage_error(request, error, "a part of it may have been done"))
+            self._running = _at_once(storage_error(request, error, PARTLY))
             self.pause = None
         for at, answer in enumerate(self.answers):
             if not isinstance(answer, Error):

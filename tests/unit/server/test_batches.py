@@ -11,7 +11,7 @@ import pytest
 import trio
 from support.crashing import Place, places
 
-from qs_schemas import CopyMessage, DeleteMessage, Error, Fault, Message, Ping, PushMessage
+from qs_schemas import CopyMessage, DeleteMessage, Error, Fault, Message, Ping, PurgeQueue, PushMessage
 from qs_server.broker.background import ExpiryLoop, Turns
 from qs_server.broker.committer import Committer
 from qs_server.broker.jobs import Job, Waiters
@@ -297,6 +297,26 @@ def test_a_handler_that_has_begun_waits_for_room(bench: Bench) -> None:
     [answer] = copying.answers
     assert isinstance(answer, Error)
     assert (answer.code, answer.text) == (507, "the disk is full; some may have been copied")
+
+
+def test_a_purge_that_ends_half_way_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a later slice is refused, the messages of the first one are gone, and the answer does not say otherwise."""
+    bench.push(9)
+    slices: list[int] = []
+
+    def purge(queue: RoomQueue, upto: int, count: int) -> int:
+        slices.append(count)
+        if len(slices) > 1:
+            raise NoRoomError(100)
+        return int(queue._queue.purge(upto, 5))
+
+    monkeypatch.setattr(RoomQueue, "purge", purge)
+    purging = bench.connection(PurgeQueue("q"))
+    bench.ask(purging)
+    [answer] = purging.answers
+    assert isinstance(answer, Error)
+    assert (answer.code, answer.text) == (507, "the disk is full; a part of it may have been done")
+    assert len(bench.engine.queue("q")._queue) == 4
 
 
 def test_what_has_to_come_first_comes_first(bench: Bench) -> None:
