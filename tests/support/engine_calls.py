@@ -33,6 +33,8 @@ def next_due(engine: Engine) -> int | None:
     called by then: it may say an earlier time, of a window that has ended early."""
     said = engine.effects().next_expiry
     queues: Any = [engine.queue(qid) for qid in engine.queues()]
+    if not all(hasattr(queue, "next_expiry") for queue in queues):
+        return said
     due = min((due for queue in queues if (due := queue.next_expiry()) is not None), default=None)
     assert due is None or (said is not None and said <= due)
     return due

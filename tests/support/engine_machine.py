@@ -16,6 +16,7 @@ from qs_storage.engine import (
     StaleReceiptError,
     State,
 )
+from support.engine_calls import next_due
 from support.engines import ManualClock
 
 # Delays end at odd times and windows at even ones. A window that ends in the very microsecond at which an earlier delay
@@ -198,7 +199,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert counted == tuple(len(expected[s]) for s in (State.READY, State.DELAYED, State.IN_FLIGHT, State.NEW))
         assert stats.bytes == sum(len(known.payload) for known in self.model.values())
         until = [known.until for known in self.model.values() if known.until]
-        assert self.engine.effects().next_expiry == (min(until) if until else None)
+        assert next_due(self.engine) == (min(until) if until else None)
 
 
 class CrashingMachine(EngineMachine):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from qs_storage.engine import SECOND, Draft, Engine, Receipt, State
+from support.engine_calls import next_due
 from support.engines import ManualClock, failed
 from support.power_loss import Image, lay_out, pick_up, points, power_loss, without_checkpoint
 from support.power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded
@@ -288,7 +289,7 @@ def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
         assert engine.queue(qid).get(mid, peek=True, visibility=None).payload == b"one more"
         known = {key: engine.queue(qid).push([Draft(b"once more", 0, key)])[0] for key in (keys or {}).get(qid, ())}
         seen[qid] = SeenQueue(shown(options), messages, mid, known)
-    due, first = engine.effects().next_expiry, min(expected, default=None)
+    due, first = next_due(engine), min(expected, default=None)
     assert due == first, f"the next expiry is {due}, that of the messages {first}"
     engine.commit()
     assert failed(engine) == {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qs_storage.engine import Draft, Engine, Feature, Options, Receipt, StaleReceiptError, State
+from support.engine_calls import next_due
 from support.engines import LOTS, ManualClock
 from support.power_loss import Image
 from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else
@@ -84,7 +85,7 @@ class _Run:
     def run(self, operations: int) -> Recorded:
         self._do(self._create)
         while len(self.recorded.operations) < operations:
-            due = self.engine.effects().next_expiry
+            due = next_due(self.engine)
             soon = due is not None and due <= self.clock.now + 10
             self._do(self._expire if soon else self._choose())
             if self.rng.random() < 0.2:
@@ -173,7 +174,7 @@ class _Run:
         return f"delete {some}"
 
     def _expire(self) -> str:
-        due = self.engine.effects().next_expiry
+        due = next_due(self.engine)
         self.clock.now = max(self.clock.now, due or 0)
         before, old = show(self.engine), self._too_old()
         self.engine.expire(1000)

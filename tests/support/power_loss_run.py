@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
+from support.engine_calls import next_due
 from support.engines import LOTS, ManualClock, arrived, failed
 from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss_model import KEY_WINDOW, Held, Keyed, Model
@@ -313,7 +314,7 @@ class _Run:
         return f"purge {mids} from {qid}"
 
     def _expire(self) -> str:
-        due = self.engine.effects().next_expiry
+        due = next_due(self.engine)
         if due is not None:
             self.clock.now = max(self.clock.now, due + (due % 2) * 999)
             self.clock.now += -self.clock.now % 1000

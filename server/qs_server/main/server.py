@@ -163,7 +163,10 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
         recording(options.history, options.root, clock) as history,
         _storage_of(options, clock, history, syncs.observe) as storage,
     ):
-        gc.freeze()  # what there is of thousands of queues stays: the garbage collector need not go over it again
+        # What there is of thousands of queues stays: the garbage collector need not go over it again, and would hold
+        # everybody up. A queue that is removed later costs some 4 KB until the server ends.
+        gc.collect()
+        gc.freeze()
         remotes = open_remotes(options, clock, history)
         try:
             listeners = await open_listeners(options.host, options.port, inherited)

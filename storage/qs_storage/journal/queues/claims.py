@@ -17,6 +17,8 @@ from ..log import records
 from ..log.places import segment_of
 from .messages import MessageTable
 
+_OWN = 1 << 10
+"""Bytes of room that a claim which ends windows leaves for its own record, beside its ids."""
 _PAGE = 1000
 """Messages read from the index at a time."""
 
@@ -67,7 +69,7 @@ class LogClaims:
         existing = self._existing(consumer, seq)
         if existing is not None:
             return _described(existing.record)
-        self._table.expire()
+        self._table.expire(keep=_OWN + 8 * min(count, self.most, len(self._table)))
         mids, size = self._choose(min(count, self.most), max_bytes, upto)
         now = self._clock()
         if mids:

@@ -219,7 +219,7 @@ class MessageTable(ABC):
         return reason
 
     @abstractmethod
-    def expire(self, count: int | None = None) -> int:
+    def expire(self, count: int | None = None, *, keep: int = 0) -> int:
         """Ends windows and delays that are over. See `LogQueue`."""
 
     @abstractmethod

@@ -438,7 +438,7 @@ class LogQueue(QueueState):
         """Ends windows and delays that are over: makes the messages visible, hides them for the back-off, or moves them
         to the dead-letter queue, at most 100 and as many as the transaction has room for. count: the most messages,
         None for as many as a request has time for; keep: bytes of room that are left to that request. Returns how many.
-        Needs no record, as the log has the times."""
+        Needs no record, as the log has the times. NoRoomError with a count, if there is room for none."""
         if not self.index.expiries.may_be_due(self.clock() // self.unit):
             return 0
         now = self.clock()
@@ -452,6 +452,8 @@ class LogQueue(QueueState):
         later: list[int] = []
         if self.options.max_receives is not None:
             staying, later = self._bury_all(mids, keep)
+            if count is not None and later and len(later) == len(mids):  # the timer would ask again at once
+                raise self.transaction.refusal(move_size(self.reasons.get(later[0])) + SMALL)
         if self.options.backoff is not None:
             staying = self._back_off(staying, now)
         if staying:

@@ -319,13 +319,16 @@ def _discount_shared(queues: Mapping[int, QueueState], store: Store) -> None:
 
 
 def _discount_moved(place: int, owners: Sequence[Owner], store: Store) -> None:
-    """Makes a payload that families have under several ids count once: a message was copied and then moved, or it moved
-    while the checkpoint was written."""
+    """Makes a payload count once that several families have, or a queue without a family under several ids: a message
+    was copied and then moved, or it moved while the checkpoint was written."""
     found = [(table, mid) for number, mid in owners for table in store.sharers(number, mid, place)]
-    families = {id(store.families.get(table.number, table)) for table, _ in found}
-    if len(families) > 1:
+    # `_discount_shared` has seen to it that each family counts it once.
+    counted = {
+        id(store.families[each.number]) if each.number in store.families else (each.number, mid) for each, mid in found
+    }
+    if len(counted) > 1:
         table, mid = found[0]
-        store.usage.drop(place, (len(families) - 1) * record_size(table.index.size(mid)))
+        store.usage.drop(place, (len(counted) - 1) * record_size(table.index.size(mid)))
         store.note_copied(place)
 
 

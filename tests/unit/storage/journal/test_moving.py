@@ -27,8 +27,8 @@ def _session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     session = Session(tmp_path / "root")
     session.create("deader")
-    session.create("other")
     session.create("dead", dead_letter="deader", max_receives=9)
+    session.create("other", dead_letter="dead", max_receives=9)
     session.create("q", dead_letter="dead", max_receives=9)
     yield session
     session.leave()
@@ -127,7 +127,22 @@ def copy_comes_back(session: Session) -> None:
     reject(session, "q", only(session, "q"), None)
 
 
+def copies_meet(session: Session) -> None:
+    """A message and its copy become letters of the same queue, which has never had a copy."""
+    mid = push(session)
+    copy(session, mid, "q", "other")
+    reject(session, "q", mid)
+    reject(session, "other", mid, None)
+
+
+def copies_meet_and_one_goes(session: Session) -> None:
+    copies_meet(session)
+    session.queue("dead").delete(Receipt(session.queue("dead").list_mids(State.ALL, 1, -1)[0]))
+
+
 CASES = [
+    copies_meet,
+    copies_meet_and_one_goes,
     copy_comes_back,
     moved,
     moved_twice,

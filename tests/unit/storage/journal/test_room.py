@@ -1,5 +1,6 @@
 """The room of a log on a small disk: pushes are refused, and nothing else is."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class SmallEngine:
         self.disk.capacity = segments * SEGMENT
         self.root = root
         self.clock = ManualClock()
+        self.first = 0
         self.start()
         self.engine.create("q", Options("journal"))
         self.engine.commit()
@@ -266,26 +268,49 @@ def test_each_refused_request_gets_its_own_room(tmp_path: Path, monkeypatch: pyt
     small.engine._watch.close()
 
 
-def test_burials_leave_room_to_the_request_that_finds_them_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that was refused for lack of room gets the room that was secured for it, whatever is due besides."""
+@pytest.fixture(name="dying")
+def _dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallEngine]:
+    """Has 150 messages that are due to become dead letters, 200 others, and room for little more than 9 KiB."""
     segments_of(monkeypatch, SEGMENT, SEGMENT)
     small = SmallEngine(tmp_path, 1000)
     small.engine.create("dead", Options("journal"))
     small.engine.configure("q", Options(storage="journal", max_receives=1, dead_letter="dead"))
-    mids = small.queue.push([Draft(b"x")] * 150)
+    small.first = small.queue.push([Draft(b"x")] * 350)[0]
     small.commit()
     monkeypatch.setattr("support.engines._without_broker", {})  # else the engine of the tests ends the batch
-    received = small.engine.receive(["q"], 150, 1000, 1 << 20)
+    small.engine.receive(["q"], 150, 1000, 1 << 20)
     small.commit()
     small.clock.now += 1000
-    transaction = small.engine._journal.open().transaction
-    transaction.left = 9 << 10
-    reason = "é" * 1000
-    small.queue.reject(Receipt(mids[-1], received[-1].receives), reason)
-    assert 1 < small.engine.queue("dead").stats().ready < 150
-    small.commit()
+    small.engine._journal.open().transaction.left = 9 << 10
+    yield small
     small.engine._journal.close()
     small.engine._watch.close()
+
+
+def test_burials_leave_room_to_the_request_that_finds_them_due(dying: SmallEngine) -> None:
+    """A reject that was refused for lack of room gets the room that was secured for it, whatever is due besides."""
+    dying.queue.reject(Receipt(dying.first + 149, 1), "é" * 1000)
+    assert 1 < dying.engine.queue("dead").stats().ready < 150
+    dying.commit()
+
+
+def test_burials_leave_room_to_a_claim(dying: SmallEngine) -> None:
+    """So does a claim, whose record has all its ids."""
+    claim = dying.queue.claims.claim("c", 1, 200, None, None)
+    assert claim.count == 200
+    assert 1 < dying.engine.queue("dead").stats().ready < 150
+    dying.commit()
+
+
+def test_the_timer_says_that_there_is_no_room(dying: SmallEngine) -> None:
+    """When no message that is due can be moved, as the log has failed, the timer is told: it would come again at
+    once."""
+    log = dying.engine._journal.open().log
+    log.fail(OSError(errno.EIO, "broken"))
+    dying.engine.roll_back()
+    with pytest.raises(OSError, match="the journal failed"):
+        dying.engine.expire(100)
+    assert dying.queue.next_expiry() == dying.clock.now
 
 
 def test_requests_that_are_larger_than_a_segment_leave_none_empty(
