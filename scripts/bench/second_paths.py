@@ -17,7 +17,7 @@ from qs_schemas.parsing import parse
 from qs_schemas.serializing import serialize
 from qs_schemas.templates import write
 from qs_storage.directories import JournalEngine
-from qs_storage.engine import Draft, Durability, Options
+from qs_storage.engine import Draft, Durability, NoRoomError, Options
 
 PAYLOAD = b"x" * 1024
 TIMES = 2000
@@ -55,21 +55,30 @@ def _pushing(root: str) -> tuple[Callable[[], object], Callable[[], object]]:
 
     def merged() -> None:
         for _ in range(TIMES // DRAFTS):
-            engine.queue("q").push([draft] * DRAFTS)
+            _push(engine, [draft] * DRAFTS)
         _empty(engine)
 
     def one_by_one() -> None:
         for _ in range(TIMES // DRAFTS * DRAFTS):
-            engine.queue("q").push([draft])
+            _push(engine, [draft])
         _empty(engine)
 
     return merged, one_by_one
 
 
+def _push(engine: JournalEngine, drafts: list[Draft]) -> None:
+    try:
+        engine.queue("q").push(drafts)
+    except NoRoomError as error:  # the batch is full
+        engine.commit()
+        engine.secure(error)
+        engine.queue("q").push(drafts)
+
+
 def _empty(engine: JournalEngine) -> None:
     engine.commit()
-    engine.queue("q").purge(1 << 62, TIMES)
-    engine.commit()
+    while engine.queue("q").purge(1 << 62, TIMES):
+        engine.commit()
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Writes one segment, frame by frame, into a file of its full size.
 
-Where possible, writes bypass the page cache and are durable when they return (O_DIRECT, O_DSYNC), a third faster than
-pwrite and fdatasync, which are used elsewhere.
+Where possible, writes bypass the page cache and are durable when they return (O_DIRECT, O_DSYNC), a tenth to a third
+faster than pwrite and fdatasync, which are used elsewhere.
 """
 
 import contextlib
