@@ -2,20 +2,21 @@
 
 The site begins with the beginning of README.md, up to its worker, in place of the first lines of docs/index.md.
 
-The pages link to files outside docs/. The site has those too: README.md, CONTRIBUTING.md, CHANGELOG.md and the schema
-are in its folder `project/`, with the same paths as in the project. Links to other things, such as folders, become
-plain text. What belongs to an item of a list is indented by four spaces, as Python-Markdown wants it.
+The pages link to files outside docs/. The site has those too: README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and
+the schema are in its folder `project/`, with the same paths as in the project. Links to other things, such as folders,
+become plain text. What belongs to an item of a list is indented by four spaces, as Python-Markdown wants it.
 """
 
 import re
 from pathlib import Path
+from posixpath import dirname, join, normpath, relpath
 from typing import Any
 
 from mkdocs.structure.files import File
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _FOLDER = "project/"
-_FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "schemas/qs_schemas/qs.xsd")
+_FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "schemas/qs_schemas/qs.xsd")
 _ITEM = re.compile(r"(?:- +|\d+\. +)")
 _HOME = "index.md"
 _HOME_ENDS, _CONTENTS = "\n## A worker\n", "\n## Contents\n"
@@ -33,10 +34,10 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Returns the page with its links and lists as they have to be in the site."""
-    outside = page.file.src_uri.startswith(_FOLDER)
-    if page.file.src_uri == _HOME:
+    source = page.file.src_uri
+    if source == _HOME:
         markdown = home(markdown, (_PROJECT / "README.md").read_text(encoding="utf-8"))
-    return indented(_LINK.sub(lambda link: _rewritten(link, outside), markdown))
+    return indented(_LINK.sub(lambda link: _rewritten(link, source), markdown))
 
 
 def home(index: str, readme: str) -> str:
@@ -67,16 +68,14 @@ def indented(markdown: str) -> str:
     return "\n".join(lines)
 
 
-def _rewritten(link: re.Match[str], outside: bool) -> str:
-    """Returns the link as the site has it. outside: whether the page is one of `_FILES`."""
+def _rewritten(link: re.Match[str], page: str) -> str:
+    """Returns the link as the site has it. page: its path in the site's sources."""
     target = link["target"]
     if "://" in target:
         return link[0]
-    if outside and target.startswith("docs/"):
-        target = f"../{target.removeprefix('docs/')}"
-    elif outside or target.startswith("../"):
-        target = target.removeprefix("../")
-        if target not in _FILES:
-            return link["text"]
-        target = target if outside else _FOLDER + target
-    return f"{link['image']}[{link['text']}]({target}{link['section'] or ''})"
+    folder = dirname(page.removeprefix(_FOLDER) if page.startswith(_FOLDER) else f"docs/{page}")
+    path = normpath(join(folder, target))  # in the project
+    if path not in _FILES and not path.startswith("docs/"):
+        return link["text"]
+    there = _FOLDER + path if path in _FILES else path.removeprefix("docs/")
+    return f"{link['image']}[{link['text']}]({relpath(there, dirname(page))}{link['section'] or ''})"
