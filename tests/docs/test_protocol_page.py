@@ -14,9 +14,10 @@ from support.console import Block
 from support.serving import PROJECT, ServerProcess
 
 import qs_schemas
-from qs_schemas import OPERATIONS, TABLE, ErrorCode, Limits
+from qs_schemas import OPERATIONS, TABLE, ErrorCode, Limits, wire
 
 PAGE = PROJECT / "docs" / "protocol.md"
+CARD = PROJECT / "docs" / "protocol-card.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 SCHEMA = ET.parse(Path(qs_schemas.__file__).parent / "qs.xsd")
 XS = "{http://www.w3.org/2001/XMLSchema}"
@@ -28,8 +29,9 @@ _NAMED_MID = re.compile(r"MID\d+")
 class Conversation:
     """Plays the examples. Message ids are learnt from the answers, and then stand in the requests."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, page: Path) -> None:
         self.server = server
+        self.page = page
         self.mids: dict[str, str] = {}
 
     def play(self, lines: list[tuple[int, str]]) -> None:
@@ -39,7 +41,7 @@ class Conversation:
                 self._play_line(connection, answers, number, line)
 
     def _play_line(self, connection: socket.socket, answers: Any, number: int, line: str) -> None:
-        where = f"{PAGE.name} line {number}"
+        where = f"{self.page.name} line {number}"
         side, text = line[:3], line[3:]
         assert side in ("C: ", "S: "), f"{where}: begins neither with 'C: ' nor with 'S: ': {line}"
         if side == "C: ":
@@ -99,10 +101,43 @@ def test_the_examples(server: ServerProcess, fenced_blocks: Any, run_console_blo
     """Every example, in the page's order on one server, is answered as the page shows; then the console blocks."""
     found = fenced_blocks(TEXT, "qs")
     assert found, "the page has no block marked qs"
-    conversation = Conversation(server)
+    conversation = Conversation(server, PAGE)
     for block in found:
         conversation.play(lines_of(block))
     assert run_console_blocks(PAGE, port=server.port) > 0
+
+
+def test_the_card(server: ServerProcess, fenced_blocks: Any) -> None:
+    """The example of the short page is answered as it shows."""
+    [block] = fenced_blocks(CARD.read_text(encoding="utf-8"), "qs")
+    Conversation(server, CARD).play(lines_of(block))
+
+
+def rows_of_card(heading: str) -> list[list[str]]:
+    """The cells of the table of a section of the short page."""
+    section = CARD.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
+
+
+def test_the_card_has_every_operation() -> None:
+    """The short page has each operation once, with all attributes of its `op` and the elements that it needs."""
+    rows = {re.findall(r"`([a-z-]+)`", row[0])[0]: row[1:] for row in rows_of_card("Operations")}
+    assert rows.keys() == OPERATIONS.keys()
+    for op, (attributes, beside, answer) in rows.items():
+        cls = OPERATIONS[op]
+        told = {*re.findall(r"`([a-z-]+)`", attributes), *re.findall(r"`op/@([a-z-]+)`", answer)}
+        assert told == {wire.attribute(name) for name in wire.fields_of(cls) if name in wire.OP}, op
+        for alternatives in cls.required:
+            names = {"messages" if name == "mids" else wire.attribute(name) for name in alternatives}
+            assert names <= {*told, *re.findall(r"`([a-z-]+)`", beside)}, op
+
+
+def test_the_card_has_every_error() -> None:
+    """The short page has each code with its type, and no other."""
+    assert {(int(row[0]), row[1].strip("`")) for row in rows_of_card("Errors")} == {
+        (row.code, row.kind) for row in TABLE
+    }
 
 
 def test_every_answer_is_shown(fenced_blocks: Any) -> None:
