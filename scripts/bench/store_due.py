@@ -131,6 +131,7 @@ def slices(folder: Path, seconds: float, quick: bool) -> list[Figure]:
     engine.create(_DUE, storage.Options(retention=2 * _YEAR))
     queue = engine.queue(_DUE)
     for _ in range(messages // _LIST):
+        engine.secure(storage.NoRoomError(2 * _LIST * _SMALL, push=True))
         queue.push([storage.Draft(b"x" * _SMALL)] * _LIST)
         engine.commit()
     for _ in range(messages // _LIST):
