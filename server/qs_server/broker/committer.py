@@ -206,26 +206,32 @@ class Committer:
 
     # -- one batch, in the worker thread or in the loop
 
-    def _batch(self, works: Sequence[Work]) -> Effects:  # noqa: C901 - the steps of a batch, without a call each
+    def _batch(self, works: Sequence[Work]) -> Effects:  # noqa: C901, PLR0912 - its steps, without a call each
         """Runs one batch with its commit."""
         storage, record, first = self._storage, self._record, works[0]
         try:
             least = self._room
-            if first.begins or least < LEFT:  # what pushes may use is less than the room
+            if first.lacked is not None or least < LEFT:
                 self._secure(first.lacked)
                 least = storage.room
             least = min(least, LEFT)  # a full disk has no more for the next batch either
             if self._syncs and self._pushes_first:
                 self._advance_by_kind(works, least)
             else:
-                if record is None and not first.begins and (len(works) > 1 or first.left > 1):
-                    _push_together(storage, works)  # not with a lifecycle record, which needs each push's client
-                for work in works:
+                others = works
+                if first.begins:  # nearly every second batch begins with a look at changes by other programs
+                    if record is not None:
+                        record.begin(first.peer)
+                    first.advance(None)
+                    others = works[1:]
+                if record is None and (len(others) > 1 or (others and others[0].left > 1)):
+                    _push_together(storage, others)  # not with a lifecycle record, which needs each push's client
+                for work in others:
+                    if work is not first and storage.room < least:
+                        break  # it is left for the next batch, with those behind it
                     if record is not None:
                         record.begin(work.peer)
                     work.advance(None)
-                    if work is not works[-1] and storage.room < least:
-                        break  # the others are left for the next batch
             if record is not None:
                 record.begin("")
             effects = storage.commit()

@@ -235,6 +235,19 @@ def test_merged_pushes_that_lack_room_are_done_one_by_one(bench: Bench) -> None:
     assert len(bench.engine.queue("q")._queue) == 10
 
 
+def test_pushes_are_merged_behind_what_has_to_come_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the changes by other programs, with which many batches begin, leaves one push for all clients."""
+    pushed: list[int] = []
+    push = RoomQueue.push
+    monkeypatch.setattr(RoomQueue, "push", lambda queue, drafts: (pushed.append(len(drafts)), push(queue, drafts))[1])
+    connections = [bench.connection(*[PushMessage("q", payload=b"x")] * 5) for _ in range(4)]
+    bench.committer.scheduled += [Job(bench.committer.refresh, begins=True), *connections]
+    while not bench.committer.on_poll_end():
+        pass
+    assert pushed == [20]
+    assert [len(each.answers) for each in connections] == [5] * 4
+
+
 def test_a_full_disk_refuses_pushes_and_no_deletes(bench: Bench) -> None:
     """Without any room, each push is refused, and each delete is done."""
     mids = bench.push(20)
