@@ -2,20 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt, State
-from qs_storage.journal.log import pool
-from qs_storage.journal.upkeep import maintenance, room
 from qs_storage.journal.upkeep.checkpoint import NAME
 from support.engines import JournalEngine, ManualClock
+from support.log_world import small_segments
 from support.power_loss import Image
 from support.power_loss_disk import QuietDisk, RecordingDisk
-from support.power_loss_engines import small_journal
 from support.power_loss_short import Short
 from support.upkeep import upkeep
 
@@ -62,16 +59,6 @@ def go_round(engine: JournalEngine, answered: Callable[[int], object] = lambda n
     assert (store.log.segments.oldest or 0) > last
 
 
-def small(patch: pytest.MonkeyPatch) -> None:
-    """Segments of which some are cold altogether, and slices of many messages."""
-    small_journal(patch)
-    for module, name in ((pool, "FIRST_SEGMENT"), (pool, "LARGEST_SEGMENT"), (maintenance, "_CHECKPOINT")):
-        patch.setattr(module, name, 1 << 17)
-    ticks = count()
-    for module in (maintenance, room):
-        patch.setattr(module, "perf_counter", lambda: next(ticks) / (1 << 16))
-
-
 def payloads(engine: JournalEngine, qid: str) -> list[bytes | None]:
     """Returns the payloads of a queue's messages."""
     queue = engine.queue(qid)
@@ -85,7 +72,7 @@ class Circle(Short):
 
     def run(self, disk: RecordingDisk) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            small(patch)
+            small_segments(patch)
             engine = open_engine(disk.root, disk, self.durability)
             go_round(engine, lambda number: self._answer(engine, disk, number + 1))
             engine.close()

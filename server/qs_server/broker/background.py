@@ -1,5 +1,5 @@
-"""What the server does without being asked: it ends windows and delays, and does the engine's upkeep, and reads what
-other programs have changed.
+"""The background loops of the server: they end windows and delays, do the engine's upkeep, and read what other
+programs have changed.
 
 The work is done in slices of some milliseconds, each a job in a batch, with rests for requests between them.
 """

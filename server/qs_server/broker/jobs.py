@@ -108,7 +108,8 @@ class Work(Protocol):
     begins: bool
     """True if the work has to be the first of its batch."""
     lacked: NoRoomError | None
-    """What its next request has lacked in an earlier batch, None: nothing. The committer secures room for that."""
+    """The error with which its next request was refused in an earlier batch, None without one. The committer secures
+    the room that it lacked."""
     ended: Callable[[], None] | None
     """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
 

@@ -1,4 +1,4 @@
-"""What is sent to clients: subscribers (connections with subscriptions), the leases of the messages that they hold, and
+"""Deliveries to clients: subscribers (connections with subscriptions), the leases of the messages that they hold, and
 the answers that carry messages.
 """
 

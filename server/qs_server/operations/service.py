@@ -29,7 +29,7 @@ from ..broker.subscriptions import Subscriptions
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PARTLY = "a part of it may have been done"
-"""Of a request whose slices are committed one by one."""
+"""The remark in the answer to a request that failed after some of its slices were committed."""
 TURN = 2000
 """The work (see `Service.spent`) after which others have their turn: some 10 ms. A turn costs a commit, of up to 1 ms
 if it is synced, so that shorter ones would slow everybody down."""

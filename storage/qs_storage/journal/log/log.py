@@ -378,15 +378,7 @@ class Transaction:
         self.pending, self._length, self._wanted, self._oldest, self._limit = [], 0, False, 0, BATCH
         if self.unwritten:
             self.unwritten.clear()
-        writer = self._log.writer
-        if writer is None or self._log.failed is not None:
-            self.left = self.left_to_pushes = -1
-            return
-        # A block is kept for a frame that only gives up a segment.
-        left = writer.header.size - writer.end - BLOCK - FRAME_HEAD
-        self.left = left if left < BATCH else BATCH
-        self.left_to_pushes = -1 if self.pushes_wait else self.left
-        self._start = self._log.number << SHIFT | writer.end + FRAME_HEAD
+        self._count_left()
 
     def allow(self, size: int) -> None:
         """Lets this batch have `size` bytes of records, if that is more than `BATCH`. It is empty so far."""

@@ -149,7 +149,7 @@ def _numbers(data: memoryview) -> "array[int]":
 
 @dataclass(slots=True)
 class Queue(Record):
-    """What a queue number means from here on. last_mid: -1: no id was given."""
+    """Names the queue of a number, for all records that follow. last_mid: -1 if no id was given."""
 
     KIND = 1
     FORMAT = Struct("<BIq")

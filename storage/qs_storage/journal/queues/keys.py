@@ -40,7 +40,7 @@ class KeyEntry(NamedTuple):
 
 
 class KnownKeys:
-    """What the queues of a log know of each other's keys."""
+    """The number of keys in all queues of a log, and the queues that have any."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,4 +1,4 @@
-"""What the log says of one queue, and how a start restores it."""
+"""The state of one queue that its records make up, and the methods by which a start restores it."""
 
 from ...engine import Options, Origin
 from ...index.message_index import Index

@@ -265,7 +265,7 @@ class Maintenance:
             log.disk,
             garbage,
             sync=log.background_sync() if garbage else None,
-            recycled=self._pool.lacks(log.segments.largest),
+            recycled=self._pool.lacks(log.segments.largest) if garbage else 0,
             wanted=None if garbage or waits else self._wanted_file(),
             surplus=[] if waits else self._pool.give_up(log.segments.largest),
             intake=self._take_in(),

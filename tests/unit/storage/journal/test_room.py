@@ -48,6 +48,11 @@ class SmallEngine:
             str(self.root), clock=self.clock, durability=Durability.NONE, disk=self.disk, cache=0
         )
 
+    def close(self) -> None:
+        """Closes the files, without the last commit of a clean stop."""
+        self.engine._journal.close()
+        self.engine._watch.close()
+
     @property
     def queue(self) -> LogQueue:
         return self.engine._journal.queues["q"]
@@ -98,8 +103,7 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     segments_of(monkeypatch, SEGMENT, SEGMENT)
     small = SmallEngine(tmp_path, request.param)
     yield small
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
 
 
 def test_pushes_are_refused_and_deletes_are_served(small: SmallEngine) -> None:
@@ -136,8 +140,7 @@ def test_names_of_several_bytes_have_room(tmp_path: Path, monkeypatch: pytest.Mo
     [mid] = small.queue.push([Draft(bytes(10 * SEGMENT))])
     small.commit()
     assert len(small.queue.payload_of(mid)) == 10 * SEGMENT
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
 
 
 def test_releases_go_round(small: SmallEngine) -> None:
@@ -185,8 +188,7 @@ def test_other_small_requests_are_served(small: SmallEngine) -> None:
 def test_a_start_on_a_full_disk(small: SmallEngine) -> None:
     """A kill and a start change nothing: all is there, and can be deleted one by one."""
     mids = small.fill()
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
     small.start()
     assert small.queue.list_mids(State.ALL, 9999, -1) == mids
     for mid in mids:
@@ -205,15 +207,13 @@ def test_a_segment_that_has_just_been_given_up(tmp_path: Path, monkeypatch: pyte
     small.queue.push([Draft(bytes(100_000))])
     small.commit()
     mids = small.fill()
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
     small.start()
     for mid in mids:
         small.engine.begin_batch()
         small.queue.delete(Receipt(mid))
         small.commit()
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
 
 
 def test_room_that_appears(small: SmallEngine) -> None:
@@ -241,8 +241,7 @@ def test_a_request_that_needs_more_ends_the_batch(tmp_path: Path, monkeypatch: p
     small.engine.commit()
     assert small.queue.list_mids(State.ALL, 9, -1) == [first, second]
     assert small.engine._journal.open().log.segments.largest > 10 * SEGMENT
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
 
 
 def test_each_refused_request_gets_its_own_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +263,7 @@ def test_each_refused_request_gets_its_own_room(tmp_path: Path, monkeypatch: pyt
         pushed += small.queue.push([draft])
         small.engine.commit()
     assert small.queue.list_mids(State.ALL, 9, -1) == pushed
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
 
 
 @pytest.fixture(name="dying")
@@ -283,8 +281,7 @@ def _dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallEng
     small.clock.now += 1000
     small.engine._journal.open().transaction.left = 9 << 10
     yield small
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
 
 
 def test_burials_leave_room_to_the_request_that_finds_them_due(dying: SmallEngine) -> None:
@@ -327,5 +324,4 @@ def test_requests_that_are_larger_than_a_segment_leave_none_empty(
     store = small.engine._journal.open()
     empty = [number for number in store.log.segments.sizes if not store.usage.live.get(number)]
     assert len(empty) <= 1  # the first one, which was there before
-    small.engine._journal.close()
-    small.engine._watch.close()
+    small.close()
