@@ -20,15 +20,15 @@ from qs_schemas import ErrorCode, Fault, Figure, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
+from qs_serving.access.caller import Caller
 from qs_serving.command import guards_of
+from qs_serving.connection import Connection
 from qs_serving.inherited_sockets import inherited_sockets
 from qs_serving.listening import Announce, fit_descriptors, open_listeners
 from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
-from qs_serving.transport import Transport
 
-from .connection import BusConnection
 from .delivery_counts import DeliveryCounts
 from .fanout import FanOut
 from .feeds import Feed
@@ -38,9 +38,9 @@ from .records import Source
 from .refused import RefusedError
 from .rights import Rights
 from .server_security import ServerSecurity
+from .session import BusSession
 from .share import Share
 from .subscription import Subscription
-from .timers import Timers
 
 _logger = logging.getLogger(__name__)
 _FLUSH_TIME = 2
@@ -51,7 +51,7 @@ the queue server, and files that are read again."""
 _TAKEN = "this connection is already subscribed to {!r}; use another connection for another subscription"
 
 
-class Bus(Acceptor[BusConnection]):
+class Bus(Acceptor[BusSession]):
     """Serves subscribers with the messages of one queue server."""
 
     def __init__(
@@ -67,7 +67,6 @@ class Bus(Acceptor[BusConnection]):
         super().__init__(options.limits, tls, access)
         self.options = options
         self.delivery_counts = DeliveryCounts()
-        self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
         self._monitor = Monitor(options, self._opened, self._ended, security)
 
@@ -76,11 +75,11 @@ class Bus(Acceptor[BusConnection]):
         return self._monitor.server_name
 
     def _own_figures(self) -> list[Figure]:
-        subscriptions = [each for client in self._connections for each in client.subscriptions]
+        subscriptions = [each for client in self._connections for each in client.session.subscriptions]
         counts = self.delivery_counts
         return [
             Figure("server_connected", int(self._monitor.upstream.connected.is_set())),
-            Figure("subscribers", sum(bool(client.subscriptions) for client in self._connections)),
+            Figure("subscribers", sum(bool(client.session.subscriptions) for client in self._connections)),
             Figure("subscriptions", len(subscriptions)),
             Figure("deliveries_total", counts.deliveries),
             Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
@@ -93,7 +92,6 @@ class Bus(Acceptor[BusConnection]):
         what they have handled within `grace` plus 2 s."""
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
-            background.start_soon(self.timers.run)
             await self.accept(listeners)
             self._monitor.give_back()
             with self._flushing:
@@ -118,94 +116,101 @@ class Bus(Acceptor[BusConnection]):
 
     # -- clients --------------------------------------------------------------------------------------------------
 
-    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
-        peer = Peer(self.options.wire, serving=True, early=self.options.early)
-        return BusConnection(stream, peer, self._limits, writers, self, caller=self._caller_of(stream))
+    def _new_peer(self) -> Peer:
+        return Peer(self.options.wire, serving=True, early=self.options.early)
 
-    async def _left(self, conversation: BusConnection) -> None:
+    def _new_session(
+        self, connection: Connection[BusSession], peer: Peer, caller: Caller | None, tasks: trio.Nursery
+    ) -> BusSession:
+        return BusSession(connection, peer, self, limits=self._limits, tasks=tasks, caller=caller)
+
+    def _joined(self, connection: Connection[BusSession]) -> None:
+        """Does nothing: a client concerns the bus once it subscribes."""
+
+    def _left(self, connection: Connection[BusSession]) -> None:
         if not self._stopping:  # at a stop, the end of the server's connection releases unhandled messages
-            self.leave(conversation)
+            self.leave(connection.session)
 
-    def leave(self, conversation: BusConnection) -> None:
-        left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
-        conversation.leave()
+    def leave(self, session: BusSession) -> None:
+        left = [feed for subscription in session.subscriptions for feed in subscription.feeds]
+        session.leave()
         self._have_left(left)
 
     def log_slow(self, text: str) -> None:
         _logger.warning("a subscriber is disconnected: %s", text)
 
-    def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
-        conversation.begin(subscription, None)
-        self._join_readable(conversation, subscription)
+    def subscribe_silent(self, session: BusSession, subscription: Subscription) -> None:
+        session.begin(subscription, None)
+        self._join_readable(session, subscription)
 
-    def _join_readable(self, conversation: BusConnection, subscription: Subscription) -> None:
+    def _join_readable(self, session: BusSession, subscription: Subscription) -> None:
         """Adds every monitored queue that a silent client may read to its subscription."""
         for feed in self._monitor.monitored():
-            if feed not in subscription.feeds and conversation.rights.may_read(feed.qid):
+            if feed not in subscription.feeds and session.rights.may_read(feed.qid):
                 feed.join(subscription)
 
     async def subscribe(
-        self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
+        self, session: BusSession, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
-        taken = {feed.label for other in conversation.subscriptions if other.asked for feed in other.feeds}
+        taken = {feed.label for other in session.subscriptions if other.asked for feed in other.feeds}
         for qid in qids:
             if qid in taken:
                 raise RefusedError(table.BAD_REQUEST, _TAKEN.format(qid))
-            await self._monitor.check(qid, conversation.rights)
+            await self._monitor.check(qid, session.rights)
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
             if subscription.name is not None:
-                feeds = [
-                    await self._monitor.names.share(feed, subscription.name, conversation.rights) for feed in queues
-                ]
+                feeds = [await self._monitor.names.share(feed, subscription.name, session.rights) for feed in queues]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
-            conversation.begin(subscription, answer)
+            session.begin(subscription, answer)
             for each in feeds:
                 each.join(subscription)
                 self._monitor.changed(each if isinstance(each, FanOut) else None)
-        self.review(conversation)  # the access file may have been read again meanwhile
+        self.review(session)  # the access file may have been read again meanwhile
 
     # -- rights that change ---------------------------------------------------------------------------------------
 
-    def review(self, conversation: BusConnection) -> None:
+    def review(self, session: BusSession) -> None:
         """Ends the subscriptions of a client that it may no longer have, because it is somebody else now or has other
         rights. A silent client gets the queues that it may read now."""
-        rights = conversation.rights
-        for subscription in list(conversation.subscriptions):
+        rights = session.rights
+        for subscription in list(session.subscriptions):
             denied = [feed for feed in subscription.feeds if not _allowed(rights, feed)]
             if not subscription.asked:
                 for feed in denied:
                     subscription.leave(feed, denied=True)
-                self._join_readable(conversation, subscription)
+                self._join_readable(session, subscription)
             elif denied:
-                self._end(conversation, subscription, _refusal(rights, denied[0]))
+                self._end(session, subscription, _refusal(rights, denied[0]))
 
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
     def _opened(self, feed: FanOut) -> None:
         """Adds a new feed to the subscriptions of silent clients, which get every queue that they may read."""
-        for conversation in self._connections:
-            for subscription in conversation.subscriptions:
-                if not subscription.asked and conversation.rights.may_read(feed.qid):
+        for connection in self._connections:
+            session = connection.session
+            for subscription in session.subscriptions:
+                if not subscription.asked and session.rights.may_read(feed.qid):
                     feed.join(subscription)
 
     def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
         """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed. If the bus
         may not read the queue, ends the subscriptions that named it."""
         forbidden = error is table.FORBIDDEN
-        for conversation in self._connections:
-            for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
+        for connection in self._connections:
+            session = connection.session
+            for subscription in [each for each in session.subscriptions if feed in each.feeds]:
                 if not forbidden:
                     subscription.leave(feed)
                 if subscription.asked and (forbidden or not subscription.feeds):
-                    self._end(conversation, subscription, RefusedError(error, text))
+                    self._end(session, subscription, RefusedError(error, text))
 
-    def _end(self, conversation: BusConnection, subscription: Subscription, error: RefusedError) -> None:
+    def _end(self, session: BusSession, subscription: Subscription, error: RefusedError) -> None:
         """Ends a subscription that was asked for, and tells the client why."""
         left = list(subscription.feeds)
         subscription.leave(denied=True)
-        conversation.end(subscription, Fault(error.error, str(error), subscription.req))
+        session.end(subscription, Fault(error.error, str(error), subscription.req))
         self._have_left(left)
 
     def _have_left(self, feeds: list[Source]) -> None:

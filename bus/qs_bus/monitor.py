@@ -14,7 +14,7 @@ from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode
 from qs_schemas import errors as table
-from qs_serving.patience import within
+from qs_serving.timers import within
 
 from .durable_names import DurableNames, names_in
 from .fanout import FanOut

@@ -26,12 +26,12 @@ from qs_schemas import errors as table
 from qs_schemas.wire import BUS
 from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
+from qs_serving.timers import Timers
 
 from .records import Record
 from .refused import RefusedError
 from .rights import Rights
 from .subscription import Subscription
-from .timers import Timers
 
 
 class Client(Protocol):

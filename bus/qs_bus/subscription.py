@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from qs_schemas import Peer
 from qs_serving.outbox import Outbox
+from qs_serving.timers import Timers
 
 from .delivery_counts import BYTES, MESSAGES, DeliveryCounts
 from .options import BusOptions, Policy
 from .records import Record, Source
-from .timers import Timers
 
 _PREFETCH = 100
 """Messages that an acknowledging client may have unacknowledged unless it says how many."""

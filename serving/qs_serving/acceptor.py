@@ -9,24 +9,25 @@ from typing import Generic, TypeVar
 
 import trio
 
-from qs_schemas import Authenticate, Figure
+from qs_schemas import Authenticate, Figure, Peer
 from qs_schemas import errors as table
+from qs_schemas.tls import TlsChannel
 
 from .access.access import Access
 from .access.caller import Caller
-from .conversation import Conversation
+from .connection import Connection, Session
 from .figures import RequestCounts, process_figures
 from .handshakes import Handshakes
 from .hub import Hub
 from .logs import RareLine
 from .options import ServerLimits
-from .patience import within
 from .socket_transport import SocketTransport
 from .strangers import Strangers
+from .timers import Timers, within
 from .tls import ServerTls
 from .transport import Transport
 
-C = TypeVar("C", bound=Conversation)
+S = TypeVar("S", bound=Session)
 _logger = logging.getLogger(__name__)
 _MOST_DESCRIBED = 1000
 """Connections of which one answer gives figures, so that an answer stays below 1 MB, whatever the number of clients."""
@@ -38,8 +39,12 @@ _LOGGED = 60.0
 """Seconds between two lines of the log about that."""
 
 
-class Acceptor(Generic[C]):
-    """Serves clients, each with a conversation of its own, which a subclass makes."""
+class Acceptor(Generic[S]):
+    """Serves clients, each with a connection of its own.
+
+    Ensures that every client that is accepted gets a place or is told why not, and that `accept` returns only when each
+    has gone. Assumes that a subclass makes the session of a connection, and says what is to be done when it comes and
+    goes. It must never wait for a client: a stop has a time limit, and ends with `cut_off`."""
 
     def __init__(self, limits: ServerLimits, tls: ServerTls | None = None, access: Access | None = None) -> None:
         """tls: None to speak no TLS; access: None if everybody may do everything."""
@@ -50,12 +55,17 @@ class Acceptor(Generic[C]):
         self._tls = tls
         self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
-        self._connections: dict[C, None] = {}  # the oldest first
+        self._connections: dict[Connection[S], None] = {}  # those that have a place, the oldest first
+        self._open: set[Connection[S]] = set()  # with those that are told that there is none
+        self._gone = trio.Event()  # is set when none is open
+        self.timers = Timers()
+        """Calls functions at a later time, while clients are served."""
         self.strangers = Strangers(limits)
         """The clients that have not said who they are, if that matters here."""
         self._cannot_accept = RareLine(_logger, logging.ERROR, _LOGGED)
         self._stopping = False
         self._listening: trio.CancelScope | None = None
+        self._entering: trio.Nursery | None = None
         self._clients: trio.Nursery | None = None
         self._started = time.time()
         self._accepted = 0  # connections, since the start
@@ -66,8 +76,13 @@ class Acceptor(Generic[C]):
         """Makes the hub that reads from all clients."""
         return Hub()
 
-    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> C:
-        """Makes the conversation with a new client."""
+    def _new_peer(self) -> Peer:
+        """Makes the protocol's side towards a new client."""
+        raise NotImplementedError
+
+    def _new_session(self, connection: Connection[S], peer: Peer, caller: Caller | None, tasks: trio.Nursery) -> S:
+        """Makes the session of a new client. peer: the protocol's side towards it; caller: who it is, None if everybody
+        may do everything; tasks: for waits that are tasks."""
         raise NotImplementedError
 
     def _caller_of(self, stream: Transport) -> Caller | None:
@@ -77,13 +92,15 @@ class Acceptor(Generic[C]):
     def _rights_changed(self) -> None:
         for connection in list(self._connections):
             connection.identify()
-            connection.rights_changed()
+            connection.attempt(connection.session.rights_changed)
 
-    def _joined(self, conversation: C) -> None:
-        """Is called when a client has been accepted."""
+    def _joined(self, connection: Connection[S]) -> None:
+        """Is called when a client has been given a place."""
+        raise NotImplementedError
 
-    async def _left(self, conversation: C) -> None:
-        """Is called when a client has gone."""
+    def _left(self, connection: Connection[S]) -> None:
+        """Is called when a client that had a place has gone."""
+        raise NotImplementedError
 
     def figures(self, connections: bool = False) -> list[Figure]:
         """Returns the figures that docs/protocol.md lists. connections: also those of each connection."""
@@ -120,31 +137,37 @@ class Acceptor(Generic[C]):
         for each in islice(list(self._connections), _MOST_DESCRIBED):  # a copy: clients come and go meanwhile
             labels = {"peer": each.address, "principal": each.principal}
             found.append(Figure("connection_start_time_seconds", each.started, labels))
-            found.append(Figure("connection_subscriptions", each.subscription_count, labels))
+            found.append(Figure("connection_subscriptions", each.session.subscription_count, labels))
         return found
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self._hub.serve)
+            reading.start_soon(self.timers.serve)
             reading.start_soon(self.strangers.serve)
             if self._access is not None:
                 reading.start_soon(self._access.failures.serve)
-            async with trio.open_nursery() as clients:
-                self._clients = clients
-                with trio.CancelScope() as self._listening:
-                    if self._stopping:  # a signal may come before anything is accepted
-                        self._listening.cancel()
-                    async with trio.open_nursery() as accepting:
-                        for listener in listeners:
-                            accepting.start_soon(self._accept_from, listener, clients)
-                reading.start_soon(self._end_grace, clients.cancel_scope)
+            try:
+                async with trio.open_nursery() as self._clients:
+                    async with trio.open_nursery() as self._entering:
+                        with trio.CancelScope() as self._listening:
+                            if self._stopping:  # a signal may come before anything is accepted
+                                self._listening.cancel()
+                            async with trio.open_nursery() as accepting:
+                                for listener in listeners:
+                                    accepting.start_soon(self._accept_from, listener, self._entering)
+                        reading.start_soon(self._end_grace)
+                    while self._open:
+                        self._gone = trio.Event()
+                        await self._gone.wait()
+            finally:
+                for connection in list(self._open):  # there are some only if this task is cancelled
+                    connection.cut_off()
             reading.cancel_scope.cancel()
         self._hub.close()
-        if clients.cancel_scope.cancelled_caught:
-            _logger.warning("clients that did not read their answers in time were cut off")
 
-    async def _accept_from(self, listener: trio.SocketListener, clients: trio.Nursery) -> None:
+    async def _accept_from(self, listener: trio.SocketListener, entering: trio.Nursery) -> None:
         retry = _RETRY
         async with listener:
             while True:
@@ -159,17 +182,26 @@ class Acceptor(Generic[C]):
                     retry = min(2 * retry, _LONGEST_RETRY)
                 else:
                     retry = _RETRY
-                    clients.start_soon(self._serve_accepted, stream)
+                    if self._handshakes is None:
+                        self.serve_client(self._transport(stream))
+                    else:
+                        entering.start_soon(self._shake_hands, self._handshakes, stream)
 
-    async def _serve_accepted(self, stream: trio.SocketStream) -> None:
+    def _transport(self, stream: trio.SocketStream, channel: TlsChannel | None = None) -> Transport:
+        """Makes the transport over an accepted stream, which cannot be used any more."""
+        return SocketTransport.adopt(stream, self._hub, channel)
+
+    async def _shake_hands(self, handshakes: Handshakes, stream: trio.SocketStream) -> None:
         try:
-            await self._serve_socket(stream)
+            channel = await handshakes.complete(stream)
+            if channel is not None:
+                self.serve_client(self._transport(stream, channel))
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _end_grace(self, clients: trio.CancelScope) -> None:
+    async def _end_grace(self) -> None:
         await within(self._limits.grace, trio.sleep_forever)
-        clients.cancel()
+        self._disconnect()
 
     def stop(self) -> None:
         """Stops accepting connections and requests. Requests that are begun are finished and answered."""
@@ -183,40 +215,54 @@ class Acceptor(Generic[C]):
 
     def cut_off(self) -> None:
         """Disconnects all clients. Call it after `stop`."""
-        if self._clients is not None:
-            self._clients.cancel_scope.cancel()
+        self._disconnect()
 
-    async def _serve_socket(self, stream: trio.SocketStream) -> None:
-        if self._handshakes is None:
-            await self.serve_connection(SocketTransport.adopt(stream, self._hub))
-        elif (channel := await self._handshakes.complete(stream)) is not None:
-            await self.serve_connection(SocketTransport.adopt(stream, self._hub, channel))
+    def _disconnect(self) -> None:
+        if self._entering is not None:
+            self._entering.cancel_scope.cancel()
+        if self._open:
+            _logger.warning("clients that did not read their answers in time were cut off")
+        for connection in list(self._open):
+            connection.cut_off()
 
-    async def serve_connection(self, stream: Transport) -> None:
-        """Serves one client until it has gone or the server stops."""
+    def serve_client(self, stream: Transport) -> None:
+        """Serves one client until it has gone or the server stops. Returns at once."""
         if self._clients is None:
             raise RuntimeError("clients are served from within accept()")
-        conversation = self._converse_with(stream, self._clients)
-        if not self._has_room():
+        peer, caller, tasks = self._new_peer(), self._caller_of(stream), self._clients
+        connection = Connection(
+            stream,
+            peer,
+            lambda connection: self._new_session(connection, peer, caller, tasks),
+            limits=self._limits,
+            nursery=tasks,
+            timers=self.timers,
+            counts=self.counts,
+            strangers=self.strangers,
+            caller=caller,
+            closed=self._closed,
+        )
+        self._open.add(connection)
+        if self._has_room():
+            self._accepted += 1
+            self._connections[connection] = None
+            self._joined(connection)
+            connection.identify()
+            if self._stopping:
+                connection.stop()
+        else:
             text = f"there are {self._limits.connections} connections already; try again later"
-            self.strangers.turn_out(conversation, table.TOO_MANY, text)
-            try:
-                await conversation.serve()
-            finally:
-                self.strangers.forget(conversation)
-            return
-        self._accepted += 1
-        self._connections[conversation] = None
-        self._joined(conversation)
-        conversation.identify()
-        if self._stopping:
-            conversation.stop()
-        try:
-            await conversation.serve()
-        finally:
-            self.strangers.forget(conversation)
-            del self._connections[conversation]
-            await self._left(conversation)
+            self.strangers.turn_out(connection, table.TOO_MANY, text)
+        connection.begin()
+
+    def _closed(self, connection: Connection[S]) -> None:
+        self.strangers.forget(connection)
+        self._open.discard(connection)
+        if connection in self._connections:
+            del self._connections[connection]
+            self._left(connection)
+        if not self._open:
+            self._gone.set()
 
     def _has_room(self) -> bool:
         """Tells whether there is a place for one more client; if there is none, the oldest stranger gives up its."""

@@ -12,8 +12,8 @@ import trio
 from qs_schemas.tls import TlsChannel, TlsError
 
 from .options import ServerLimits
-from .patience import within
 from .socket_transport import address_of
+from .timers import within
 from .tls import ServerTls
 from .transport import CHUNK
 

@@ -14,21 +14,33 @@ from .transport import Transport
 
 
 class Outbox:
-    """Sends documents in the order in which they are put. Once the connection is lost, it takes everything and sends
-    nothing: the task that reads from the stream notices the loss."""
+    """Sends documents in the order in which they are put.
 
-    __slots__ = ("_broken", "_drained", "_nursery", "_transport", "_waiting", "_written", "unsent", "used")
+    Ensures that no byte of a document follows half of another, also when the task that sends is cancelled. Once the
+    connection is lost or `close` was called, it takes everything and sends nothing, so that those who put something in
+    need not ask first. It never waits, and never drops what it has taken: its owner bounds `unsent`."""
+
+    __slots__ = (
+        "_drained", "_emptied", "_nursery", "_transport", "_waiting", "_written", "closed", "unsent", "used",
+    )  # fmt: skip
 
     def __init__(
-        self, transport: Transport, nursery: trio.Nursery, written: Callable[[Any], None] = lambda token: None
+        self,
+        transport: Transport,
+        nursery: trio.Nursery,
+        written: Callable[[Any], None] = lambda token: None,
+        emptied: Callable[[], None] = lambda: None,
     ) -> None:
-        """nursery: runs the task that sends; written: is called with the token of data that the task has sent."""
+        """nursery: runs the task that sends; written: is called with the token of data that the task has sent; emptied:
+        is called when the task ends, because the socket has taken everything, or the outbox is closed."""
         self._transport = transport
         self._nursery = nursery
         self._written = written
+        self._emptied = emptied
         self._waiting: deque[tuple[bytes | memoryview, Any]] | None = None
         self._drained: trio.Event | None = None
-        self._broken = False
+        self.closed = False
+        """True once nothing is sent any more: the connection is lost, or `close` was called."""
         self.unsent = 0
         """Bytes that the socket has not taken."""
         self.used = False
@@ -40,7 +52,7 @@ class Outbox:
         sent = 0
         self.used = True
         if not self._waiting:
-            if self._broken:
+            if self.closed:
                 return False
             try:
                 sent = self._transport.send_now(data)
@@ -56,18 +68,13 @@ class Outbox:
         self.unsent += len(rest)
         return False
 
-    async def send(self, data: bytes) -> None:
-        """Sends bytes and waits until the socket has taken everything. trio.BrokenResourceError."""
-        if not self.put(data):
-            await self.drained()
-
     async def drained(self) -> None:
         """Waits until the socket has taken everything. trio.BrokenResourceError."""
         while self._waiting:
             if self._drained is None:
                 self._drained = trio.Event()
             await self._drained.wait()
-        if self._broken:
+        if self.closed:
             raise trio.BrokenResourceError("connection lost")
 
     async def _flush(self) -> None:
@@ -91,6 +98,7 @@ class Outbox:
             if self._waiting is waiting:
                 self._waiting = None
             self._wake()
+            self._emptied()
 
     def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
         """Removes data that is not to be sent any more. unwanted: tells so from the token. Data without a token stays,
@@ -105,7 +113,7 @@ class Outbox:
 
     def close(self) -> None:
         """Drops what is left, and sends nothing from now on."""
-        self._broken = True
+        self.closed = True
         if self._waiting:
             self._waiting.clear()
         self.unsent = 0

@@ -96,9 +96,9 @@ class SocketTransport(Transport):
         except OSError as error:
             raise trio.BrokenResourceError("connection lost") from error
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         if self._socket.fileno() >= 0:
-            self._close_reading()
+            self._hub.drop(self)
             if self._channel is not None:
                 self._channel.close()
                 with suppress(OSError):

@@ -23,7 +23,7 @@ from qs_schemas import errors as table
 
 from .logs import RareLine
 from .options import ServerLimits
-from .patience import STEPS
+from .timers import STEPS
 
 _logger = logging.getLogger(__name__)
 DOCUMENT = 64 * 1024
@@ -127,7 +127,7 @@ class Strangers:
         """Turns out strangers whose time is over, until it is cancelled. Sleeps while there are no strangers.
 
         All have the same time, so it is counted in steps that all share, and nobody has a timer. A client has as many
-        whole steps as make up its time, so at most a step more. A pause of this process is one step: see `patience`.
+        whole steps as make up its time, so at most a step more. A pause of this process is one step: see `timers`.
         """
         while True:
             if not self._timed and not self.leaving:

@@ -1,15 +1,12 @@
-"""A stream with as little as possible between its source and the event loop.
+"""A stream with nothing between its source and the event loop.
 
-`trio.SocketStream` passes through the scheduler twice for every answer. This stream passes through it once or never: it
-waits only when the socket would block, it can send without waiting, and the hub can hand received bytes to a callback
-while the task that reads sleeps on.
+`trio.SocketStream` passes through the scheduler twice for every answer. This stream never does: the hub hands received
+bytes to a function, and what the socket takes at once is sent at once.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
-import outcome
 import trio
 
 from qs_schemas.tls import PeerNames
@@ -18,16 +15,19 @@ from .hub import Hub
 
 CHUNK = 64 * 1024
 """The most bytes of one read, and of plaintext that is encrypted ahead of the socket."""
-_TURNS = 16
-"""Reads that may succeed at once before other tasks run: a client that never stops sending must not hold the loop."""
 
 Sink = Callable[[bytes], None]
 """Takes received bytes: at least one, or none at the end of the stream."""
 
 
 class Transport(ABC):
-    """The stream of a connection. Only one task may read at a time. Methods raise trio.BrokenResourceError if the
-    connection is lost."""
+    """The stream of a connection.
+
+    Ensures that bytes are passed on in their order, only between `start` or `resume` and `hold`, and the end of the
+    stream once. Nothing is read meanwhile: what the kernel cannot hold, the other side has to keep, which is the only
+    back-pressure that there is. It must never raise out of `ready`: the hub reads for all connections.
+
+    Methods that send raise trio.BrokenResourceError if the connection is lost."""
 
     peer_names: PeerNames = ()
     """The names in the client's certificate, which has been verified; none without TLS or without a certificate."""
@@ -37,13 +37,13 @@ class Transport(ABC):
         self.peer = peer
         self.watched = False
         self._hub = hub
-        self._turns = 0
-        self._sink: Sink | None = None  # None: received bytes are left in the kernel
-        self._feeding: Sink | None = None
-        self._chunk = CHUNK
+        self._sink: Sink | None = None  # takes what comes, once there is a reader
+        self._failed: Callable[[Exception], None] = _ignore
+        self.held = True
+        """True while received bytes are left in the kernel. `hold` and `resume` say so; an attribute, as a connection
+        holds and resumes with every request."""
         self._most = CHUNK  # bytes of the next read
         self._encrypted = 0  # bytes of ciphertext in the last read
-        self._task: trio.lowlevel.Task | None = None  # the task that sleeps until it is roused
 
     # -- what a subclass implements
 
@@ -74,28 +74,36 @@ class Transport(ABC):
         """Ends the stream to the other side; reading goes on."""
 
     @abstractmethod
-    async def aclose(self) -> None:
-        """Closes at once."""
+    def close(self) -> None:
+        """Closes at once. Does nothing the second time."""
 
     def limit_reads(self, most: int) -> None:
         """Changes the most bytes of one read, which are `CHUNK` at first: others have their turn after each."""
-        self._most = self._chunk = most
+        self._most = most
 
-    # -- reading, by a task
+    # -- reading
 
-    async def receive_some(self, max_bytes: int) -> bytes:
-        """Reads at least one byte, or none at the end of the stream. max_bytes: at most 65536 are read; with TLS, the
-        plaintext that they complete may be up to 16 KiB more."""
-        self._turns += 1
-        if self._turns >= _TURNS:
-            self._turns = 0
-            await trio.lowlevel.checkpoint()
-        self._most = min(max_bytes, self._chunk)
-        received: bytes | None = self.look()
-        if received is None:
-            self._turns = 0
-            received = await self._sleep(self._receive)
-        return received
+    def start(self, sink: Sink, failed: Callable[[Exception], None]) -> None:
+        """Begins to read, or goes on with another sink. sink: is called with received bytes; failed: with a
+        BrokenResourceError when the connection is lost, and with whatever the sink raises; then nothing more is
+        read."""
+        self._sink, self._failed = sink, failed
+        self.resume()
+
+    def hold(self) -> None:
+        """Stops reading until `resume`. The other side has to wait once the kernel's buffers are full."""
+        self.held = True  # it stays registered with the kernel until bytes come in vain: most holds end before
+
+    def resume(self) -> None:
+        """Undoes `hold`."""
+        self.held = False
+        if not self.watched:
+            self._hub.watch(self)
+
+    def end_poll(self) -> None:
+        """Has done what the hub does at the end of a poll cycle. Call it after requests were taken up outside of one;
+        never in a batch."""
+        self._hub.on_poll_end()
 
     def look(self) -> bytes | None:
         """Reads without waiting. Returns b"" at the end of the stream, and None if there is nothing to read."""
@@ -106,43 +114,11 @@ class Transport(ABC):
         except OSError as error:
             raise trio.BrokenResourceError("connection lost") from error
 
-    def _receive(self, data: bytes) -> None:
-        self._wake(outcome.Value(data))
-
-    # -- reading, by the hub
-
-    async def feed(self, sink: Sink) -> None:
-        """Sleeps until `rouse`, or until the stream breaks. Meanwhile the hub calls sink with received bytes, until the
-        end of the stream or an error of sink, which `feed` raises."""
-        self._most = self._chunk
-        self._feeding = sink
-        try:
-            await self._sleep(sink)
-        finally:
-            self._feeding = None
-
-    def hold(self) -> None:
-        """Stops calling the sink of `feed` until `resume`. The other side has to wait once the kernel's buffers are
-        full."""
-        self._sink = None
-
-    def resume(self) -> None:
-        """Undoes `hold`."""
-        if self._task is not None:
-            self._sink = self._feeding
-            if not self.watched:
-                self._hub.watch(self)
-
-    def rouse(self, error: Exception | None = None) -> None:
-        """Ends `feed`, which raises the error if there is one."""
-        self._wake(outcome.Value(None) if error is None else outcome.Error(error))
-
     def ready(self) -> int:
         """Reads once and calls the sink. The hub calls it when there are bytes to read. Returns their number: with TLS
         that of the ciphertext, as a record of many bytes may have one of plaintext."""
-        sink = self._sink
-        if sink is None:
-            self._hub.drop(self)  # no reads until a reader watches again
+        if self.held or self._sink is None:
+            self._hub.drop(self)  # no reads until it is resumed
             return 0
         try:
             data = self._receive_now(self._most)
@@ -151,38 +127,20 @@ class Transport(ABC):
         except OSError as error:
             broken = trio.BrokenResourceError("connection lost")
             broken.__cause__ = error
-            self.rouse(broken)
+            self._fail(broken)
             return 0
         if not data:
-            self._sink = None
+            self.held = True  # the kernel would tell of the end again and again
         try:
-            sink(data)
-        except Exception as error:  # raised in the task that reads, not in the hub's
-            self.rouse(error)
+            self._sink(data)
+        except Exception as error:
+            self._fail(error)
         return self._encrypted or len(data)
 
-    # -- the task that reads
+    def _fail(self, error: Exception) -> None:
+        self.held = True
+        self._failed(error)
 
-    async def _sleep(self, sink: Sink) -> Any:
-        if self._task is not None:
-            raise trio.BusyResourceError("another task is reading already")
-        if not self.watched:
-            self._hub.watch(self)
-        self._sink = sink
-        self._task = trio.lowlevel.current_task()
-        return await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-    def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._sink = self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def _wake(self, result: outcome.Outcome[Any]) -> None:
-        self._sink = None
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task, result)
-
-    def _close_reading(self) -> None:
-        """Ends reading. A subclass calls it before it closes the descriptor."""
-        self._hub.drop(self)
-        self._wake(outcome.Error(trio.ClosedResourceError("another task has closed the stream")))
+def _ignore(error: Exception) -> None:
+    """Stands for a reader that has not come yet."""

@@ -6,20 +6,21 @@ from typing import Any
 
 import trio
 
-from qs_bus.connection import BusConnection
 from qs_bus.delivery_counts import DeliveryCounts
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
 from qs_bus.names import DurableName
 from qs_bus.options import BusOptions, Policy
+from qs_bus.session import BusSession
 from qs_bus.share import Share
 from qs_bus.subscription import Subscription
-from qs_bus.timers import Timers
 from qs_client.asking import Call
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_serving.connection import Connection
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from qs_serving.strangers import Strangers
+from qs_serving.timers import Timers
 from support.documents import mids, payloads
 
 MEMORY = 10_000
@@ -76,7 +77,6 @@ class Reader:
         self.read = bytearray()
         self.broken = False
         self._more = trio.Event()
-        self._said, self._heard = trio.open_memory_channel[bytes](float("inf"))
 
     def take(self, count: int = EVERYTHING) -> None:
         """Reads so many bytes more."""
@@ -90,10 +90,6 @@ class Reader:
         """Breaks the connection: the next bytes that the bus sends fail."""
         self.broken = True
         self._wake()
-
-    def say(self, data: str) -> None:
-        """The client sends something."""
-        self._said.send_nowait(data.encode())
 
     def _wake(self) -> None:
         self._more.set()
@@ -112,13 +108,10 @@ class Reader:
         while rest := rest[self.send_now(rest) :]:
             await self._more.wait()
 
-    async def receive_some(self, max_bytes: int) -> bytes:
-        return await self._heard.receive()
-
     async def send_eof(self) -> None:
         self.hang_up()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         self.hang_up()
 
 
@@ -134,10 +127,10 @@ class FakeBus:
         self.counts = RequestCounts()
         self.strangers = Strangers(options.limits)
         self.delivery_counts = DeliveryCounts()
-        nursery.start_soon(self.timers.run)
+        nursery.start_soon(self.timers.serve)
 
-    def leave(self, conversation: BusConnection) -> None:
-        conversation.leave()
+    def leave(self, session: BusSession) -> None:
+        session.leave()
 
     def log_slow(self, text: str) -> None:
         self.slow.append(text)
@@ -148,15 +141,28 @@ class Client:
 
     def __init__(self, world: "World", credit: int) -> None:
         self.reader = Reader(credit)
-        self.connection = BusConnection(
-            self.reader, Peer(), world.options.limits, world.nursery, world.bus, caller=None  # type: ignore[arg-type]
-        )  # fmt: skip
+        peer, limits, bus = Peer(), world.options.limits, world.bus
+
+        def session(connection: Connection[BusSession]) -> BusSession:
+            return BusSession(connection, peer, bus, limits=limits, tasks=world.nursery, caller=None)  # type: ignore[arg-type]
+
+        self.connection = Connection(
+            self.reader,  # type: ignore[arg-type]
+            peer,
+            session,
+            limits=limits,
+            nursery=world.nursery,
+            timers=bus.timers,
+            counts=bus.counts,
+            strangers=bus.strangers,
+        )
+        self.session = self.connection.session
 
     def join(self, *feeds: Feed, **options: Any) -> Subscription:
         """A subscription. options: req, ack, prefetch, name."""
         options.setdefault("ack", False)
-        subscription = self.connection._new_subscription(options.pop("req", None), **options)
-        self.connection.subscriptions.append(subscription)
+        subscription = self.session.new_subscription(options.pop("req", None), **options)
+        self.session.subscriptions.append(subscription)
         for feed in feeds:
             feed.join(subscription)
         return subscription
@@ -183,7 +189,7 @@ class Client:
         return self._code(ReleaseMessage(qid, mid, delay=delay, uncounted=not counts))
 
     def _code(self, request: Message) -> int:
-        answer = self.connection._answer_to(request)
+        answer = self.session.answer_to(request)
         return getattr(answer, "code", 0) or 0
 
     @property
@@ -194,8 +200,8 @@ class Client:
 
     def leave(self) -> None:
         self.reader.hang_up()
-        self.connection._outbox.close()
-        self.connection.leave()
+        self.connection.outbox.close()
+        self.session.leave()
 
 
 class World:

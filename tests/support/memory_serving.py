@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from qs_schemas.tls import TlsChannel
 from qs_server.main.options import ServerLimits, ServerOptions
 from qs_server.main.server import Server
 from qs_serving.access.access import Access
@@ -136,8 +137,8 @@ class MemoryTransport(Transport):
     async def send_eof(self) -> None:
         self._out.end()
 
-    async def aclose(self) -> None:
-        self._close_reading()
+    def close(self) -> None:
+        self._hub.drop(self)
         self._in.forget()
         self._out.end()
 
@@ -148,9 +149,9 @@ class MemoryServer(Server):
     def _new_hub(self) -> Hub:
         return MemoryHub()
 
-    async def _serve_socket(self, stream: Stream) -> None:
+    def _transport(self, stream: Stream, channel: TlsChannel | None = None) -> Transport:  # type: ignore[override]
         assert isinstance(self._hub, MemoryHub)
-        await self.serve_connection(MemoryTransport(stream, self._hub))
+        return MemoryTransport(stream, self._hub)
 
 
 class Client:

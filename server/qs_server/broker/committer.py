@@ -353,8 +353,10 @@ class Committer:
 
     async def give_back(self) -> None:
         """Releases all messages of closed connections. Call it when there are no connections."""
-        while self._subscriptions.leaving:
-            await self.call(self._subscriptions.give_back)
+        while True:
+            await self.call(self._subscriptions.give_back)  # behind the jobs with which the connections have left
+            if not self._subscriptions.leaving:
+                break
             await trio.lowlevel.checkpoint()
 
     async def sync_at_intervals(self) -> None:

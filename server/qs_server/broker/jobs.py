@@ -191,19 +191,30 @@ class Job:
         _logger.error("background work of the server failed: %s", error)
 
 
+class _Place:
+    """The place of a work that waits. wake: is called once it is woken, None if nobody listens yet."""
+
+    __slots__ = ("pause", "wake", "woken")
+
+    def __init__(self, pause: Pause) -> None:
+        self.pause = pause
+        self.wake: Callable[[], None] | None = None
+        self.woken = False
+
+
 class Waiters:
     """The works that wait for messages. They are woken when messages become visible, in the order in which they began
     to wait; none polls. A work that found no message gets its old place again."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[tuple[int, Work]]] = {}
-        self._places: dict[Work, tuple[trio.Event, Pause]] = {}
+        self._places: dict[Work, _Place] = {}
         self.any = False
         """True if any work waits in a line."""
 
     def add(self, work: Work, pause: Pause) -> None:
         """Adds a work to the line of each queue, before those that began to wait later."""
-        self._places[work] = trio.Event(), pause
+        self._places[work] = _Place(pause)
         self.any = True
         for qid in pause.qids:
             insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
@@ -217,9 +228,12 @@ class Waiters:
         """The number of works that wait, each in one queue or several."""
         return len(self._places)
 
-    def woken(self, work: Work) -> trio.Event:
-        """Returns the event that is set when there may be a message for a waiting work."""
-        return self._places[work][0]
+    def listen(self, work: Work, wake: Callable[[], None]) -> bool:
+        """Returns True if a waiting work has been woken, because there may be a message for it. If not, has `wake`
+        called when it is."""
+        place = self._places[work]
+        place.wake = wake
+        return place.woken
 
     def wake_all(self, arrived: Mapping[str, int]) -> None:
         """Wakes works of queues. arrived: the number of messages of each."""
@@ -230,24 +244,26 @@ class Waiters:
     def wake(self, qid: str, count: int) -> None:
         """Wakes the first works of a queue. count: the number of messages."""
         for _, work in self._lines.get(qid, [])[:count]:
-            event, pause = self._places[work]
-            self._step_out(pause)
-            event.set()
+            place = self._places.get(work)
+            if place is None or place.woken:
+                continue  # one before it was woken, left, and woke this one
+            self._step_out(place.pause)
+            place.woken = True
+            if place.wake is not None:
+                place.wake()
 
     def resume(self, work: Work) -> None:
         """Removes a work that goes on, because it was woken or for another reason."""
-        _, pause = self._places.pop(work)
-        self._step_out(pause)
+        self._step_out(self._places.pop(work).pause)
 
     def leave(self, work: Work) -> None:
         """Removes a work that is given up, if it waits; if it was woken, wakes the next in line."""
         place = self._places.pop(work, None)
         if place is None:
             return
-        event, pause = place
-        self._step_out(pause)
-        if event.is_set():
-            for qid in pause.qids:
+        self._step_out(place.pause)
+        if place.woken:
+            for qid in place.pause.qids:
                 self.wake(qid, 1)
 
     def _step_out(self, pause: Pause) -> None:

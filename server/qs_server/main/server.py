@@ -16,7 +16,9 @@ except ModuleNotFoundError as error:
 from qs_schemas import Figure, Peer
 from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
+from qs_serving.access.caller import Caller
 from qs_serving.command import guards_of
+from qs_serving.connection import Connection
 from qs_serving.errors import StopError
 from qs_serving.figures import Histogram
 from qs_serving.inherited_sockets import inherited_sockets
@@ -24,7 +26,6 @@ from qs_serving.listening import Announce, check_port, fit_descriptors, open_lis
 from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
-from qs_serving.transport import Transport
 from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock
 from qs_storage.shared import DEAD, REJECTED, Lifecycle, totals_of
 
@@ -36,7 +37,7 @@ from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriptions import Subscriptions
 from ..history.record import History, recording
-from ..session.connection import Connection
+from ..session.session import Session
 from .opening import open_clock, open_remotes, open_storage
 from .options import ServerOptions
 
@@ -50,7 +51,7 @@ _MOST_DESCRIPTORS = 1536
 on other servers: 100 connections to each."""
 
 
-class Server(Acceptor[Connection]):
+class Server(Acceptor[Session]):
     """Accepts clients, and runs the broker's tasks on one engine."""
 
     def __init__(
@@ -125,30 +126,35 @@ class Server(Acceptor[Connection]):
         self._committer.post(job)
         await done.wait()
 
-    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:
-        return Connection(
-            stream,
-            Peer(self._wire, serving=True, early=self._early),
-            self._limits,
-            writers,
-            self.counts,
-            strangers=self.strangers,
+    def _new_peer(self) -> Peer:
+        return Peer(self._wire, serving=True, early=self._early)
+
+    def _new_session(
+        self, connection: Connection[Session], peer: Peer, caller: Caller | None, tasks: trio.Nursery
+    ) -> Session:
+        return Session(
+            connection,
+            peer,
+            limits=self._limits,
+            counts=self.counts,
+            timers=self.timers,
+            tasks=tasks,
             wire=self._wire,
             storage=self._storage,
             subscriptions=self._subscriptions,
             committer=self._committer,
             waiters=self._waiters,
             remotes=self._remotes,
-            caller=self._caller_of(stream),
+            caller=caller,
             figures=self.figures,
             room=self._room,
         )
 
-    def _joined(self, conversation: Connection) -> None:
+    def _joined(self, connection: Connection[Session]) -> None:
         self._committer.clients += 1
 
-    async def _left(self, conversation: Connection) -> None:
-        await conversation.leave()
+    def _left(self, connection: Connection[Session]) -> None:
+        connection.session.leave()
         self._committer.clients -= 1
 
 

@@ -150,7 +150,7 @@ class RequestBatch:
         """Ends the wait of a receive: its answer is empty, or an error if it is forbidden."""
         if self._running is not None:
             self._running.close()
-            self._running = _at_once(ReceiveMessage())
+            self._running, self._over = _at_once(ReceiveMessage()), None
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:

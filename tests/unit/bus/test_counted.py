@@ -114,7 +114,7 @@ async def test_a_name(world: World) -> None:
         client.join(share, ack=True, prefetch=1)
     sent = [world.push(share) for _ in range(4)]
     assert (one.got, two.got) == (sent[:1], sent[1:2])
-    one.connection._answer_to(ReleaseMessage("q", sent[0], delay=3, uncounted=True))
+    one.session.answer_to(ReleaseMessage("q", sent[0], delay=3, uncounted=True))
     assert one.got == [sent[0], sent[2]]
     assert world.upstream.releases.of(share) == [Release(sent[0], 1, 3, counts=False)]
     one.leave()

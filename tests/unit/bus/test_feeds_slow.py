@@ -5,9 +5,9 @@ import trio
 import trio.testing
 from support.bus_memory import World, nothing_left
 
-from qs_bus.connection import _Group
 from qs_bus.feeds import PREFETCH
 from qs_bus.options import Policy
+from qs_bus.session import _Group
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -162,7 +162,7 @@ async def test_answers_fill_the_outbox(nursery: trio.Nursery) -> None:
     q = world.fan_out()
     client = world.client(credit=0)
     client.join(q)
-    client.connection._send(_Group([b"x" * 600 + b"\r\n"]))
+    client.session._send(_Group([b"x" * 600 + b"\r\n"]))
     mid = world.push(q)
     client.reader.take()
     await settled()

@@ -95,12 +95,12 @@ async def test_a_subscription_ends_behind_its_answer(running: Serving, autojump_
 async def test_a_refused_receive_leaves_the_message_to_the_next(
     running: Serving, autojump_clock: Clock, access: Access
 ) -> None:
-    """The first in line has been woken for a message when it loses its right: the second gets the message."""
+    """The first in line loses its right in the moment in which a message comes: the second gets the message."""
     first, second = await waiting(running, "first-token"), await waiting(running, "second-token")
     running.storage.queue("q").push([Draft(b"for one of them")])
     running.storage.commit()
-    running.server._waiters.wake("q", 1)
     reload(access, SECOND)
+    running.server._waiters.wake("q", 1)
     assert code(await first.line()) == 401
     assert payloads(await second.line()) == ["for one of them"]
 

@@ -134,19 +134,19 @@ async def test_a_list_goes_to_several_at_once(running: Serving, autojump_clock: 
 
 def test_who_finds_nothing_keeps_the_place() -> None:
     """A receive that was woken and found another one faster keeps its place."""
-    waiters = Waiters()
+    waiters, woken = Waiters(), list[Job]()
     first, second = (Job(), Pause(("q", "other"))), (Job(), Pause(("q",)))
     waiters.add(*first)
     waiters.add(*second)
     for _ in range(2):
         waiters.wake("q", 1)
-        assert waiters.woken(first[0]).is_set()
-        assert not waiters.woken(second[0]).is_set()
+        assert waiters.listen(first[0], pytest.fail)
+        assert not waiters.listen(second[0], lambda: woken.append(second[0]))
         waiters.resume(first[0])
         waiters.add(*first)
     waiters.leave(first[0])
     waiters.wake("q", 1)
-    assert waiters.woken(second[0]).is_set()
+    assert woken == [second[0]]
 
 
 def test_who_was_woken_and_leaves_wakes_the_next() -> None:
@@ -158,8 +158,8 @@ def test_who_was_woken_and_leaves_wakes_the_next() -> None:
     waiters.add(other, Pause(("other",)))
     waiters.wake("q", 1)
     waiters.leave(leaver)
-    assert waiters.woken(one).is_set()
-    assert waiters.woken(other).is_set()
+    assert waiters.listen(one, pytest.fail)
+    assert waiters.listen(other, pytest.fail)
     waiters.leave(one)
     waiters.leave(other)
     waiters.wake("q", 5)  # nobody is left

@@ -45,22 +45,11 @@ class Pair:
         ours, channel, self.other = connected(tls)
         self.transport = SocketTransport(ours, hub, channel)
         self.seen: list[bytes] = []
-        self.outcome: object = None
+        self.failures: list[Exception] = []
 
-    async def feed(self) -> None:
-        """Waits until it is roused; `outcome` says how it ended."""
-        try:
-            await self.transport.feed(self.seen.append)
-            self.outcome = "roused"
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.outcome = type(error)
-
-    async def receive(self) -> None:
-        """One read; `outcome` is what it gave."""
-        try:
-            self.outcome = await self.transport.receive_some(CHUNK)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.outcome = type(error)
+    def start(self) -> None:
+        """Begins to read; `seen` has what comes, and `failures` how it ends."""
+        self.transport.start(self.seen.append, self.failures.append)
 
 
 @pytest.fixture
@@ -88,45 +77,41 @@ def pair(pairs: list[Pair]) -> Pair:
 
 
 async def test_many_at_once(hub: CountingHub, pairs: list[Pair], nursery: trio.Nursery) -> None:
-    """Bytes on three hundred sockets at once go to each reader once, in few turns, and wake no task."""
+    """Bytes on three hundred sockets at once go to each reader once, in few turns."""
     for pair in pairs:
-        nursery.start_soon(pair.feed)
+        pair.start()
     await settled()
     turns = hub.turns
     for number, pair in enumerate(pairs):
         pair.other.send(b"%d" % number)
     await settled()
     assert [pair.seen for pair in pairs] == [[b"%d" % number] for number in range(300)]
-    assert [pair.outcome for pair in pairs] == [None] * 300
     assert hub.turns - turns <= 4
-    for pair in pairs:
-        pair.transport.rouse()
-    await settled()
-    assert [pair.outcome for pair in pairs] == ["roused"] * 300
+    assert not any(pair.failures for pair in pairs)
 
 
-async def test_tasks_that_wait(hub: CountingHub, pairs: list[Pair], nursery: trio.Nursery) -> None:
-    """Tasks that wait in a read get what comes, each its own, also when it was there before."""
+async def test_bytes_that_are_there_before_the_reader(hub: CountingHub, pairs: list[Pair]) -> None:
+    """A reader gets what comes, each its own, also when it was there before."""
     for number, pair in enumerate(pairs[:150]):
         pair.other.send(b"%d" % number)
     for pair in pairs:
-        nursery.start_soon(pair.receive)
+        pair.start()
     await settled()
     for number, pair in enumerate(pairs[150:], 150):
         pair.other.send(b"%d" % number)
     await settled()
-    assert [pair.outcome for pair in pairs] == [b"%d" % number for number in range(300)]
+    assert [pair.seen for pair in pairs] == [[b"%d" % number] for number in range(300)]
 
 
-async def test_it_sleeps_while_nothing_comes(hub: CountingHub, pairs: list[Pair], nursery: trio.Nursery) -> None:
+async def test_it_sleeps_while_nothing_comes(hub: CountingHub, pairs: list[Pair]) -> None:
     """Without traffic it takes no turn, also with something that nobody wants to read, or that has ended."""
     for pair in pairs[:3]:
-        nursery.start_soon(pair.feed)
+        pair.start()
     await settled()
     pairs[0].transport.hold()
     pairs[0].other.send(b"unwanted")
     pairs[1].other.shutdown(socket.SHUT_WR)
-    pairs[2].transport.rouse()
+    pairs[2].transport.hold()
     pairs[2].other.close()
     await settled()
     turns = hub.turns
@@ -135,86 +120,64 @@ async def test_it_sleeps_while_nothing_comes(hub: CountingHub, pairs: list[Pair]
     assert (pairs[0].seen, pairs[1].seen, pairs[2].seen) == ([], [b""], [])
 
 
-@pytest.mark.parametrize("how", ["feed", "receive"])
-async def test_closed_while_it_waits(pair: Pair, nursery: trio.Nursery, how: str, hub: CountingHub) -> None:
-    """A reader whose stream is closed by another task gets an error; a socket that gets its number is read as any."""
-    nursery.start_soon(getattr(pair, how))
+async def test_a_closed_one_is_read_no_more(pair: Pair, hub: CountingHub) -> None:
+    """Nothing comes from a transport that is closed, not even its end; a socket that gets its number is read as any."""
+    pair.start()
     await settled()
-    await pair.transport.aclose()
+    pair.transport.close()
+    pair.transport.close()
     await settled()
-    assert pair.outcome is trio.ClosedResourceError
+    assert (pair.seen, pair.failures) == ([], [])
     with closing(pair.other):
         again = Pair(hub)
-    nursery.start_soon(again.feed)
+    again.start()
     await settled()
     again.other.send(b"x")
     await settled()
     assert again.seen == [b"x"]
-    await again.transport.aclose()
+    again.transport.close()
     again.other.close()
-    await settled()
-    assert again.outcome is trio.ClosedResourceError
 
 
-@pytest.mark.parametrize("how", ["feed", "receive"])
-async def test_a_cancelled_read_loses_nothing(pair: Pair, how: str) -> None:
-    """Bytes that come after a cancelled read are there for the next one, which may begin at once."""
-    got = b""
-    for number in range(3):
-        pair.outcome = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(getattr(pair, how))
-            await settled()
-            nursery.cancel_scope.cancel()
-        got += pair.outcome if isinstance(pair.outcome, bytes) else b""
-        pair.other.send(b"%d" % number)
-    assert got + b"".join(pair.seen) == b"01"
-    assert await pair.transport.receive_some(CHUNK) == b"2"
-
-
-async def test_cancelled_as_it_comes(pair: Pair) -> None:
-    """Bytes that come in the moment in which a read is cancelled are its result, or there for the next one."""
-    got = b""
+async def test_hold_and_resume_lose_nothing(pair: Pair) -> None:
+    """Bytes that come while nothing is read come once it is resumed, in order, and once."""
+    pair.start()
     for number in range(10):
-        pair.outcome = b""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.receive)
-            await settled()
-            pair.other.send(b"%d" % number)
-            for _ in range(number % 5):
-                await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
-        assert isinstance(pair.outcome, bytes)
-        got += pair.outcome
-    pair.other.close()
-    while data := await pair.transport.receive_some(CHUNK):
-        got += data
-    assert got == b"0123456789"
+        pair.other.send(b"%d" % number)
+        for _ in range(number % 5):
+            await trio.lowlevel.checkpoint()
+        pair.transport.hold()
+        await settled()
+        pair.transport.resume()
+    await settled()
+    assert b"".join(pair.seen) == b"0123456789"
+    assert pair.transport.look() is None
 
 
-@pytest.mark.parametrize("how", ["feed", "receive"])
-async def test_a_reset(nursery: trio.Nursery, hub: CountingHub, how: str) -> None:
-    """A reader whose peer resets the connection gets an error."""
+async def test_a_reset(hub: CountingHub) -> None:
+    """A reader whose peer resets the connection is told so, once."""
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     client = socket.create_connection(listener.socket.getsockname())
     transport = SocketTransport.adopt(await listener.accept(), hub)
     assert transport.peer == "{}:{}".format(*client.getsockname())
-    pair = Pair.__new__(Pair)
-    pair.transport, pair.seen, pair.outcome = transport, [], None
+    failures: list[Exception] = []
     ended = trio.Event()
 
-    async def read() -> None:
-        await getattr(pair, how)()
+    def failed(error: Exception) -> None:
+        failures.append(error)
         ended.set()
 
-    nursery.start_soon(read)
+    transport.start(lambda data: None, failed)
     await settled()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     with trio.fail_after(10):
         await ended.wait()
-    assert pair.outcome is trio.BrokenResourceError
-    await transport.aclose()
+    await settled()
+    assert list(map(type, failures)) == [trio.BrokenResourceError]
+    with pytest.raises(trio.BrokenResourceError):
+        transport.send_now(b"x")
+    transport.close()
     await listener.aclose()
 
 
@@ -222,7 +185,7 @@ async def test_a_reset(nursery: trio.Nursery, hub: CountingHub, how: str) -> Non
 async def test_back_pressure(pair: Pair, hub: CountingHub, nursery: trio.Nursery) -> None:
     """While a reader holds, nothing is taken from its socket, so that the other side cannot send on; then everything
     comes, in order, and no read takes more than its bound."""
-    nursery.start_soon(pair.feed)
+    pair.start()
     await settled()
     pair.transport.hold()
     pair.other.setblocking(False)
@@ -241,52 +204,42 @@ async def test_back_pressure(pair: Pair, hub: CountingHub, nursery: trio.Nursery
     await settled()
     assert b"".join(pair.seen) == sent
     assert max(map(len, pair.seen)) <= CHUNK
-    assert pair.outcome is None
+    assert pair.failures == []
 
 
 @without_tls
 async def test_the_bound_of_a_read(pair: Pair) -> None:
-    """A read gives no more than it was asked for, whether it had to wait or not."""
+    """A read gives no more than its bound; the rest comes with the next."""
+    pair.transport.limit_reads(4)
+    pair.start()
     pair.other.send(b"0123456789")
-    assert await pair.transport.receive_some(4) == b"0123"
-    assert await pair.transport.receive_some(100) == b"456789"
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_expect, pair, b"abc")
-        await settled()
-        pair.other.send(b"abcdef")
-    assert await pair.transport.receive_some(4) == b"def"
+    await settled()
+    assert pair.seen == [b"0123", b"4567", b"89"]
 
 
-async def _expect(pair: Pair, data: bytes) -> None:
-    assert await pair.transport.receive_some(len(data)) == data
-
-
-async def test_a_fault_of_a_reader(pairs: list[Pair], nursery: trio.Nursery) -> None:
-    """An exception in a reader's code is raised where that reader waits; the others are served on."""
+async def test_a_fault_of_a_reader(pairs: list[Pair]) -> None:
+    """An exception in a reader's code is that reader's, from which nothing more is read; the others are served on."""
     broken, other = pairs[:2]
 
     def fail(data: bytes) -> None:
+        broken.seen.append(data)
         raise ValueError("a bug")
 
-    async def wait() -> None:
-        with pytest.raises(ValueError, match="a bug"):
-            await broken.transport.feed(fail)
-        broken.outcome = "told"
-
-    nursery.start_soon(wait)
-    nursery.start_soon(other.feed)
+    broken.transport.start(fail, broken.failures.append)
+    other.start()
     await settled()
-    for pair in (broken, other):
-        pair.other.send(b"x")
-    await settled()
-    assert (broken.outcome, other.outcome, other.seen) == ("told", None, [b"x"])
+    for _ in range(2):
+        for pair in (broken, other):
+            pair.other.send(b"x")
+        await settled()
+    assert (broken.seen, list(map(str, broken.failures)), other.seen) == ([b"x"], ["a bug"], [b"x", b"x"])
 
 
 @without_tls
 async def test_others_have_their_turn(pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery) -> None:
     """The loop's tasks run in between however much there is to read, and no reader waits for the others."""
     for pair in pairs[:20]:
-        nursery.start_soon(pair.feed)
+        pair.start()
     await settled()
     for pair in pairs[:20]:
         pair.other.setblocking(False)
@@ -308,7 +261,7 @@ async def test_a_turn_ends_when_something_is_to_be_done(
     """After each pass, the hub asks whether to go on; if not, a turn has one pass."""
     hub.may_go_on = False
     for pair in pairs:
-        nursery.start_soon(pair.feed)
+        pair.start()
     await settled()
     turns, sweeps = hub.turns, hub.sweeps
     for pair in pairs:
@@ -332,7 +285,7 @@ async def test_who_comes_first(pairs: list[Pair], hub: CountingHub, nursery: tri
     for number, pair in enumerate(pairs):
         pair.transport.__class__ = Noting
         pair.transport.number = number  # type: ignore[attr-defined]
-        nursery.start_soon(pair.feed)
+        pair.start()
     await settled()
     hub.first = pairs[200].transport
     for pair in pairs:
@@ -341,14 +294,6 @@ async def test_who_comes_first(pairs: list[Pair], hub: CountingHub, nursery: tri
     assert order[0] == 200
     assert set(order) == set(range(300))
     assert order[1:].count(200) >= 2
-
-
-async def test_one_task_reads(pair: Pair, nursery: trio.Nursery) -> None:
-    """A second task that wants to read a socket on which another one waits gets an error."""
-    nursery.start_soon(pair.feed)
-    await settled()
-    with pytest.raises(trio.BusyResourceError):
-        await pair.transport.receive_some(1)
 
 
 async def test_after_its_end() -> None:
@@ -360,4 +305,4 @@ async def test_after_its_end() -> None:
     assert not reader.watched
     hub.watch(reader)
     assert not reader.watched
-    await reader.aclose()
+    reader.close()

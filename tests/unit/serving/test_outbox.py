@@ -5,6 +5,7 @@ import socket
 import pytest
 import trio
 import trio.testing
+from support.reading import Reading
 from support.tls_pairs import channels
 
 from qs_serving.hub import Hub
@@ -43,15 +44,6 @@ class Pipe:
         while rest := rest[self.send_now(rest) :]:
             await self._changed.wait()
 
-    async def receive_some(self, max_bytes: int) -> bytes:
-        return b""
-
-    async def send_eof(self) -> None:
-        """Nothing."""
-
-    async def aclose(self) -> None:
-        """Nothing."""
-
 
 @pytest.fixture
 def pipe() -> Pipe:
@@ -77,7 +69,7 @@ async def test_what_is_taken_at_once(pipe: Pipe, outbox: Outbox, told: list[obje
     pipe.give(100)
     assert outbox.put(b"one", 1)
     assert outbox.put(b"two")
-    await outbox.send(b"three")
+    assert outbox.put(b"three")
     await outbox.drained()
     assert (pipe.taken, outbox.unsent, told, len(nursery.child_tasks)) == (b"onetwothree", 0, [], 0)
 
@@ -102,12 +94,13 @@ async def test_order_and_tokens(pipe: Pipe, outbox: Outbox, told: list[object], 
     assert pipe.taken.endswith(b"jk!")
 
 
-async def test_who_sends_waits_for_everything(pipe: Pipe, outbox: Outbox, nursery: trio.Nursery) -> None:
-    """`send` and `drained` return when nothing waits any more, what was put before them included."""
+async def test_drained_waits_for_everything(pipe: Pipe, outbox: Outbox, nursery: trio.Nursery) -> None:
+    """`drained` returns when nothing waits any more, what was put before it included."""
     done: list[str] = []
 
     async def send(what: str) -> None:
-        await outbox.send(what.encode())
+        outbox.put(what.encode())
+        await outbox.drained()
         done.append(what)
 
     outbox.put(b"first")
@@ -143,8 +136,7 @@ async def test_a_broken_stream(pipe: Pipe, outbox: Outbox, told: list[object], w
     assert not outbox.put(b"two", 2)
     with pytest.raises(trio.BrokenResourceError):
         await outbox.drained()
-    with pytest.raises(trio.BrokenResourceError):
-        await outbox.send(b"three")
+    assert outbox.closed
     assert not outbox.put(b"four", 4)
     await settled()
     assert (pipe.taken, told, outbox.unsent) == (b"", [], 0)
@@ -187,18 +179,18 @@ async def test_over_a_real_socket(nursery: trio.Nursery, tls: str | None) -> Non
     parts = [bytes([number]) * 100_000 for number in range(50)]
     written = [outbox.put(part, number) for number, part in enumerate(parts)]
     assert not all(written)
-    received = b""
+    received, reading = b"", Reading(reader)
     while len(received) < 5_000_000:
-        received += await reader.receive_some(65536)
+        received += await reading.some()
     assert received == b"".join(parts)
     await outbox.drained()
     assert told == [number for number, at_once in enumerate(written) if not at_once]
     for part in parts:
         outbox.put(part)
-    await reader.aclose()
+    reader.close()
     with pytest.raises(trio.BrokenResourceError):
         await outbox.drained()
-    await transport.aclose()
+    transport.close()
 
 
 OPTIONS = {
@@ -220,7 +212,8 @@ async def test_keepalive() -> None:
         OPTIONS[socket.IPPROTO_TCP, name] for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
     )
     assert idle + interval * count <= 30
-    for each in (client, transport, listener):
+    transport.close()
+    for each in (client, listener):
         await each.aclose()
 
 
@@ -263,3 +256,24 @@ async def test_cut_off_in_the_middle(pipe: Pipe, told: list[object]) -> None:
     pipe.give(100)
     assert not outbox.put(b"two", 2)
     assert (pipe.taken, told) == (b"on", [])
+
+
+async def test_emptied_is_called_when_nothing_waits(pipe: Pipe, nursery: trio.Nursery) -> None:
+    """It is called once the socket has taken what it did not take at once, and when the outbox is closed before."""
+    emptied: list[int] = []
+    outbox = Outbox(pipe, nursery, emptied=lambda: emptied.append(outbox.unsent))  # type: ignore[arg-type]
+    pipe.give(1)
+    outbox.put(b"a")
+    assert emptied == []
+    outbox.put(b"bc")
+    outbox.put(b"d")
+    await settled()
+    assert emptied == []
+    pipe.give(3)
+    await settled()
+    assert emptied == [0]
+    outbox.put(b"e")
+    outbox.close()
+    pipe.give(1)
+    await settled()
+    assert emptied == [0, 0]

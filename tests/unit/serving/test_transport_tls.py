@@ -6,6 +6,7 @@ import socket
 import pytest
 import trio
 import trio.testing
+from support.reading import Reading
 from support.tls_pairs import TlsEnd, connected
 
 from qs_schemas.tls import TlsChannel, TlsError
@@ -38,7 +39,7 @@ async def test_a_record_in_pieces(ends: Ends, nursery: trio.Nursery) -> None:
     """Nothing is received before a record is complete; a read gives all records that it completes."""
     transport, other = ends
     seen: list[bytes] = []
-    nursery.start_soon(transport.feed, seen.append)
+    transport.start(seen.append, pytest.fail)
     other.channel.send(b"one")
     other.channel.send(b"two")
     data = other.channel.take()
@@ -49,8 +50,7 @@ async def test_a_record_in_pieces(ends: Ends, nursery: trio.Nursery) -> None:
     other.socket.sendall(data[10:])
     await settled()
     assert seen == [b"onetwo"]
-    transport.rouse()
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -60,14 +60,14 @@ async def test_nothing_waits_for_the_next_bytes(ends: Ends) -> None:
     other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1_000_000)
     sent = random.Random(1).randbytes(300_000)
     other.send(sent)
-    got = b""
+    got, reading = b"", Reading(transport)
     while len(got) < len(sent):
         with trio.fail_after(10):
-            data = await transport.receive_some(CHUNK)
+            data = await reading.some()
         assert 0 < len(data) <= CHUNK + 16 * 1024
         got += data
     assert got == sent
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -76,7 +76,7 @@ async def test_many_small_records(ends: Ends, nursery: trio.Nursery) -> None:
     complete: the hub bounds its turns by that."""
     transport, other = ends
     seen: list[bytes] = []
-    nursery.start_soon(transport.feed, seen.append)
+    transport.start(seen.append, pytest.fail)
     await settled()
     for _ in range(100):
         other.channel.send(b"x")
@@ -89,8 +89,7 @@ async def test_many_small_records(ends: Ends, nursery: trio.Nursery) -> None:
     other.channel.send(b"x" * 1000)
     other.socket.sendall(other.channel.take()[:900])
     assert transport.ready() == 900
-    transport.rouse()
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -101,18 +100,17 @@ async def test_the_end_of_a_client_that_does_not_close(ends: Ends, nursery: trio
     other.channel.close()
     other.socket.sendall(other.channel.take())
     seen: list[bytes] = []
-    nursery.start_soon(transport.feed, seen.append)
+    transport.start(seen.append, pytest.fail)
     await settled()
     assert seen == [b"last", b""]
-    transport.rouse()
     await settled()
     for _ in range(2):
-        assert await transport.receive_some(CHUNK) == b""
+        assert transport.look() == b""
     await transport.send_all(b"answer")
     assert other.recv(100) == b"answer"
     await transport.send_eof()
     assert other.recv(100) == b""
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -121,13 +119,16 @@ async def test_how_it_ends(ends: Ends, how: str) -> None:
     """The client gets TLS's own end, so that it can tell it from a cut."""
     transport, other = ends
     transport.send_now(b"bye")
-    await (transport.send_eof() if how == "eof" else transport.aclose())
+    if how == "eof":
+        await transport.send_eof()
+    else:
+        transport.close()
     data = b""
     while part := other.socket.recv(65536):
         data += part
     assert other.channel.receive(data) == b"bye"
     assert other.channel.ended
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -139,11 +140,11 @@ async def test_damage(ends: Ends) -> None:
     data[60] ^= 1
     other.socket.sendall(data)
     with pytest.raises(trio.BrokenResourceError) as caught:
-        await transport.receive_some(CHUNK)
+        await Reading(transport).some()
     assert "bad record mac" in str(caught.value.__cause__)
     with pytest.raises(TlsError):
         other.recv(100)
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -172,7 +173,7 @@ async def test_a_client_that_does_not_read(ends: Ends, nursery: trio.Nursery) ->
     assert got == data
     assert transport.send_now(b"more") == 4
     assert other.recv(100) == b"more"
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
@@ -182,12 +183,13 @@ async def test_what_is_sent_together_is_one_record(ends: Ends) -> None:
     assert transport.send_now(b"x" * 16_000) == 16_000
     data = other.socket.recv(65536)
     assert int.from_bytes(data[3:5], "big") == len(data) - 5
-    await transport.aclose()
+    transport.close()
     other.close()
 
 
 async def receive_all(transport: SocketTransport) -> None:
-    while await transport.receive_some(CHUNK):
+    reading = Reading(transport)
+    while await reading.some():
         pass
 
 
@@ -236,5 +238,5 @@ async def test_what_tls_says_and_nobody_reads(hub: Hub, nursery: trio.Nursery, k
         with pytest.raises(trio.BrokenResourceError) as caught:
             await receive_all(transport)
         assert "does not read" in str(caught.value.__cause__)
-        await transport.aclose()
+        transport.close()
     other.close()

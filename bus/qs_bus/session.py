@@ -5,22 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
 import trio
 
-from qs_schemas import Error, ErrorCode, Fault, Figure, ListQueues, Message, Peer, Subscribe
+from qs_schemas import Error, Fault, Figure, ListQueues, Message, Peer, Subscribe
 from qs_schemas import errors as table
 from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.answers import new_resp
-from qs_serving.conversation import Conversation
+from qs_serving.connection import Connection
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from qs_serving.strangers import PIECE, Strangers
-from qs_serving.transport import Transport
+from qs_serving.timers import Timers
 
 from .delivery_counts import DeliveryCounts
 from .operations import operation_of, waits
@@ -28,7 +27,6 @@ from .options import BusOptions
 from .refused import RefusedError
 from .rights import Rights
 from .subscription import Subscription
-from .timers import Timers
 
 SILENCE = 0.25
 """Seconds after which a client that has sent nothing is subscribed to every queue."""
@@ -81,21 +79,21 @@ class Broker(Protocol):
         """HOST:PORT of the queue server."""
 
     async def subscribe(
-        self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
+        self, session: BusSession, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
         """Subscribes a client to queues. May wait for the queue server.
 
-        answer: is sent before any message, see `BusConnection.begin`. Raises RefusedError.
+        answer: is sent before any message, see `BusSession.begin`. Raises RefusedError.
         """
 
-    def review(self, conversation: BusConnection) -> None:
+    def review(self, session: BusSession) -> None:
         """Ends the subscriptions of a client that it may no longer have, and adds the queues that a silent client may
         read now."""
 
-    def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
+    def subscribe_silent(self, session: BusSession, subscription: Subscription) -> None:
         """Subscribes a client that has sent nothing to every queue that is monitored now or later."""
 
-    def leave(self, conversation: BusConnection) -> None:
+    def leave(self, session: BusSession) -> None:
         """Ends all subscriptions of a client. Messages that it has not handled are no longer waited for."""
 
     def figures(self, connections: bool) -> list[Figure]:
@@ -105,27 +103,45 @@ class Broker(Protocol):
         """Logs why a slow client is disconnected."""
 
 
-class BusConnection(Conversation):
-    """Answers one client's requests and sends it the messages of its subscriptions."""
+class BusSession:
+    """Answers one client's requests and sends it the messages of its subscriptions. See
+    `qs_serving.connection.Session`.
+
+    Ensures that requests are answered in their order, and that the answer to a subscription comes before its messages.
+    A request that has to ask the queue server is a task of its own; all others are answered at once. It must never
+    hold messages back for requests: they go to the outbox as they come."""
 
     stopping_text = "the bus is stopping; connect again later"
 
+    __slots__ = (
+        "_bus", "_caller", "_closes", "_connection", "_counts", "_has_sent", "_limits", "_outbox", "_peer", "_silent",
+        "_tasks", "_wait", "rights", "server_name", "subscriptions", "timers",
+    )  # fmt: skip
+
     def __init__(
         self,
-        stream: Transport,
+        connection: Connection[BusSession],
         peer: Peer,
-        limits: ServerLimits,
-        writers: trio.Nursery,
         bus: Broker,
         *,
+        limits: ServerLimits,
+        tasks: trio.Nursery,
         caller: Caller | None,
     ) -> None:
-        """caller: who the client is; None if there is no access file."""
-        super().__init__(stream, peer, limits, writers, bus.counts, strangers=bus.strangers, caller=caller)
+        """tasks: for requests that wait for the queue server; caller: who the client is; None if there is no access
+        file."""
         self.rights = Rights(caller)
-        self._bus = bus
         self.subscriptions: list[Subscription] = []
         self.timers, self.server_name = bus.timers, bus.server_name
+        self._connection = connection
+        self._outbox = connection.outbox
+        self._peer = peer
+        self._bus = bus
+        self._counts = bus.counts
+        self._limits = limits
+        self._tasks = tasks
+        self._caller = caller
+        self._wait: trio.CancelScope | None = None  # around the request that waits for the queue server
         self._has_sent = False
         self._closes = False  # the client has been told that the connection ends
         self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
@@ -136,56 +152,95 @@ class BusConnection(Conversation):
 
     # -- a client that sends nothing ------------------------------------------------------------------------------
 
-    def _parse(self) -> None:
-        super()._parse()
-        if not self._has_sent and (self._peer.begun or self._events):
-            self._has_sent = True
-            self._stop_time()
-            self._steps = 0
-            if self._silent is not None:  # the client was only slow
-                self._silent = None
-                self._bus.leave(self)
-
-    def _time_allowed(self) -> float | None:
+    @property
+    def patience(self) -> float | None:
+        """Seconds for which the client may go on to send nothing until `silent` is called, None for any time."""
         if self._has_sent:
-            return super()._time_allowed()
+            return None
         if self._silent is None:
             return SILENCE
         return _DOUBT if self._silent.doubtful else None
 
-    def _time_over(self) -> None:
-        if self._has_sent:
-            super()._time_over()
-        elif self._silent is None:
-            self._silent = self._new_subscription(None, ack=False, asked=False)
+    def heard(self) -> None:
+        """Ends the subscription of a client that was only slow."""
+        self._has_sent = True
+        if self._silent is not None:
+            self._silent = None
+            self._bus.leave(self)
+
+    def silent(self) -> None:
+        """Subscribes a client that has sent nothing to every queue; the second time, it only listens."""
+        if self._silent is None:
+            self._silent = self.new_subscription(None, ack=False, asked=False)
             self._bus.subscribe_silent(self, self._silent)
         else:
             self._silent.confirm_silent()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    async def _answer(self) -> bool:
-        group = _Group([])
-        for _ in range(min(len(self._events), _GROUP)):
-            event = self._events.popleft()
+    def run(self) -> None:
+        """See `qs_serving.connection.Session`."""
+        group, requests = _Group([]), self._connection.requests
+        for _ in range(min(len(requests), _GROUP)):
+            event = requests.popleft()
             if isinstance(event, Fault):
                 self._add(group, event, event.message(new_resp()))
                 self._closes = event.error.closes
             elif waits(event):
                 self._send(group)  # earlier answers go before the messages of a subscription
-                group = _Group([await self._answer_later(event)])
+                self._wait = trio.CancelScope()
+                self._connection.pause()
+                self._tasks.start_soon(self._answer_later, event, self._wait)
+                return
             else:
-                self._add(group, event, self._answer_to(event))
+                self._add(group, event, self.answer_to(event))
             if self._closes:
                 self._send_no_more()
                 break
         self._send(group)
-        self._parse()
         unsent = self._outbox.unsent
-        if unsent > 2 * PIECE and (unsent > 2 * self._limits.outbox or not self.may_stay):
-            await self._outbox.drained()  # the client sends requests and does not read the answers
+        if self._closes:
+            self._connection.answered(closes=True)
+        elif unsent > 2 * PIECE and (unsent > 2 * self._limits.outbox or not self._connection.may_stay):
+            self._connection.await_socket()  # the client sends requests and does not read the answers
+        elif requests:
+            self._wait = trio.CancelScope()
+            self._connection.pause()
+            self._tasks.start_soon(self._let_others_run, self._wait)
+        else:
+            self._connection.answered()
+
+    async def _let_others_run(self, wait: trio.CancelScope) -> None:
         await trio.lowlevel.checkpoint()
-        return not self._closes
+        self._go_on(wait)
+
+    def _go_on(self, wait: trio.CancelScope) -> None:
+        """Takes up the next requests after a wait, unless all have been abandoned meanwhile."""
+        if self._wait is wait:
+            self._wait = None
+            self._connection.attempt(self._take_up)
+        else:  # what it subscribed to at the last moment ends, as all else has
+            self._send_no_more()
+
+    def _take_up(self) -> None:
+        self._connection.go_on()
+        if self._closes:
+            self._send_no_more()
+            self._connection.answered(closes=True)
+        else:
+            self.run()
+
+    def interrupt(self) -> None:
+        """See `qs_serving.connection.Session`."""
+        if self._wait is not None:
+            self._wait.cancel()
+
+    def abandon(self) -> None:
+        """See `qs_serving.connection.Session`. Nothing more is sent to the client."""
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.cancel()
+        self._send_no_more()
 
     def _add(self, group: _Group, request: Message | Fault, answer: Message) -> None:
         group.requests.append(request)
@@ -197,7 +252,7 @@ class BusConnection(Conversation):
             self._outbox.put(b"".join(group.documents), _ANSWERS)
         self._counts.answered(group.requests, group.answers, perf_counter() - group.since)
 
-    def _answer_to(self, request: Message) -> Message:
+    def answer_to(self, request: Message) -> Message:
         """Returns the answer to a request whose operation does not wait."""
         try:
             answer: Message = operation_of(request, self).handler(self, request)
@@ -206,31 +261,31 @@ class BusConnection(Conversation):
         answer.answers(new_resp(), request.req)
         return answer
 
-    async def _answer_later(self, request: Message) -> bytes:
-        """Does what an operation that waits is to do. Returns the document of its answer, b"" if that has been sent
-        already, right before the first message."""
-        answers: list[Message | None] = []
+    async def _answer_later(self, request: Message, wait: trio.CancelScope) -> None:
+        """Does what an operation that waits is to do, and puts its answer into the outbox, unless that was done right
+        before the first message. Without an answer if the wait is cancelled: the client goes, or is dismissed."""
         since = perf_counter()
-
-        async def handle() -> None:
-            answers.append(await operation_of(request, self).handler(self, request))
-
         try:
-            await self._while_connected(handle)
+            answer: Message | None = request
+            with wait:
+                answer = await operation_of(request, self).handler(self, request)
+            if wait.cancelled_caught:
+                self._go_on(wait)
+                return
         except (RefusedError, NotAllowedError) as error:
             self._closes = error.error.closes
-            answers = [_error(request, error)]
+            answer = _error(request, error)
             if isinstance(error, NotAllowedError):
                 since += error.delay  # a deliberate delay does not count as duration
-        if not answers:
-            return b""  # the client has gone
-        answer = answers[0]
+        except Exception as error:  # it concerns this client alone
+            self._connection.fail(error)
+            return
         self._counts.answered([request], [answer or request], perf_counter() - since)
-        if answer is None:
-            return b""
-        if not isinstance(answer, Error):
-            answer.answers(new_resp(), request.req)
-        return self._peer.send(answer)
+        if answer is not None:
+            if not isinstance(answer, Error):
+                answer.answers(new_resp(), request.req)
+            self._outbox.put(self._peer.send(answer), _ANSWERS)
+        self._go_on(wait)
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
@@ -240,7 +295,7 @@ class BusConnection(Conversation):
         if isinstance(request, Subscribe):
             options = {"ack": request.ack == "client", "prefetch": request.prefetch, "name": request.name}
         answer.answers(new_resp(), request.req)
-        subscription = self._new_subscription(request.req, **options)
+        subscription = self.new_subscription(request.req, **options)
         await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), answer)
 
     async def authenticate(self, token: str) -> str:
@@ -264,22 +319,7 @@ class BusConnection(Conversation):
         """Ends what the client may not have any more: it is somebody else, or the access file has been read again."""
         self._bus.review(self)
 
-    async def _while_connected(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Runs a function that may wait for the queue server. Cancels it when the client goes or is dismissed."""
-        refused: list[RefusedError | NotAllowedError] = []
-        async with trio.open_nursery() as nursery:
-            self._interruptible = nursery.cancel_scope
-            nursery.start_soon(self._read_ahead, nursery.cancel_scope)
-            try:
-                await do()
-            except (RefusedError, NotAllowedError) as error:
-                refused.append(error)
-            nursery.cancel_scope.cancel()
-        self._interruptible = None
-        if refused:
-            raise refused[0]
-
-    def _new_subscription(
+    def new_subscription(
         self,
         req: str | None,
         *,
@@ -314,25 +354,22 @@ class BusConnection(Conversation):
             self.subscriptions.remove(subscription)
             self._outbox.put(self._peer.send(fault.message(new_resp())), _ANSWERS)
 
-    def _put_error(self, error: ErrorCode, text: str) -> None:
-        self._send_no_more()
-        super()._put_error(error, text)
-
     def _send_no_more(self) -> None:
         """Stops sending messages because this side ends the connection. While the bus is stopping, messages that are
         being sent still count as delivered."""
         for subscription in self.subscriptions:
             subscription.ending = True
-        if not self._stopping:
+        if not self._connection.is_stopping:
             self._bus.leave(self)
 
     def _too_slow(self, bound: str, text: str) -> None:
-        if self._refusal is None:
+        if not self._connection.is_refused:
             self._bus.delivery_counts.disconnected[bound] += 1
             self._bus.log_slow(text)
-            self.dismiss(table.TOO_MANY, text)
+            self._connection.dismiss(table.TOO_MANY, text)
 
-    def _written(self, token: Any) -> None:
+    def written(self, token: Any) -> None:
+        """See `qs_serving.connection.Session`. token: `_ANSWERS`, or a subscription and its message."""
         if token is not _ANSWERS:
             subscription, record = token
             subscription.written(record)
@@ -341,7 +378,7 @@ class BusConnection(Conversation):
 
     def leave(self) -> None:
         """Ends all subscriptions: the client has gone, or is to get no more messages."""
-        if self._ended and self._silent is not None:
+        if self._connection.has_ended and self._silent is not None:
             self._silent.confirm_silent()
         for subscription in self.subscriptions:
             subscription.leave()

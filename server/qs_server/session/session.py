@@ -1,0 +1,313 @@
+"""What the queue server does with the requests of one connection: passes those that have come to the committer, puts
+the answers into the outbox after the batch, and waits where a request has to wait.
+
+A request passes through here in three calls. `run` makes a batch of the connection's requests; the committer runs it at
+the end of the poll cycle, or in its worker thread; `_ran` sends the answers.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import trio
+
+from qs_schemas import Figure, Limits, Peer
+from qs_serving.access.caller import Caller
+from qs_serving.connection import Connection
+from qs_serving.figures import RequestCounts
+from qs_serving.options import ServerLimits
+from qs_serving.timers import Timer, Timers
+from qs_storage.engine import Engine
+
+from ..broker.committer import Committer
+from ..broker.jobs import Call, Job, Pause, Waiters, run_call
+from ..broker.remotes import Remotes
+from ..broker.room import DiskRoom
+from ..broker.subscriber import Subscriber, cost
+from ..broker.subscriptions import Subscriptions
+from ..operations.service import Service
+from .requests import RequestBatch
+
+_CALLS = trio.CapacityLimiter(64)
+"""Threads for calls to other servers."""
+_WAITS = trio.CapacityLimiter(500)
+"""Threads for calls that wait for messages of other servers."""
+
+
+class Session:
+    """A client's requests, on the queue server. See `qs_serving.connection.Session`.
+
+    Ensures that one batch of its requests at most is under way, that its answers are put into the outbox only after the
+    commit, and that a receive that is given up passes its turn on to the next. A batch that has begun runs to its end
+    also if the connection is gone meanwhile: the committer knows nothing of that.
+
+    It must never change anything of the engine itself: that happens in batches."""
+
+    stopping_text = "the server is stopping; connect again later"
+    patience: float | None = None
+
+    __slots__ = (
+        "_call",
+        "_committer",
+        "_connection",
+        "_counts",
+        "_most",
+        "_outbox",
+        "_peer",
+        "_requests",
+        "_service",
+        "_since",
+        "_subscriptions",
+        "_tasks",
+        "_timer",
+        "_timers",
+        "_waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: Connection["Session"],
+        peer: Peer,
+        *,
+        limits: ServerLimits,
+        counts: RequestCounts,
+        timers: Timers,
+        tasks: trio.Nursery,
+        wire: Limits,
+        storage: Engine,
+        subscriptions: Subscriptions,
+        committer: Committer,
+        waiters: Waiters,
+        remotes: Remotes,
+        caller: Caller | None,
+        figures: Callable[[bool], list[Figure]],
+        room: DiskRoom,
+    ) -> None:
+        """tasks: for calls to other servers; caller: who the client is, None if everybody may do everything; figures:
+        returns the server's figures; its argument: True to include those of each connection; room: is told of requests
+        that find none on the disk."""
+        self._connection = connection
+        self._outbox = connection.outbox
+        self._most = limits.outbox
+        self._peer = peer
+        self._counts = counts
+        self._timers = timers
+        self._tasks = tasks
+        self._committer = committer
+        self._waiters = waiters
+        self._subscriptions = subscriptions
+        self._service = Service(
+            storage,
+            subscriptions,
+            self._become_subscriber,
+            wire.list_length,
+            wire.document,
+            connection.address,
+            remotes=remotes,
+            caller=caller,
+            waiting=waiters.count,
+            figures=figures,
+            room=room,
+        )
+        self._requests: RequestBatch | None = None  # the requests under way
+        self._since = 0.0  # when they began, or continued after a wait that the client asked for
+        self._timer: Timer | None = None  # ends the present wait
+        self._call: trio.CancelScope | None = None  # around the call that the present request waits for
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """See `qs_serving.connection.Session`. Is called in a poll cycle, or at the end of a batch: so what it adds to
+        `scheduled` is run at once."""
+        requests = self._requests
+        if requests is None:
+            self._requests = requests = RequestBatch(self._connection.requests, self._service, self._most)
+            self._since = perf_counter()
+            requests.ended = self._ran
+            self._committer.scheduled.append(requests)
+        else:
+            self._go_on(requests)
+
+    def _ran(self) -> None:
+        """Sends the answers that are ready, and goes on if the socket takes them. Is called at the end of a batch."""
+        requests = self._requests
+        if requests is None:
+            return
+        try:
+            answers, requests.answers, taken = requests.answers, [], True
+            if answers:
+                send = self._peer.send
+                taken = self._outbox.put(send(answers[0]) if len(answers) == 1 else b"".join(map(send, answers)))
+                answered = requests.events[requests.done - len(answers) : requests.done]
+                self._counts.answered(answered, answers, perf_counter() - self._since)
+            subscriber = self._service.subscriber
+            if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
+                self._committer.post(Job(self._service.start_subscriptions))
+            if taken:
+                self._go_on(requests)
+            else:
+                self._connection.await_socket()
+        except Exception as error:  # it concerns this connection alone, not the rest of the batch
+            self._connection.fail(error)
+
+    def _go_on(self, requests: RequestBatch) -> None:
+        """Does what comes next, once the socket has taken the answers that there were."""
+        pause = requests.pause
+        if pause is not None:
+            self._pause(requests, pause)
+        elif requests.left:
+            self._schedule(requests)
+        else:
+            self._requests = None
+            self._connection.answered(closes=requests.closes)
+
+    def _schedule(self, requests: RequestBatch) -> None:
+        requests.ended = self._ran
+        self._committer.post(requests)
+
+    # -- waits ----------------------------------------------------------------------------------------------------
+
+    def _pause(self, requests: RequestBatch, pause: Pause) -> None:
+        """Begins a wait. `_end_wait` ends it."""
+        connection, waiters = self._connection, self._waiters
+        if pause.call is not None:
+            connection.pause()
+            self._tasks.start_soon(self._run_call, requests, pause.call)
+        elif not pause.qids:
+            if pause.wait:
+                connection.pause()
+                self._timer = self._timers.add(pause.wait, self._woken)
+            else:  # others have their turn in the same batch, or before it
+                requests.resume()
+                self._schedule(requests)
+        else:
+            connection.pause()
+            if self._requests is not requests or requests.pause is not pause:
+                return  # the end of the stream was read, which has ended the wait
+            # An access file that was read again during the batch may forbid the receive: `_end_wait` looks.
+            if connection.is_leaving or waiters.listen(requests, self._woken) or not requests.is_allowed():
+                self._end_wait()
+                return
+            # The loop's clock is monotonic.
+            now = trio.current_time()
+            requests.deadline = now + pause.wait if requests.deadline is None else requests.deadline
+            self._timer = self._timers.add(requests.deadline - now, self._is_over)
+
+    def _woken(self) -> None:
+        self._connection.attempt(self._end_wait)
+
+    def _is_over(self) -> None:
+        self._connection.attempt(partial(self._end_wait, over=True))
+
+    def _end_wait(self, *, over: bool = False) -> None:
+        """Ends the present wait, whatever it is for, and goes on with the request. over: True if its time is over."""
+        requests = self._requests
+        if requests is None or requests.pause is None:
+            return
+        pause = requests.pause
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+            self._timer = None
+        if pause.call is not None or not pause.qids:
+            self._waiters.leave(requests)
+            requests.resume()
+        elif self._connection.is_leaving or not requests.is_allowed():
+            # The client cannot or may not take messages any more: the next in line is woken instead.
+            self._waiters.leave(requests)
+            requests.end_wait()
+        else:
+            self._waiters.resume(requests)
+            requests.resume(over=over)
+        if pause.is_asked_for:
+            self._since = perf_counter()
+        self._connection.go_on()
+        self._schedule(requests)
+
+    async def _run_call(self, requests: RequestBatch, call: Call[Any]) -> None:
+        """Waits for the end of a call. Tells it to stop if the client goes or the request is forbidden."""
+        if not requests.is_allowed():
+            call.stop.set()
+        with trio.CancelScope() as self._call:
+            if self._connection.is_leaving:
+                self._call.cancel()
+            await run_call(call, _WAITS if call.waits else _CALLS)
+        self._call = None
+        if self._requests is requests:
+            self._connection.attempt(self._end_wait)
+
+    def interrupt(self) -> None:
+        """See `qs_serving.connection.Session`. A deliberate delay goes on, as it would for any other client."""
+        pause = None if self._requests is None else self._requests.pause
+        if pause is not None and pause.call is not None:
+            if self._call is not None:
+                self._call.cancel()  # which waits for the call to stop, up to a bound
+        elif pause is not None and pause.qids:
+            self._end_wait()
+
+    def abandon(self) -> None:
+        """See `qs_serving.connection.Session`."""
+        requests, self._requests = self._requests, None
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+            self._timer = None
+        if self._call is not None:
+            self._call.cancel()
+        if requests is not None:
+            if requests.ended is None:
+                self._waiters.leave(requests)
+            else:  # it is in a batch, after which it may wait: then it gives its turn to the next at once
+                requests.ended = partial(self._waiters.leave, requests)
+
+    def rights_changed(self) -> None:
+        """Ends subscriptions and waits that the access file does not allow any more. An allowed receive looks for
+        messages again: a refused one may have been woken for them instead."""
+        requests = self._requests
+        pause = None if requests is None else requests.pause
+        if requests is not None and pause is not None:
+            if pause.call is not None:
+                if not requests.is_allowed():
+                    pause.call.stop.set()
+            elif pause.qids and self._timer is not None:
+                self._end_wait()
+        if self._service.subscriber is not None:
+            self._committer.post(Job(self._service.end_forbidden_subscriptions))
+
+    def heard(self) -> None:
+        """Does nothing, as it is nothing special that a client of this server sends something."""
+
+    def silent(self) -> None:
+        """Is never called, as `patience` is None."""
+
+    # -- subscriptions --------------------------------------------------------------------------------------------
+
+    @property
+    def subscription_count(self) -> int:
+        subscriber = self._service.subscriber
+        return 0 if subscriber is None else len(subscriber.subscriptions)
+
+    def _become_subscriber(self) -> Subscriber:
+        return Subscriber(self._most, self._deliver, self._service.peer)
+
+    def _deliver(self) -> None:
+        subscriber = self._service.subscriber
+        if subscriber is not None:
+            mail, subscriber.mail = subscriber.mail, []
+            size = sum(map(cost, mail))
+            if self._outbox.put(b"".join(map(self._peer.send, mail)), size or None):
+                self.written(size)
+
+    def written(self, token: Any) -> None:
+        """See `qs_serving.connection.Session`. token: bytes of deliveries."""
+        subscriber = self._service.subscriber
+        if subscriber is not None and subscriber.has_read(token):
+            self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
+
+    def leave(self) -> None:
+        """Ends the client's subscriptions, behind all that it has asked for: a batch of its requests may be under way.
+        Their messages become visible again, batch by batch."""
+        self._committer.post(Job(self._drop))
+
+    def _drop(self) -> None:
+        if self._service.subscriber is not None:
+            self._subscriptions.drop(self._service.subscriber)

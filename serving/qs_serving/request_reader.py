@@ -1,0 +1,61 @@
+"""Makes requests of the bytes of one client, as many as may wait."""
+
+from collections import deque
+
+from qs_schemas import Authenticate, Fault, Message, Peer
+
+from .options import ServerLimits
+
+
+class RequestReader:
+    """The requests of one client that nobody has taken up.
+
+    Ensures that at most `limits.pipeline` requests wait here, and that what follows an `authenticate` is not looked at
+    before that is answered: until then nobody knows which bounds hold for it. It never waits for bytes and answers
+    nothing: what cannot be read is a fault among the requests, in its place."""
+
+    __slots__ = ("_most", "_peer", "ended", "identifying", "requests", "unanswered", "unread")
+
+    def __init__(self, peer: Peer, limits: ServerLimits) -> None:
+        self._peer = peer
+        self._most = limits.pipeline
+        self.requests: deque[Message | Fault] = deque()
+        """Those that have come, the oldest first. Who takes one up removes it."""
+        self.unread = False
+        """True if there may be requests beyond those."""
+        self.identifying = False
+        """True if nothing more is read before an `authenticate` is answered, see `identified`."""
+        self.unanswered = 0
+        """Bytes that came since the last time that everything was answered."""
+        self.ended = False
+        """True if the client sends nothing more."""
+
+    def read(self, data: bytes | None = None) -> None:
+        """Makes requests of what has come, as many as may wait. data: what has come now, none at the end of the
+        stream; None if nothing has."""
+        if data:
+            self.unanswered += len(data)
+            self._peer.receive_data(data)
+        elif data is not None:
+            self.ended = True
+        if self.identifying:
+            return
+        requests, most, next_event = self.requests, self._most, self._peer.next_event
+        self.unread = True
+        while len(requests) < most:
+            event = next_event()
+            if event is not None:
+                requests.append(event)
+                if type(event) is Authenticate:
+                    self.identifying = True
+                    return
+            if event is None or self._peer.drained:
+                self.unread = False
+                break
+        if self.ended and not self.unread and (fault := self._peer.end_of_data()) is not None:
+            requests.append(fault)
+
+    def identified(self) -> None:
+        """Reads on after an `authenticate`. Call it when that is answered, and the bounds of the client are known."""
+        self.identifying = False
+        self.read()

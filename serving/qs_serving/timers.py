@@ -1,0 +1,124 @@
+"""Time-outs: calls at a later time, and time-outs that hardly count the time in which this process did not run.
+
+A process that was stopped, or got no processor, could find a time-out over while the awaited bytes are in the socket.
+So a time-out for what others do is split into steps, each of which counts the same however long it took, and whoever
+waits looks at the socket after each.
+"""
+
+import heapq
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+import trio
+
+STEPS = 5
+"""Steps of a time-out: a pause of this process uses up one of them at most."""
+_NEVER = float("inf")
+_number = count()
+
+
+@dataclass(slots=True, order=True)
+class Timer:
+    """A pending call. time: on trio's clock; call: None once it is cancelled."""
+
+    time: float
+    call: Callable[[], None] | None = field(compare=False)
+    number: int = field(default_factory=_number.__next__)
+
+
+class Timers:
+    """Calls functions when their time has come: one task for all, as a task for each would cost a connection some KB.
+
+    Ensures that a call is made once, never early, and never after `cancel`. Assumes that the calls raise nothing, and
+    that everything happens in the loop's thread. It must not wake its task for a timer that is not the next one, or is
+    cancelled: most are cancelled, and some connections set one for each request."""
+
+    def __init__(self) -> None:
+        self._due: list[Timer] = []
+        self._cancelled = 0
+        self._sleeps_until = _NEVER
+        self._earlier = trio.Event()
+
+    def add(self, delay: float, call: Callable[[], None]) -> Timer:
+        """Schedules a call after delay seconds. Returns the timer, for `cancel`."""
+        due = Timer(trio.current_time() + delay, call)
+        heapq.heappush(self._due, due)
+        if due.time < self._sleeps_until:
+            self._earlier.set()
+        return due
+
+    def cancel(self, due: Timer) -> None:
+        """Cancels a timer. Does nothing if its call has been made."""
+        if due.call is None:
+            return
+        due.call = None
+        self._cancelled += 1
+        if self._cancelled > len(self._due) // 2:  # so that cancelled ones take no more memory than the others
+            self._due = [due for due in self._due if due.call is not None]
+            heapq.heapify(self._due)
+            self._cancelled = 0
+
+    async def serve(self) -> None:
+        """Makes the calls when they are due. Never returns."""
+        while True:
+            while self._due and self._due[0].time <= trio.current_time():
+                due = heapq.heappop(self._due)
+                call, due.call = due.call, None
+                if call is None:
+                    self._cancelled -= 1
+                else:
+                    call()
+            self._earlier = trio.Event()
+            self._sleeps_until = self._due[0].time if self._due else _NEVER
+            with trio.move_on_at(self._sleeps_until):
+                await self._earlier.wait()
+
+
+class Countdown:
+    """The time that one client has for something, in steps.
+
+    Ensures that `step` is called at the end of each step, once, and never after `reset`. It does not end by itself:
+    whoever is told of a step looks whether it counts, and begins the next."""
+
+    __slots__ = ("_left", "_step", "_timer", "_timers", "begun")
+
+    def __init__(self, timers: Timers, step: Callable[[], None]) -> None:
+        self._timers = timers
+        self._timer: Timer | None = None
+        self._left = STEPS
+        self._step = step
+        self.begun = False
+        """True from the first step on, until `reset`. An attribute, as it is asked for with every request."""
+
+    def run(self, seconds: float) -> None:
+        """Begins the next step, unless one is running. seconds: of all steps together."""
+        self.begun = True
+        if self._timer is None:
+            self._timer = self._timers.add(seconds / STEPS, self._end_step)
+
+    def _end_step(self) -> None:
+        self._timer = None
+        self._step()
+
+    def reset(self) -> None:
+        """Ends the present step, and gives all steps again."""
+        self.begun, self._left = False, STEPS
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+            self._timer = None
+
+    def count_step(self) -> bool:
+        """Counts the step that has ended. Returns True if it was the last."""
+        self._left -= 1
+        return self._left <= 0
+
+
+async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
+    """Waits at most so many seconds until `wait` returns. wait: is cancelled and called again after each step, and has
+    to go on where it was. Returns False if the time is over."""
+    for _ in range(STEPS):
+        with trio.move_on_after(seconds / STEPS):
+            await wait()
+            return True
+    return False
