@@ -31,7 +31,11 @@ class _NoTlsError(Exception):
 
 
 class Handshakes:
-    """Completes handshakes. When there are too many, the oldest gives way: it is probably one that never ends."""
+    """Completes handshakes.
+
+    Ensures that at most `limits.handshakes` are under way, each for a bounded time, and that one record of one client
+    is worked on in a pass of the loop. When there are too many, the oldest gives way: it is probably one that never
+    ends. It must never read beyond the handshake: what the client sends next belongs to its connection."""
 
     def __init__(self, tls: ServerTls, limits: ServerLimits) -> None:
         self._tls = tls

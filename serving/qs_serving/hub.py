@@ -41,13 +41,23 @@ class Reader(Protocol):
     watched: bool
     """True while the hub watches it; only the hub changes this."""
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """Returns the descriptor that can be read."""
+
     def ready(self) -> int:
-        """Reads once, and gives how many bytes there were. It raises nothing."""
+        """Reads once. Returns how many bytes there were. It must raise nothing."""
 
 
 class Hub:
-    """Reads from whoever is watched."""
+    """Watches the descriptors of all connections, and has those read that are ready.
+
+    Ensures:
+    1. A reader that is ready is read once in each poll cycle at most, so that none keeps the others waiting.
+    2. After each cycle `on_poll_end` is called: what came in it can be done together.
+    3. A turn ends after `_TURN` bytes or `_TIME`, so that the loop's tasks have theirs.
+
+    Assumes that readers raise nothing and return at once. It must never call a reader after `drop`: the kernel may have
+    given its descriptor to another socket."""
 
     def __init__(
         self, on_poll_end: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter
@@ -67,7 +77,7 @@ class Hub:
         """Bytes that these sockets have taken."""
 
     async def serve(self) -> None:
-        """Runs until it is cancelled. Sleeps while nothing comes."""
+        """Takes turns until it is cancelled. Sleeps while nothing comes."""
         while True:
             if self._ready:
                 await trio.lowlevel.checkpoint()
@@ -80,8 +90,9 @@ class Hub:
         await trio.lowlevel.wait_readable(self._epoll.fileno())
 
     def _poll(self, linger_until: float) -> Iterable[Reader]:
-        """Returns readers that something can be read from, not always all of them. linger_until: if there are none, it
-        waits for a moment, unless it is later than that, or a task is waiting for the loop."""
+        """Returns readers that are ready, `_READY` of them at most. If there are none, waits a moment for the first.
+
+        linger_until: the time after which it does not wait. It does not wait either if a task could run meanwhile."""
         poll = self._epoll.poll
         found = poll(0, _READY)
         if not found and self._clock() < linger_until and not trio.lowlevel.current_statistics().tasks_runnable:
@@ -94,10 +105,10 @@ class Hub:
         return map(self._readers.__getitem__, map(_descriptor, found))
 
     def _take_turn(self) -> None:
-        """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""
+        """Reads from those that are ready until nothing comes any more, or the turn is over."""
         ready, first, left = self._ready, self.first, _TURN
         until = self._clock() + _TIME
-        if ready and first is not None:
+        if ready and first is not None:  # the last turn ended before all were read
             ready.appendleft(first)
         while left > 0:
             if not ready:
@@ -114,7 +125,7 @@ class Hub:
                 break
 
     def watch(self, reader: Reader) -> None:
-        """`ready` is called whenever there is something, until it is dropped; never, once the hub is closed."""
+        """Has `ready` called whenever there is something to read, until `drop`. Does nothing once the hub is closed."""
         if self._epoll.closed:
             return
         reader.watched = True
@@ -122,7 +133,7 @@ class Hub:
         self._epoll.register(reader.fileno(), select.EPOLLIN)
 
     def drop(self, reader: Reader) -> None:
-        """`ready` is not called any more. To be done before its descriptor is closed."""
+        """Ends `watch`. Call it before the descriptor is closed: the next socket may get its number."""
         if reader.watched:
             reader.watched = False
             del self._readers[reader.fileno()]

@@ -60,7 +60,11 @@ class Client(Protocol):
 
 
 class Strangers:
-    """The strangers among the clients of a port, the oldest first."""
+    """The strangers among the clients of a port, the oldest first.
+
+    Ensures the three rules at the head of this file. Assumes that it is told of each client that comes, changes and
+    goes. It must never turn out a client that is known, and it ends nobody who is about to be told why, but by
+    `cut_off`."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
