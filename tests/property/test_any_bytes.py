@@ -18,7 +18,9 @@ from support.random_documents import changed, pieces, plain, soup
 from qs_bus.bus import Bus
 from qs_bus.options import BusOptions
 from qs_schemas import TABLE, Fault, Message, Peer, PushMessage, errors, serialize
+from qs_schemas.tls import TlsChannel
 from qs_serving.hub import Hub
+from qs_serving.transport import Transport
 
 
 def random_stream(rng: random.Random) -> bytes:
@@ -79,9 +81,9 @@ class MemoryBus(Bus):
     def _new_hub(self) -> Hub:
         return MemoryHub()
 
-    async def _serve_socket(self, stream: Stream) -> None:
+    def _transport(self, stream: Stream, channel: TlsChannel | None = None) -> Transport:  # type: ignore[override]
         assert isinstance(self._hub, MemoryHub)
-        await self.serve_connection(MemoryTransport(stream, self._hub))
+        return MemoryTransport(stream, self._hub)
 
 
 @asynccontextmanager
