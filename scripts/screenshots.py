@@ -28,9 +28,9 @@ from qs_client.security import PLAIN  # noqa: E402
 from qs_serving.listening import open_listeners  # noqa: E402
 from qs_web.app import make_app  # noqa: E402
 from qs_web.http_server import HttpServer  # noqa: E402
-from qs_web.identity import Identity  # noqa: E402
 from qs_web.options import WebOptions  # noqa: E402
 from qs_web.serving import make_services  # noqa: E402
+from qs_web.upstream import Identity  # noqa: E402
 
 IMAGES = HERE.parent / "docs" / "images"
 SPEED = 10

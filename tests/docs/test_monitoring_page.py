@@ -6,7 +6,7 @@ from collections.abc import Callable
 from support.prometheus import ALERTS
 from support.serving import PROJECT
 
-from qs_web.metric_help import BUS, FIGURES, QUEUES, TOTALS
+from qs_web.metrics import BUS, FIGURES, QUEUES, TOTALS
 
 PAGE = PROJECT / "docs" / "monitoring.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -1,5 +1,8 @@
-"""Numbers, sizes, times and spans as people read them. Each function returns a dash for None, but `plain` and
-`ahead`."""
+"""Writes numbers, sizes, times and spans as people read them.
+
+Each function returns a dash for None, as a figure that nobody knows must not look like 0. Only `plain`, for fields of
+forms, and `ahead` have another meaning for it. Templates have this module as `fmt`.
+"""
 
 from datetime import UTC, datetime
 
@@ -8,23 +11,23 @@ _SPANS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def count(value: float | None) -> str:
-    """12345 -> "12,345"."""
+    """Writes a whole number: "12,345"."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def rate(value: float | None) -> str:
-    """Per second: "0", "0.4", "12", "3,400"."""
+    """Writes how often something happens in a second: "0", "<0.1", "0.4", "12", "3,400"."""
     if value is None:
         return NONE
     if value == 0:
         return "0"
-    if value < 0.05:
+    if value < 0.05:  # it would be rounded to 0.0, which is not the same as nothing
         return "<0.1"
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
 def size(value: float | None) -> str:
-    """Bytes: "512 B", "1.5 KiB", "8.0 MiB"."""
+    """Writes a number of bytes: "512 B", "1.5 KiB", "8.0 MiB"."""
     if value is None:
         return NONE
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -35,7 +38,7 @@ def size(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Seconds: "0 s", "0.4 s", "42 s", "5 min 3 s", "2 d 4 h"."""
+    """Writes a time in seconds with its two largest units: "0.4 s", "42 s", "5 min 3 s", "2 d 4 h"."""
     if seconds is None:
         return NONE
     if seconds < 60:
@@ -44,32 +47,33 @@ def span(seconds: float | None) -> str:
         if seconds >= large:
             rest = int(seconds % large // small)
             return f"{int(seconds // large)} {name} {rest} {smaller}" if rest else f"{int(seconds // large)} {name}"
-    raise AssertionError(seconds)  # units from a minute up have been found
+    raise AssertionError(seconds)  # the last of `_SPANS` begins where the first test ends
 
 
 def ahead(micros: int | None, now: float) -> str:
-    """When a message is visible, by microseconds since the Epoch: "in 42 s", "now". now: seconds since the Epoch."""
+    """Writes when a message is visible: "in 42 s", or "now". micros: microseconds since the Epoch, None for a message
+    that is visible; now: seconds since the Epoch."""
     left = 0.0 if micros is None else micros / 1e6 - now
     return f"in {span(left)}" if left > 0 else "now"
 
 
 def seconds(value: float | None) -> str:
-    """A latency: "0.12 ms", "3.4 ms", "1.2 s"."""
+    """Writes a latency in seconds: "0.12 ms", "3.4 ms", "1.2 s"."""
     if value is None:
         return NONE
     return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
 def plain(value: float | None) -> str:
-    """A number for a field of a form: "60", "0.5", "" for None."""
+    """Writes a number for a field of a form: "60", "0.5", "" for None."""
     return "" if value is None else f"{value:.15g}"
 
 
 def moment(micros: int | None) -> str:
-    """Microseconds since the Epoch: "2026-11-22 13:19:05 UTC"."""
+    """Writes a time in microseconds since the Epoch: "2026-11-22 13:19:05 UTC"."""
     if micros is None:
         return NONE
     try:
         return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):  # no such year: other programs can choose any id
+    except (OverflowError, ValueError, OSError):  # no such year: other programs can choose any id, which has the time
         return NONE

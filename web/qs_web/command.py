@@ -1,4 +1,8 @@
-"""The command queue-web.py: reads the flags, runs the page, and reports errors in one line."""
+"""The command queue-web.py: reads the flags, runs the page, and reports errors in one line.
+
+The flags are read with Python's own library and qs alone. So help is shown, and a wrong flag explained, also where the
+extra `web` is not installed.
+"""
 
 import argparse
 import logging
@@ -26,7 +30,8 @@ from .options import PORT, WebOptions
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-web.py"
 _SERVER = "--server-"
-"""The beginning of the flags for TLS and a token towards the queue server."""
+"""The prefix of the flags for TLS and a token towards the queue server: --tls-cert is the page's own towards
+browsers."""
 _DESCRIPTION = (
     "The page of a queue server: shows its queues and messages to browsers, pauses, purges and redrives them, and has "
     "metrics for Prometheus."
@@ -36,7 +41,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5}
 
 
 def _path(text: str) -> str:
-    """Reads the beginning of the page's paths."""
+    """Parses the path that all addresses of the page begin with."""
     path = text.rstrip("/")
     if not _PATH.fullmatch(path) or {"..", "."} & set(path.split("/")):
         raise argparse.ArgumentTypeError(f"{text!r} is not a path like /queues: letters, digits and ._~- only")
@@ -44,7 +49,7 @@ def _path(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    """Reads a name that browsers may ask for."""
+    """Parses a name that browsers may ask for."""
     if not _HOST.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a host like queues.example or queues.example:8443")
     return text.lower()
@@ -89,6 +94,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     parser = web_parser()
     parsed = parse_arguments(parser, arguments)
     address = read_address(parser, parsed, prefix=_SERVER)
+    # The bus gets the token that is for the queue server. Without this test, it went to a bus with qs:// in the clear.
     if parsed.bus is not None and parsed.bus.tls not in (None, check_security(parsed, address, _SERVER)):
         parser.error(
             "the page speaks to the bus as to the queue server, both with TLS or both without, and --bus contradicts "

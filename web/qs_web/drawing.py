@@ -1,4 +1,4 @@
-"""Charts as the numbers of SVG paths. Colours and lines are in the style sheet."""
+"""Draws charts as SVG paths. Colours and line widths are in the style sheet, so that a chart can be dark or light."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,20 @@ from .history import BUCKETS, Point
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing of the last minutes, `width` by `height` units. area_in: path of the filled rate in; line_in, line_out,
-    line_depth: paths; top_rate, top_depth: the values of the upper edge."""
+    """A drawing of the last minutes."""
 
     width: int
     height: int
+    """Both in units of the paths."""
     area_in: str
+    """The path of the area under the rate in."""
     line_in: str
     line_out: str
     line_depth: str
+    """The paths of the two rates and of the depth."""
     top_rate: float
     top_depth: float
+    """The values at the upper edge. Depth and rates have a scale each."""
 
 
 def draw(points: Sequence[Point], width: int, height: int) -> Chart:
@@ -38,7 +41,7 @@ def draw(points: Sequence[Point], width: int, height: int) -> Chart:
 
 
 def _line(values: Sequence[float | None], top: float, width: int, height: int) -> str:
-    """Returns a path through the values that are there."""
+    """Returns a path through the values, with a gap where one is None."""
     scale = (height - 2) / top if top > 0 else 0.0
     parts = []
     pen = "M"

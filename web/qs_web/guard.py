@@ -1,6 +1,16 @@
-"""Refuses requests for other host names or from other sites, and adds the security headers to every answer."""
+"""Refuses requests before the application sees them, and adds the security headers to every answer.
 
-from collections.abc import Awaitable, Callable, MutableMapping
+The page acts with the rights of whoever sits at the browser. So other sites must neither read it nor send its forms:
+
+- A name of another site that its owner has lead to this machine (DNS rebinding) is refused by its Host header.
+- A form that a page of another site sends is refused by `Sec-Fetch-Site`, or by `Origin` where that is missing.
+- A request that a proxy and this server might read in two ways is refused, so that none is smuggled in behind it.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, MutableMapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -9,10 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .hosts import AllowedHosts
-
-Respond = Callable[[Scope, Receive, Send], Awaitable[None]]
-
+_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _POLICY = "; ".join(
     [
         "default-src 'self'",
@@ -37,15 +44,56 @@ MOST_HEADERS = 16 * 1024
 """Bytes that the first line and the headers of a request may have: those of a browser with many cookies of other
 pages on the same host have some 8 KiB."""
 _UNREAD = 64 * 1024
-"""Bytes of a form that are read though it is refused."""
+"""Bytes of a refused form that are read all the same, so that its connection can be used again."""
 _WITHIN = 1
 """Seconds in which these bytes have to come."""
+
+
+def _is_address(name: str) -> bool:
+    """Tells whether a host is an address. No other site's name can be one."""
+    with suppress(ValueError):
+        ipaddress.ip_address(name.strip("[]"))
+        return True
+    return False
+
+
+def split_host(value: str) -> tuple[str, str]:
+    """Splits what a Host header says into name and port, "" for none."""
+    name, _, port = value.rpartition(":") if not value.endswith("]") else (value, "", "")
+    return (name, port) if name else (port, "")
+
+
+class AllowedHosts:
+    """Decides by the Host header which requests are answered.
+
+    Allows the name or address that the page listens on, and the names of --allow-host; where the page listens on
+    loopback, also `localhost`; where it listens on all addresses, also this machine's name and any address. It must
+    never allow another name: its owner can have it lead here.
+    """
+
+    def __init__(self, host: str, also: Iterable[str]) -> None:
+        """host: the address that the page listens on; also: further names, with or without a port."""
+        named = f"[{host}]" if ":" in host else host.lower()
+        self._any_address = host in {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not listened on
+        self._names = {named, *also}
+        if self._any_address:
+            self._names |= _LOCAL | {socket.gethostname().lower()}
+        elif named in _LOCAL or (_is_address(host) and ipaddress.ip_address(host).is_loopback):
+            self._names |= _LOCAL
+
+    def allows(self, value: str) -> bool:
+        """Tells whether a request with this Host header is answered."""
+        value = value.lower()
+        name, port = split_host(value)
+        if port and not (port.isascii() and port.isdigit()):  # `localhost:1@evil.example` leads to evil.example
+            return False
+        return name in self._names or value in self._names or (self._any_address and _is_address(name))
 
 
 def is_cross_site(headers: Headers) -> bool:
     """Tells whether a browser says that a page of another site has made this request. Programs that are no browsers say
     nothing, and have no cookies that another site could use."""
-    site = headers.get("sec-fetch-site")
+    site = headers.get("sec-fetch-site")  # browsers leave it out without TLS, except towards loopback
     if site is not None:
         return site != "same-origin"
     origin = headers.get("origin")
@@ -63,19 +111,21 @@ def _head_size(scope: MutableMapping[str, Any]) -> int:
     return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
 
 
-def _unreadable(scope: MutableMapping[str, Any], headers: Headers) -> tuple[str, int] | None:
-    """Returns text and status of the answer to a request after which the connection is not used any more."""
+def _ambiguous(scope: MutableMapping[str, Any], headers: Headers) -> tuple[str, int] | None:
+    """Returns text and status of the answer to a request that is not to be read any further, None for others. The
+    connection is closed behind it, since nobody can be sure where the next request begins."""
     if not scope["http_version"].startswith("1"):
         return "this page speaks HTTP/1.1", 505
-    if _head_size(scope) > MOST_HEADERS:
+    if _head_size(scope) > MOST_HEADERS:  # h11 bounds only headers that are incomplete: one read may bring more
         return f"the first line and the headers of a request have at most {MOST_HEADERS} bytes", 431
-    if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read it differently
+    # A proxy may take the one length where h11 takes the other, and then sees another request behind the body.
+    if "transfer-encoding" in headers and "content-length" in headers:
         return "two lengths of one body", 400
     return None
 
 
 class Body:
-    """The body of one request, on its way to the application."""
+    """The body of one request, on its way to the application. Knows whether all of it has been read."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
@@ -83,14 +133,14 @@ class Body:
         self._is_over: bool = "content-length" not in headers and "transfer-encoding" not in headers
 
     async def receive(self) -> Message:
-        """Receives the next message."""
+        """Receives the next ASGI message."""
         message = await self._receive()
         self._is_over = not message.get("more_body", False)
         return message
 
     async def read_rest(self) -> bool:
-        """Reads what the application has not asked for, if it is little and comes soon. Returns True when the body is
-        over: otherwise the connection cannot be used for another request."""
+        """Reads what the application has not asked for, if it is little and comes soon. Returns True if the body is
+        over, and False if the connection cannot be used for another request."""
         size = 0
         with trio.move_on_after(_WITHIN):
             while not self._is_over and size <= _UNREAD:
@@ -99,7 +149,14 @@ class Body:
 
 
 class Guard:
-    """Middleware: refuses requests, or passes them on and adds the headers to their answers."""
+    """Middleware: refuses requests, or passes them on, and adds headers to all answers.
+
+    1. The application never sees a request for a host that is not allowed, a form of another site, another method than
+       GET, HEAD and POST, or a request that could be read in two ways.
+    2. Every answer has the security headers, also one that refuses, and is not cached unless it says otherwise.
+    3. The body of a request has been read when its answer begins, or the connection is closed behind the answer: a
+       browser whose form is refused half-way would see a reset instead of the answer.
+    """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
@@ -123,14 +180,14 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        respond: Respond = self._refusal(scope) or self._app
+        respond: ASGIApp = self._refusal(scope) or self._app
         await respond(scope, body.receive, send_guarded)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> PlainTextResponse | None:
-        """Returns the answer to a request that does not pass."""
+        """Returns the answer to a request that is refused, None for one that is passed on."""
         headers = Headers(scope=scope)
-        if unreadable := _unreadable(scope, headers):
-            text, status = unreadable
+        if ambiguous := _ambiguous(scope, headers):
+            text, status = ambiguous
             return PlainTextResponse(f"{text}\n", status, {"connection": "close"})
         if not self._hosts.allows(headers.get("host", "")):
             text = "this page is not known by this name: start queue-web.py with --allow-host NAME\n"

@@ -1,8 +1,7 @@
-"""Keeps the last minutes of each queue, and of all queues together, from the figures that pages and scrapes have asked
-for anyway.
+"""Keeps the last ten minutes of each queue, and of all queues together, from figures that were asked for anyway.
 
-Nothing is asked for the sake of the history: with no page open it stays empty. Counters are taken as growing evenly
-between two samples, so a gap in which nobody looked shows as its average.
+Nothing is asked for the sake of the history: with no page open it stays empty, and the page uses no processor time.
+Counters are taken as growing evenly between two samples, so a gap in which nobody looked shows as its average.
 """
 
 from array import array
@@ -14,20 +13,21 @@ from qs_client import QueueInfo
 WINDOW = 600.0
 """Seconds that are shown."""
 BUCKETS = 60
-"""Parts of the window."""
+"""Parts of the window, and points of a chart."""
 _GAP = 5.0
-"""The least seconds between two samples, except the last one."""
+"""The least seconds between two samples, except the last one: half of a part, so each part has one."""
 _RECENT = 10.0
 """Seconds over which the current rate is measured."""
 _MOST = 20_000
 """Queues that are kept. Some 5 kB each, if all are busy."""
 _ROW = 4
-"""Numbers of a sample: time, pushed, done, depth."""
+"""Numbers of a sample: time, pushed, done, depth. The samples of a queue are one flat array of doubles, which takes a
+sixth of what tuples of floats would."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A part of the window. rate_in, rate_out: messages per second; depth: messages at its end. None: nobody looked."""
+    """A part of the window: messages per second in and out, and messages at its end. None: nobody looked."""
 
     rate_in: float | None
     rate_out: float | None
@@ -36,14 +36,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Messages per second now, None while there is one sample only."""
+    """Messages per second in and out now, None while there is one sample only."""
 
     rate_in: float | None
     rate_out: float | None
 
 
 Figures = tuple[float, float, float]
-"""Pushed, done, depth."""
+"""Messages pushed, messages done, and depth."""
 
 
 def depth_of(info: QueueInfo) -> int:
@@ -52,13 +52,20 @@ def depth_of(info: QueueInfo) -> int:
 
 
 def figures_of(info: QueueInfo) -> tuple[int, int, int]:
-    """Returns pushed, done and depth of a queue. Done: deleted by consumers, moved to a dead-letter queue, or too
-    old."""
+    """Returns the `Figures` of a queue. Done are messages that consumers deleted, that became dead letters, or that
+    were too old."""
     return info.pushed or 0, (info.deleted or 0) + (info.dead or 0) + (info.retired or 0), depth_of(info)
 
 
 class History:
-    """Samples of counters by name, each with its time on a clock that only grows."""
+    """Keeps samples of counters by name.
+
+    1. The samples of a name are in order of time, at least 5 s apart except the last one, and reach back ten minutes.
+    2. A counter that has become smaller begins a new history: a restarted server makes no negative rate.
+    3. Memory is bounded: 20,000 names, and names that nobody has asked for in ten minutes are dropped.
+
+    Assumes that times only grow.
+    """
 
     def __init__(self) -> None:
         self._samples: dict[str, array[float]] = {}
@@ -74,8 +81,8 @@ class History:
                 del self._samples[name]
 
     def observe(self, now: float, name: str, figures: Figures) -> None:
-        """Adds a sample. One that is less than 5 s after the one before the last replaces the last, and so does one
-        that brings nothing new."""
+        """Adds a sample. It replaces the last one if that is less than 5 s after the one before, or if nothing has
+        changed."""
         pushed, done, depth = figures
         rows = self._samples.get(name)
         if rows is None:
@@ -85,12 +92,13 @@ class History:
         if pushed < rows[-3] or done < rows[-2]:  # the queue server was started again, or the queue made again
             self._samples[name] = array("d", (now, pushed, done, depth))
             return
+        # An idle queue keeps two samples, the ends of the time in which nothing happened.
         idle = rows[-3] == pushed and rows[-2] == done and rows[-1] == depth
         if len(rows) > _ROW and (now - rows[-2 * _ROW] < _GAP or (idle and rows[-_ROW + 1 :] == rows[-7:-4])):
             rows[-_ROW:] = array("d", (now, pushed, done, depth))
             return
         rows.extend((now, pushed, done, depth))
-        while rows[_ROW] < now - WINDOW:
+        while rows[_ROW] < now - WINDOW:  # one sample before the window stays: the line begins there
             del rows[:_ROW]
 
     def rates(self, name: str) -> Rates:
@@ -149,8 +157,8 @@ def _figures_at(rows: "array[float]", at: int, time: float) -> Figures | None:
 
 
 class Totals:
-    """Sums of the figures of all queues that a principal may see, from the last answer of the queue server, and the
-    history of the sums."""
+    """Sums the figures of all queues that a principal may see, and keeps the history of the sums. Principals see
+    different queues, so each has its own."""
 
     def __init__(self) -> None:
         self.ready = self.in_flight = self.delayed = self.queues = self.paused = 0

@@ -1,10 +1,9 @@
-"""One page of a queue's messages: looked at and not received, with two requests however many they are."""
+"""One page of a queue's messages. They are peeked at and not received, with two requests however many they are."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qs_client import AsyncQueueClient, Delivery, Forbidden, NotImplementedByServer, QueueInfo
-from qs_schemas import GetMessage
 
 from .history import depth_of
 from .payloads import preview
@@ -12,31 +11,33 @@ from .payloads import preview
 MESSAGES = 25
 """Messages on one page."""
 _LOOKED_AT = 1 << 20
-"""Bytes of payloads that one page asks for: as many messages as have them by the mean of the queue. A page that gets
-more, as its messages are larger than others, is asked for less often."""
+"""Bytes of payloads that one page asks for: as many messages as have them by the mean size of the queue. A page that
+gets more, since its messages are larger than the mean, is asked for less often."""
 STATES = ("all", "new", "ready", "in-flight", "delayed")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message in the table. message: None if the queue server did not send it, as a claim holds it or it has gone, or
-    was not asked for it, as these messages are large; text, reason: the beginnings of its payload and of its last
-    reason."""
+    """A message in the table."""
 
     mid: int
     message: Delivery | None = None
+    """None if a claim holds it, if it has gone meanwhile, or if it was not asked for since these messages are large."""
     text: str = ""
+    """The beginning of its payload."""
     reason: str = ""
+    """The beginning of the reason that a consumer gave last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A page of messages. next_after: the id after which the next page begins, None for the last; refused: why the
-    queue server shows no messages, "" if it does."""
+    """A page of messages."""
 
     entries: list[Entry]
     next_after: int | None = None
+    """The id after which the next page begins, None for the last page."""
     refused: str = ""
+    """Says why the queue server shows no messages, "" if it does."""
 
     @property
     def is_heavy(self) -> bool:
@@ -54,15 +55,16 @@ class Listing:
 
     @property
     def has_reasons(self) -> bool:
-        """Tells whether something is to be said about why messages were given back."""
+        """Tells whether a message on the page has a reason to show."""
         return self.has_dead or any(entry.reason for entry in self.entries)
 
 
 async def list_page(client: AsyncQueueClient, queue: QueueInfo, state: str, after: int | None) -> Listing:
-    """Returns the messages of a queue in a state, from the oldest after an id on. queue: its figures."""
+    """Returns the messages of a queue in a state, oldest first. queue: the figures of the queue; after: only messages
+    with greater ids."""
     most = max(_LOOKED_AT * depth_of(queue) // max(queue.bytes or 0, 1), 1)
     try:
-        mids = await list_ids(client, queue.qid, state, after, MESSAGES + 1)
+        mids = await list_ids(client, queue.qid, state, after, MESSAGES + 1)  # one more, to know of a next page
         more = len(mids) > MESSAGES
         mids = mids[:MESSAGES]
         found = await client.peek_many(queue.qid, mids[:most], once=True) if mids else []
@@ -72,7 +74,7 @@ async def list_page(client: AsyncQueueClient, queue: QueueInfo, state: str, afte
 
 
 async def list_ids(client: AsyncQueueClient, qid: str, state: str, after: int | None, most: int) -> list[int]:
-    """Returns at most so many ids of a queue's messages in a state, from the oldest after an id on."""
+    """Returns at most so many ids of a queue's messages in a state, oldest first. after: only greater ids."""
     found: list[int] = []
     async for mid in client.list_messages(qid, state=state, after=after):
         found.append(mid)
@@ -89,9 +91,3 @@ def _entries(mids: Iterable[int], found: Iterable[Delivery]) -> Iterable[Entry]:
             yield Entry(mid)
         else:
             yield Entry(mid, message, preview(message.payload), preview((message.reason or "").encode()))
-
-
-def payload_of(message: Delivery | GetMessage) -> bytes | None:
-    """Returns the payload of a message, None if the queue server does not show it: a claim holds it."""
-    payload = message.payload
-    return payload.encode() if isinstance(payload, str) else payload

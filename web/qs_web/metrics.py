@@ -1,4 +1,8 @@
-"""Metrics in the formats of Prometheus, made of the figures of the server and of its queues."""
+"""Metrics in the formats of Prometheus, made of the figures of the server, the bus and the queues.
+
+The tables have one line of HELP for each metric, as Prometheus shows it. docs/monitoring.md says more, and a test
+compares it with the tables.
+"""
 
 import re
 import time
@@ -11,7 +15,76 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from qs_client import Figure, QueueInfo
 
-from .metric_help import BUS, FIGURES, QUEUES, TOTALS
+FIGURES = {
+    "build_info": "The version of the program, of Python, and of the library that reads XML. Always 1.",
+    "start_time_seconds": "When the program was started, in seconds since the Epoch.",
+    "connections": "Connections that are open.",
+    "connections_opened_total": "Connections that were accepted.",
+    "requests_total": "Requests that were answered. code: 200, or that of the error.",
+    "request_duration_seconds": "Time from a request to its answer, without what a receive was told to wait.",
+    "bytes_received_total": "Bytes received from clients.",
+    "bytes_sent_total": "Bytes sent to clients.",
+    "auth_failures_total": "Requests refused with 401, 403 or 429, by reason.",
+    "messages_pushed_total": "Messages stored.",
+    "messages_received_total": "Messages handed out, each time counted.",
+    "messages_redelivered_total": "Messages handed out that had been handed out before.",
+    "messages_deleted_total": "Messages deleted by consumers.",
+    "messages_released_total": "Messages given back by consumers.",
+    "messages_expired_total": "Messages whose visibility window ended before they were deleted.",
+    "messages_dead_lettered_total": "Messages moved to a dead-letter queue, by reason.",
+    "messages_retired_total": "Messages removed because they were older than their queue keeps them.",
+    "messages_ready": "Messages that are visible now.",
+    "queues": "Queues of this server.",
+    "queues_paused": "Queues that are paused.",
+    "journal_bytes": "Bytes of the journal's segments.",
+    "journal_live_bytes": "Bytes of the journal that are still needed.",
+    "journal_segments": "Segments of the journal.",
+    "journal_sync_seconds": "Time of a write to the journal that has to survive a power loss.",
+    "journal_failed": "1 after the disk failed: everything is refused until the server is started again.",
+    "journal_compacted_bytes_total": "Bytes copied to make room.",
+    "cache_bytes": "Bytes of messages that are kept in memory.",
+    "disk_free_bytes": "Bytes free on the disk of the queues.",
+    "memory_resident_bytes": "Bytes of memory that the process has.",
+    "open_files": "Files and sockets that the process has open.",
+    "tls_certificate_expiry_time_seconds": "When the certificate ends, in seconds since the Epoch.",
+    "subscriptions": "Subscriptions that are open.",
+    "waiting_receives": "Receives that wait for a message.",
+}
+"""Help for the figures of the server, and those that the bus shares with it, by name. A figure that is not here has no
+help."""
+
+BUS = {
+    "up": "1 if the bus answered this scrape.",
+    "server_connected": "1 if the bus is connected to its queue server.",
+    "subscribers": "Clients of the bus with a subscription.",
+    "deliveries_total": "Messages sent to subscribers: one for each that a message goes to.",
+    "unacknowledged": "Messages that were sent to subscribers and are not handled.",
+    "held": "Messages that wait for subscribers which are too slow for them.",
+    "disconnected_total": "Subscribers that were disconnected because they were too slow, by reason.",
+}
+"""Help for the figures that only the bus has. Its metrics begin with qs_bus_."""
+
+TOTALS = {
+    "up": "1 if the server answered this scrape.",
+}
+"""Help for the metrics that the page itself adds."""
+
+QUEUES = {
+    "queue_messages": "Messages of the queue, by state.",
+    "queue_bytes": "Bytes of the queue's messages.",
+    "queue_oldest_ready_timestamp_seconds": "When the oldest message was pushed, in seconds since the Epoch.",
+    "queue_paused": "1 while the queue is paused.",
+    "queue_subscriptions": "Subscriptions to the queue.",
+    "queue_waiting_receives": "Receives that wait for a message of the queue.",
+    "queue_messages_pushed_total": "Messages pushed to the queue since the server started.",
+    "queue_messages_received_total": "Messages handed out, each time counted.",
+    "queue_messages_deleted_total": "Messages deleted by consumers.",
+    "queue_messages_expired_total": "Messages whose visibility window ended before they were deleted.",
+    "queue_messages_dead_lettered_total": "Messages moved to the dead-letter queue.",
+    "queue_messages_retired_total": "Messages removed because they were older than the queue keeps them.",
+}
+"""Help for the figures of each queue."""
+
 
 _PREFIX = "qs_"
 _TOTAL, _BUCKET, _SUM = "_total", "_bucket", "_sum"
@@ -30,9 +103,12 @@ class _Families:
         return self._metrics
 
 
+# -- exposition -------------------------------------------------------------------------------------------------------
+
+
 def encode(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """Returns a body and its content type: OpenMetrics if `accept`, the header, asks for it, else the text format
-    0.0.4."""
+    """Encodes metrics: OpenMetrics if the header `accept` asks for it, else the text format 0.0.4. Returns the body and
+    its content type."""
     try:
         encoder, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # the version is no number
@@ -40,9 +116,9 @@ def encode(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     return encoder(_Families(metrics)), content_type
 
 
-def of_figures(figures: Iterable[Figure], prefix: str = "") -> Iterator[Metric]:
-    """Makes metrics of a `server-stats` answer, in the order in which their names come first. prefix: of the names,
-    after qs_."""
+def server_metrics(figures: Iterable[Figure], prefix: str = "") -> Iterator[Metric]:
+    """Makes metrics of a `server-stats` answer, in the order in which their names first come. prefix: stands behind
+    `qs_` in the names."""
     figures = list(figures)
     histograms = {each.name.removesuffix(_BUCKET) for each in figures if each.name.endswith(_BUCKET)}
     families: dict[str, list[Figure]] = {}
@@ -83,17 +159,17 @@ def _histogram(name: str, text: str, figures: list[Figure]) -> Metric:
 
 
 def up(answers: bool) -> Metric:
-    """Says whether the server answered."""
+    """Makes the metric that says that the server answered, or did not."""
     return GaugeMetricFamily(f"{_PREFIX}up", TOTALS["up"], int(answers))
 
 
 def bus_up(answers: bool) -> Metric:
-    """Says whether the bus answered."""
+    """Makes the metric that says that the bus answered, or did not."""
     return GaugeMetricFamily(f"{_PREFIX}bus_up", BUS["up"], int(answers))
 
 
-def of_queues(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
-    """Makes metrics of each queue. What its storage does not know is left out."""
+def queue_metrics(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
+    """Makes metrics of each queue. A figure that the queue's storage does not know is left out, as 0 would be wrong."""
     queues, now = list(queues), time.time()
     messages = GaugeMetricFamily(f"{_PREFIX}queue_messages", QUEUES["queue_messages"], labels=["queue", "state"])
     for queue in queues:

@@ -1,20 +1,28 @@
-"""Addresses for programs that watch the server: metrics for Prometheus, and whether all is well."""
+"""Addresses for programs that watch the server: `/metrics`, `/metrics/queues`, `/livez` and `/readyz`.
 
+A program has no session: it shows a token in each request, or none. So anybody who reaches the page may try tokens and
+patterns here, and what that costs is bounded: eight scrapes at a time, a pattern of 0.1 s, a thousand queues.
+`/metrics` asks for the sums over all queues only, so its cost hardly depends on their number.
+"""
+
+import math
+import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
+import regex
 import trio
 from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from qs_client import AsyncQueueClient, ServerError, ServerUnavailable
+from qs_client import AsyncQueueClient, Figure, QueueInfo, ServerError, ServerUnavailable
 from qs_client.security import Token
 
-from .health import check_server
-from .metrics import bus_up, encode, of_figures, of_queues, up
-from .queue_patterns import matching
+from .metrics import bus_up, encode, queue_metrics, server_metrics, up
 from .services import Services
 from .upstream import Upstream
 
@@ -26,15 +34,111 @@ _READY = 2.0
 """Seconds that the server may take to answer if it is ready."""
 _QUEUES = 1000
 """Queues that one answer has at most."""
-
 _AT_ONCE = trio.CapacityLimiter(8)
 """Scrapes that ask the queue server at the same time: nobody has to sign in to try a token here."""
+
+_MOST = 256
+"""Characters of a pattern."""
+_MATCHING = 0.1
+"""Seconds that a pattern may take for all queues together."""
+_COPIES = 1000
+"""The most copies of one part that repetitions ask for. The library makes them all: 253 characters took gigabytes."""
+_COUNTS = re.compile(r"\\.|\{([^{}]*)", re.DOTALL)
+"""Matches an escaped character, or a place where the counts of a repetition may stand."""
+
+_DISK = 1 << 30
+"""Bytes that have to be free on the disk of the queues."""
+_DAY = 86400
+"""Seconds that the server's certificate has to be good for."""
 
 _Answer = Callable[[Services, Request], Awaitable[Response]]
 
 
+# -- queues that a regular expression chooses -------------------------------------------------------------------------
+
+
+def matching(pattern: str, queues: Iterable[QueueInfo]) -> list[QueueInfo]:
+    """Returns the queues whose whole names match the regular expression. Raises ValueError, with a line for people, if
+    the pattern is none, is too long, or takes too long."""
+    if len(pattern) > _MOST:
+        raise ValueError(f"the regular expression has more than {_MOST} characters")
+    if most_copies(pattern) > _COPIES:
+        raise ValueError(f"the regular expression repeats a part more than {_COPIES} times")
+    until = trio.current_time() + _MATCHING
+    try:
+        # `regex` and not `re`: its matches can be given a time, which a pattern like (a+)+b would otherwise take.
+        matches = regex.compile(pattern).fullmatch
+        return [each for each in queues if matches(each.qid, timeout=max(until - trio.current_time(), 1e-6))]
+    except regex.error as error:
+        raise ValueError(f"?queue= is not a regular expression: {error}") from None
+    except TimeoutError:
+        raise ValueError("the regular expression takes too long: make it simpler") from None
+
+
+def most_copies(pattern: str) -> int:
+    """Returns a bound on the copies of the most repeated part of a pattern, as if each repetition were inside all
+    others."""
+    # Only the digits of a count are looked at: with the flag (?x), white space and comments may stand between them.
+    counts = [part for match in _COUNTS.finditer(pattern) for part in (match[1] or "").split(",")]
+    return math.prod(max(int("".join(filter(str.isdecimal, part)) or 1), 1) for part in counts)
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+class Check(NamedTuple):
+    """The result of one check. text: what was found, and after a failure what to do."""
+
+    name: str
+    passed: bool
+    text: str
+
+
+async def check_server(server: Upstream) -> list[Check]:
+    """Checks whether the queue server can do its work. A check that could not be made has not passed."""
+    try:
+        figures = await server.client.server_stats()
+    except ServerUnavailable as error:
+        return [Check("server", False, str(error))]
+    except ServerError as error:
+        help_text = "; give the token of the page the right to monitor" if error.code in {401, 403} else ""
+        return [Check("server", False, f"{error}{help_text}")]
+    found = {figure.name: figure.value for figure in figures if not figure.labels}
+    checks = [Check("server", True, "answers"), _journal(found), _disk(found)]
+    expiry = _first_expiry(figures)
+    return checks if expiry is None else [*checks, _certificate(expiry)]
+
+
+def _journal(found: dict[str, float]) -> Check:
+    if not found.get("journal_failed"):
+        return Check("journal", True, "takes messages")
+    return Check("journal", False, "the disk has failed: look at the server's log, and start it again")
+
+
+def _disk(found: dict[str, float]) -> Check:
+    free = found.get("disk_free_bytes")
+    if free is None:
+        return Check("disk", False, "the server does not say how much is free")
+    text = f"{free / _DISK:.1f} GiB free"
+    return Check("disk", free >= _DISK, text if free >= _DISK else f"{text}, less than 1 GiB")
+
+
+def _first_expiry(figures: list[Figure]) -> float | None:
+    return min((each.value for each in figures if each.name == "tls_certificate_expiry_time_seconds"), default=None)
+
+
+def _certificate(expiry: float) -> Check:
+    ends = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(expiry))
+    if expiry - time.time() >= _DAY:
+        return Check("certificate", True, f"ends {ends}")
+    return Check("certificate", False, f"ends {ends}: replace the file and send the server a SIGHUP")
+
+
+# -- the addresses ----------------------------------------------------------------------------------------------------
+
+
 class _RefusedError(Exception):
-    """There is nothing to show. The response says why."""
+    """A request that gets no figures. Its response says why."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -42,7 +146,7 @@ class _RefusedError(Exception):
 
 
 def routes(services: Services) -> list[BaseRoute]:
-    """Returns the routes."""
+    """Returns the routes of all addresses for programs."""
 
     def route(path: str, answer: _Answer) -> Route:
         async def respond(request: Request) -> Response:
@@ -62,8 +166,8 @@ def routes(services: Services) -> list[BaseRoute]:
 
 
 def _server(services: Services, request: Request) -> Upstream:
-    """The server as the one who asks may see it: by the token in the header Authorization, else by the page's own,
-    where nobody has to sign in."""
+    """Returns the server as the client of a request may see it: by the token in the header Authorization, else by the
+    page's own where nobody has to sign in."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if not scheme:
         if services.sign_in:
@@ -78,9 +182,9 @@ def _server(services: Services, request: Request) -> Upstream:
 
 
 @asynccontextmanager
-async def _asking(services: Services, request: Request) -> AsyncIterator[Upstream]:
-    """Gives the server as the one who asks may see it, when it is this request's turn. A token that the server does not
-    accept leaves nothing behind."""
+async def _upstream_for(services: Services, request: Request) -> AsyncIterator[Upstream]:
+    """Yields the server as the client of a request may see it, when fewer than eight others ask. A token that the
+    server does not accept leaves nothing behind."""
     async with _AT_ONCE:
         upstream = _server(services, request)
         try:
@@ -95,7 +199,7 @@ async def _asking(services: Services, request: Request) -> AsyncIterator[Upstrea
 
 
 async def _show_metrics(services: Services, request: Request) -> Response:
-    async with _asking(services, request) as upstream:
+    async with _upstream_for(services, request) as upstream:
         metrics = await _of_server(upstream)
         if upstream.bus is not None:
             metrics += await _of_bus(upstream.bus)
@@ -107,12 +211,12 @@ async def _of_server(upstream: Upstream) -> list[Metric]:
         with trio.fail_after(_SECONDS):
             figures = await upstream.client.server_stats()
     except ServerError as error:
-        if error.code in _WRONG_TOKEN | {403}:  # it answers
+        if error.code in _WRONG_TOKEN | {403}:  # the server is up, and qs_up 0 would wake somebody for nothing
             raise
         return [up(False)]
     except (ServerUnavailable, trio.TooSlowError):
         return [up(False)]
-    return [up(True), *of_figures(figures)]
+    return [up(True), *server_metrics(figures)]
 
 
 async def _of_bus(bus: AsyncQueueClient) -> list[Metric]:
@@ -121,14 +225,14 @@ async def _of_bus(bus: AsyncQueueClient) -> list[Metric]:
             figures = await bus.server_stats()
     except (ServerError, ServerUnavailable, trio.TooSlowError):
         return [bus_up(False)]
-    return [bus_up(True), *of_figures(figures, "bus_")]
+    return [bus_up(True), *server_metrics(figures, "bus_")]
 
 
 async def _show_queues(services: Services, request: Request) -> Response:
     pattern = request.query_params.get("queue", ".*")
     try:
         with trio.fail_after(_SECONDS):
-            async with _asking(services, request) as upstream:
+            async with _upstream_for(services, request) as upstream:
                 queues = await upstream.fresh_stats()
     except ServerUnavailable as error:
         raise _RefusedError(503, str(error)) from None
@@ -140,7 +244,7 @@ async def _show_queues(services: Services, request: Request) -> Response:
         raise _RefusedError(400, str(error)) from None
     if len(found) > _QUEUES:
         raise _RefusedError(400, f"{len(found)} queues match, and at most {_QUEUES} are shown: narrow ?queue=REGEX")
-    return _encoded(request, of_queues(found))
+    return _encoded(request, queue_metrics(found))
 
 
 def _encoded(request: Request, metrics: Iterable[Metric]) -> Response:

@@ -11,28 +11,33 @@ PORT = 9880
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:
-    """The options of the page.
-
-    server: host and port of the queue server; security: reads how to speak to it, raises OSError or ValueError;
-    shows_certificate: whether that shows a certificate; bus: host and port of the bus, None if there is none to show;
-    host, port: to listen on, port 0 for any free one; path: what the path of every address of the page begins with, ""
-    or "/…" without a slash at the end; hosts: names by which browsers reach the page, besides those that it listens on;
-    tls: towards browsers, None for none; read_only: the page changes nothing; open: nobody has to sign in, also from
-    other machines; check: only look at the files and flags; log_format: text or json; grace: seconds that a
-    stopping page leaves for begun requests.
-    """
+    """The options of the page."""
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
+    """Host and port of the queue server."""
     security: Callable[[], Security] = lambda: PLAIN
+    """Reads the files that say how to speak to it, at the start and on SIGHUP. Raises OSError or ValueError."""
     shows_certificate: bool = False
+    """True if the page shows the queue server a certificate of its own."""
     bus: tuple[str, int] | None = None
+    """Host and port of the bus, None if there is none to show."""
     host: str = "127.0.0.1"
+    """The address to listen on. Without other flags only this machine reaches the page."""
     port: int = PORT
+    """The port to listen on, 0 for any free one."""
     path: str = ""
+    """The beginning of the path of every address of the page: "", or "/…" without a slash at the end."""
     hosts: tuple[str, ...] = ()
+    """Names by which browsers reach the page, besides those that it listens on."""
     tls: TlsFiles | None = None
+    """The certificate that browsers are shown, None for HTTP without TLS."""
     read_only: bool = False
+    """The page changes nothing."""
     open: bool = False
+    """Nobody has to sign in, also from other machines: everybody has the page's own rights."""
     check: bool = False
+    """Read the files and flags, and end."""
     log_format: str = "text"
+    """text or json."""
     grace: float = 10.0
+    """Seconds that a stopping page leaves for requests that have begun."""

@@ -1,25 +1,30 @@
-"""Payloads as text for people: XML and JSON indented, other text as it is, the rest in hexadecimal. What this module
-returns is text: templates escape it like everything else."""
+"""Shows payloads to people: XML and JSON indented, other text as it is, the rest in hexadecimal.
+
+Payloads come from anybody who may push. So what this module returns is text, which templates escape like everything
+else; indenting changes no meaning; and the time and memory that it takes are bounded by the bytes of a payload, not by
+what they say: 512 KiB of JSON, 200 levels deep, would become 100 MB of spaces.
+"""
 
 import json
 import re
 from dataclasses import dataclass
 
-from .xml_text import indent_xml
+from lxml import etree
 
 PRETTY_MOST = 512 * 1024
 """Bytes of a payload that is indented; a larger one is shown as it is."""
 INDENTED_MOST = 4 * PRETTY_MOST
-"""Characters that indenting may add: in deep documents it would add hundreds to each value."""
+"""Characters that indenting may add."""
 SHOWN_MOST = 256 * 1024
 """Characters that one page shows of a payload."""
 HEX_MOST = 4096
 """Bytes that one page shows in hexadecimal."""
 _PREVIEW = 120
+"""Characters of the line that stands for a payload in a table."""
 _BREAKS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]')
 _SCAN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _DEEPEST = 200
-"""Levels of JSON that are indented."""
+"""Levels of JSON and XML that are indented. lxml's own functions call themselves for each level."""
 _CONTROLS = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if chr(code) not in "\t\n\r"}
 _CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 """Characters that are shown as a mark: controls, and those that turn the direction of the text around them."""
@@ -27,18 +32,22 @@ _CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\u
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A payload on a page. kind: XML, JSON, text or binary; text: what is shown; cut: characters or bytes that are not
-    shown; views: the ways in which it can be shown."""
+    """A payload on a page."""
 
     kind: str
+    """XML, JSON, text or binary."""
     text: str
+    """The characters that are shown."""
     cut: int
+    """How many characters, or bytes in hexadecimal, are not shown."""
     view: str
+    """The way in which it is shown: pretty, text or hex."""
     views: tuple[str, ...]
+    """The ways in which it can be shown."""
 
 
 def _decoded(payload: bytes) -> str | None:
-    """Returns the text of a payload, None if it is none: not UTF-8, or with bytes that no text has."""
+    """Returns the text of a payload, None if it is not UTF-8 or has a NUL."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -47,7 +56,7 @@ def _decoded(payload: bytes) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Returns a text with a mark in the place of characters that would not be seen, or would hide others."""
+    """Returns a text with U+FFFD in the place of characters that would not be seen, or would hide others."""
     return text.translate(_CONTROLS)
 
 
@@ -55,7 +64,7 @@ def preview(payload: bytes) -> str:
     """Returns the beginning of a payload in one line."""
     text = _decoded(payload[: 4 * _PREVIEW])
     if text is None:
-        try:  # a character may have been cut
+        try:  # the bound may have cut a character
             text = payload[: 4 * _PREVIEW].decode(errors="strict" if len(payload) <= 4 * _PREVIEW else "ignore")
         except UnicodeDecodeError:
             text = "\0"
@@ -68,10 +77,12 @@ def indent_json(text: str) -> str | None:
     """Returns JSON with one member a line, None if it is none, is too deep, or would be too long. Numbers, strings and
     the order of members stay as they are written, so members that are there twice stay too."""
     try:
+        # Only to find out whether it is JSON: what `json` reads, it would write differently. Numbers are read as text,
+        # since Python refuses to read one of more than 4300 digits.
         json.loads(text, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return None
-    if not _is_indentable(text):
+    if not _fits_indented_json(text):
         return None
     lines: list[str] = []
     line = ""
@@ -101,8 +112,8 @@ def indent_json(text: str) -> str | None:
     return "\n".join([*lines, line])
 
 
-def _is_indentable(text: str) -> bool:
-    """Tells whether JSON is not too deep, and whether the spaces and line ends are not too many."""
+def _fits_indented_json(text: str) -> bool:
+    """Tells whether JSON is not too deep, and whether indenting adds few enough characters."""
     depth = added = 0
     for match in _BREAKS.finditer(text):
         part = match.group()
@@ -148,3 +159,33 @@ def hex_dump(data: bytes, offset: int = 0) -> str:
         shown = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in part)
         lines.append(f"{offset + at:08x}  {part[:8].hex(' '):<23}  {part[8:].hex(' '):<23}  {shown}")
     return "\n".join(lines)
+
+
+def indent_xml(payload: bytes, most: int) -> str | None:
+    """Returns an XML document with one element a line, None if it is none, has a document type, is too deep, or gets
+    more than `most` characters longer."""
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False, recover=False
+    )
+    if b"<!DOCTYPE" in payload:  # nothing that one declares is looked at: no entity, no other file
+        return None
+    try:
+        root = etree.fromstring(payload, parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return None
+    if not _fits_indented_xml(root, most):
+        return None
+    tree = root.getroottree()
+    etree.indent(tree)
+    return etree.tostring(tree, encoding="unicode")
+
+
+def _fits_indented_xml(root: etree._Element, most: int) -> bool:
+    """Tells whether a tree is not too deep, and whether indenting adds few enough characters."""
+    depth = added = 0
+    for event, _ in etree.iterwalk(root, events=("start", "end")):
+        depth += 1 if event == "start" else -1
+        added += 2 * depth + 1
+        if depth > _DEEPEST or added > most:
+            return False
+    return True

@@ -1,4 +1,5 @@
-"""The page of all queues: filtered, sorted, in pages of 50, and those apart that a bus keeps for itself."""
+"""The page of all queues: filtered, sorted, 50 on a page. The queues that a bus keeps for itself have a table of their
+own, as they would hide the others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from starlette.responses import Response
 
 from qs_client import QueueInfo
 
-from .dead_letters import all_letters, letters_waiting
+from .dead_letters import count_dead_letters, dead_letter_counts
 from .drawing import Chart, draw
 from .history import Rates, depth_of
 from .visit import LIVE, Visit
@@ -17,8 +18,9 @@ PAGE = 50
 """Queues on one page."""
 _SPARK = (120, 24)
 _CHART = (1200, 120)
+"""Width and height, in units of SVG, of the chart in a row and of that of all queues."""
 OF_BUS = "bus:"
-"""What the names of the queues begin with in which a bus keeps its durable names and its notes."""
+"""The prefix of the queues in which a bus keeps its durable names and its notes."""
 FEW = 10
 """Queues of the bus that are shown without a click."""
 
@@ -29,12 +31,13 @@ def consumers_of(info: QueueInfo) -> int:
 
 
 class Figures(NamedTuple):
-    """What the table knows of a queue. letters: how many dead letters wait, None if it names no queue for them; rates:
-    None where no column asks for them."""
+    """The figures of a queue by which the table is filtered and sorted."""
 
     info: QueueInfo
     letters: int | None
+    """How many dead letters wait, None if the queue names no dead-letter queue."""
     rates: Rates | None = None
+    """None unless the table is sorted by a rate: else they are worked out for the 50 queues of a page only."""
 
 
 _SORTS: dict[str, Callable[[Figures], Any]] = {
@@ -54,7 +57,7 @@ _BY_RATE = frozenset({"in", "out"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A queue in the table. letters: as in `Figures`."""
+    """A queue on the page. letters: see `Figures`."""
 
     info: QueueInfo
     letters: int | None
@@ -65,8 +68,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order and the filter that the address asks for. sort: a column; down: the largest first; text: part of a
-    name; only: a kind of queues, "" for all."""
+    """The order and the filter of the table. sort: a column; down: largest first; text: part of a name; only: a key of
+    `_KINDS`."""
 
     sort: str
     down: bool
@@ -75,7 +78,7 @@ class Order:
 
     @property
     def value(self) -> str:
-        """The order as the address has it."""
+        """The order as an address has it."""
         return f"-{self.sort}" if self.down else self.sort
 
     def toggled(self, column: str) -> str:
@@ -100,19 +103,20 @@ _KINDS: dict[str, Callable[[Figures], bool]] = {
 
 
 def _order(visit: Visit) -> Order:
-    wanted = visit.asked("sort", "name")
+    wanted = visit.query("sort", "name")
     sort = wanted.removeprefix("-")
-    only = visit.asked("only")
+    only = visit.query("only")
     return Order(
         sort if sort in _SORTS else "name",
         wanted.startswith("-") and sort in _SORTS,
-        visit.asked("filter").strip(),
+        visit.query("filter").strip(),
         only if only in _KINDS else "",
     )
 
 
 def _arranged(queues: list[Figures], order: Order) -> list[Figures]:
-    """Returns the queues that the order asks for, in its order. queues: sorted by name."""
+    """Returns the queues that the order asks for, in its order. queues: sorted by name, which decides between
+    equals."""
     part, kind = order.text.casefold(), _KINDS[order.only]
     found = [of for of in queues if part in of.info.qid.casefold() and kind(of)]
     found.sort(key=_SORTS[order.sort], reverse=order.down)
@@ -124,7 +128,7 @@ async def show_queues(visit: Visit) -> Response:
     queues = await visit.stats()
     now, history = visit.services.clock(), visit.services.history
     order = _order(visit)
-    letters = letters_waiting(queues)
+    letters = dead_letter_counts(queues)
     by_rate = order.sort in _BY_RATE
     known = [Figures(info, letters.get(info.qid), history.rates(info.qid) if by_rate else None) for info in queues]
     found, of_bus = _arranged(known, order), []
@@ -138,7 +142,7 @@ async def show_queues(visit: Visit) -> Response:
         return Row(of.info, of.letters, consumers_of(of.info), history.rates(qid), spark)
 
     last = max((len(found) - 1) // PAGE, 0)
-    page = min(max(visit.asked_number("page", 1) - 1, 0), last)
+    page = min(max(visit.query_number("page", 1) - 1, 0), last)
     total = visit.upstream.total
     return visit.page(
         "queues",
@@ -154,7 +158,7 @@ async def show_queues(visit: Visit) -> Response:
         pages=last + 1,
         first=page * PAGE + 1,
         total=total,
-        letters=all_letters(queues),
+        letters=count_dead_letters(queues),
         total_rates=total.rates(),
         chart=draw(total.points(now), *_CHART),
     )

@@ -1,7 +1,12 @@
-"""The pages of the queue server and of the bus themselves: their figures, and who is connected."""
+"""The pages of the queue server and of the bus themselves: their figures, and who is connected.
+
+Both answer `server-stats` with the same kind of figures. A figure that an older or newer server does not have is shown
+as a dash.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -9,24 +14,99 @@ from starlette.responses import Response
 from qs_client import AsyncQueueClient, Figure, ServerUnavailable, Unauthorized
 
 from . import amounts
-from .figure_table import Distribution, FigureTable
-from .problem import ProblemError
-from .visit import LIVE, Visit
+from .visit import LIVE, ProblemError, Visit
+
+_Bounds = dict[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A summary of a histogram of durations in seconds, None where nothing was counted."""
+
+    count: float
+    mean: float | None
+    median: float | None
+    p99: float | None
+
+
+class FigureTable:
+    """The figures of one `server-stats` answer, by name. `all` has them in the order of the answer."""
+
+    def __init__(self, figures: Iterable[Figure]) -> None:
+        self.all = list(figures)
+        self._by_name: dict[str, list[Figure]] = {}
+        for figure in self.all:
+            self._by_name.setdefault(figure.name, []).append(figure)
+
+    def value(self, name: str) -> float | None:
+        """Returns the sum of a figure over all its labels, None if there is none of this name."""
+        found = self._by_name.get(name)
+        return None if found is None else sum(figure.value for figure in found)
+
+    def label(self, name: str, label: str) -> str | None:
+        """Returns a label of a figure, None if it does not have it."""
+        found = self._by_name.get(name)
+        return found[0].labels.get(label) if found else None
+
+    def sums_by(self, name: str, label: str) -> dict[str, float]:
+        """Returns the sums of a figure for each value of a label, sorted by it."""
+        sums: dict[str, float] = {}
+        for figure in self._by_name.get(name, ()):
+            key = figure.labels.get(label, "")
+            sums[key] = sums.get(key, 0) + figure.value
+        return dict(sorted(sums.items()))
+
+    def distributions(self, name: str, label: str) -> dict[str, Distribution]:
+        """Returns the summary of a histogram for each value of a label, those that happened most often first."""
+        bounds: dict[str, _Bounds] = {}
+        for figure in self._by_name.get(f"{name}_bucket", ()):
+            of_key = bounds.setdefault(figure.labels.get(label, ""), {})
+            limit = float(figure.labels.get("le", "inf"))
+            of_key[limit] = of_key.get(limit, 0) + figure.value
+        sums, counts = self.sums_by(f"{name}_sum", label), self.sums_by(f"{name}_count", label)
+        found = {key: _distribution(bounds.get(key, {}), counts[key], sums.get(key, 0.0)) for key in counts}
+        return dict(sorted(found.items(), key=lambda item: -item[1].count))
+
+    def distribution(self, name: str) -> Distribution | None:
+        """Returns the summary of a histogram without labels, None if there is none of this name."""
+        return self.distributions(name, "").get("")
+
+
+def _distribution(bounds: _Bounds, count: float, total: float) -> Distribution:
+    if not count:
+        return Distribution(0, None, None, None)
+    return Distribution(count, total / count, _quantile(bounds, count, 0.5), _quantile(bounds, count, 0.99))
+
+
+def _quantile(bounds: _Bounds, count: float, share: float) -> float | None:
+    """Returns the value that a share of the durations does not exceed, None if there are none."""
+    # Durations are taken as evenly spread between two bounds, as `histogram_quantile` of Prometheus does. Above the
+    # last bound nothing is known, so the answer is that bound.
+    wanted = count * share
+    below, under = 0.0, 0.0
+    for bound, reached in sorted(bounds.items()):
+        if reached >= wanted:
+            if bound == float("inf"):
+                return below or None
+            return below + (bound - below) * (wanted - under) / (reached - under) if reached > under else bound
+        below, under = bound, reached
+    return below or None
+
 
 _GIB = 1 << 30
 _STARTED, _SUBSCRIPTIONS = "connection_start_time_seconds", "connection_subscriptions"
 
 
 class Fact(NamedTuple):
-    """A line about a server. kind: `bad` if somebody has to look after it, else ""."""
+    """A line about a server. kind: `bad` if somebody has to do something about it, else ""."""
 
     name: str
     text: str
     kind: str = ""
 
 
-class Errors(NamedTuple):
-    """The requests of one operation. answered, refused: how many; took: how long, None if that is not known."""
+class OperationCounts(NamedTuple):
+    """The requests of one operation since the start. took: how long they took, None if that is not known."""
 
     operation: str
     answered: float
@@ -34,8 +114,8 @@ class Errors(NamedTuple):
     took: Distribution | None
 
 
-class Connected(NamedTuple):
-    """A client that is connected. peer: its address; principal: empty for none; since: seconds since 1970."""
+class ConnectedClient(NamedTuple):
+    """A client that is connected. peer: its address; principal: empty for none; since: seconds since the Epoch."""
 
     peer: str
     principal: str
@@ -49,7 +129,7 @@ class Connected(NamedTuple):
 
 
 async def show_server(visit: Visit) -> Response:
-    """Answers with the page of the queue server. ServerError: Forbidden for a visitor who may not monitor it."""
+    """Answers with the page of the queue server. Raises Forbidden for a visitor who may not monitor it."""
     table, connections = _read(await visit.client.server_stats(connections=True))
     return visit.page(
         "server",
@@ -76,6 +156,7 @@ async def show_bus(visit: Visit) -> Response:
     except Unauthorized as error:
         if visit.session is None:
             raise
+        # The queue server knows this token. As Unauthorized it would end the session (see `answer`).
         text = f"the bus does not accept your token, which the queue server does: {error.text}"
         raise ProblemError(403, text) from error
     return visit.page(
@@ -91,7 +172,7 @@ async def show_bus(visit: Visit) -> Response:
     )
 
 
-def _read(figures: Iterable[Figure]) -> tuple[FigureTable, list[Connected]]:
+def _read(figures: Iterable[Figure]) -> tuple[FigureTable, list[ConnectedClient]]:
     """Returns the figures of the server itself, and its clients in the order in which it names them."""
     own: list[Figure] = []
     started: dict[tuple[str, str], float] = {}
@@ -102,7 +183,7 @@ def _read(figures: Iterable[Figure]) -> tuple[FigureTable, list[Connected]]:
             found[figure.name][figure.labels.get("peer", ""), figure.labels.get("principal", "")] = figure.value
         else:
             own.append(figure)
-    return FigureTable(own), [Connected(*key, since, subscriptions.get(key, 0)) for key, since in started.items()]
+    return FigureTable(own), [ConnectedClient(*key, since, subscriptions.get(key, 0)) for key, since in started.items()]
 
 
 def _age(table: FigureTable) -> str:
@@ -119,7 +200,7 @@ def _tiles(table: FigureTable) -> list[Fact]:
         Fact("Subscriptions", amounts.count(table.value("subscriptions"))),
         Fact("Waiting receives", amounts.count(table.value("waiting_receives"))),
         Fact("Disk free", amounts.size(free), "bad" if free is not None and free < _GIB else ""),
-        Fact("Sync, p99", amounts.seconds(None if sync is None else sync.most)),
+        Fact("Sync, p99", amounts.seconds(None if sync is None else sync.p99)),
     ]
     if table.value("journal_failed"):
         tiles.append(Fact("Journal", "failed", "bad"))
@@ -167,14 +248,14 @@ def _journal(table: FigureTable) -> list[Fact]:
         Fact("Segments", amounts.count(table.value("journal_segments"))),
         Fact("Compacted", amounts.size(table.value("journal_compacted_bytes_total"))),
         Fact("Syncs", amounts.count(sync.count)),
-        Fact("Sync, p50", amounts.seconds(sync.half)),
-        Fact("Sync, p99", amounts.seconds(sync.most)),
+        Fact("Sync, p50", amounts.seconds(sync.median)),
+        Fact("Sync, p99", amounts.seconds(sync.p99)),
         Fact("Cache", amounts.size(table.value("cache_bytes"))),
     ]
 
 
 def _traffic(table: FigureTable) -> list[Fact]:
-    failures = table.by("auth_failures_total", "reason")
+    failures = table.sums_by("auth_failures_total", "reason")
     return [
         Fact("Connections since start", amounts.count(table.value("connections_opened_total"))),
         Fact("Received", amounts.size(table.value("bytes_received_total"))),
@@ -184,14 +265,14 @@ def _traffic(table: FigureTable) -> list[Fact]:
 
 
 def _deliveries(table: FigureTable) -> list[Fact]:
-    ended = table.by("disconnected_total", "reason")
+    ended = table.sums_by("disconnected_total", "reason")
     return [
         Fact("Deliveries", amounts.count(table.value("deliveries_total"))),
         *(Fact(f"Disconnected: {reason}", amounts.count(count)) for reason, count in ended.items()),
     ]
 
 
-def _operations(table: FigureTable) -> Sequence[Errors]:
+def _operations(table: FigureTable) -> Sequence[OperationCounts]:
     took = table.distributions("request_duration_seconds", "operation")
     answered: dict[str, float] = {}
     refused: dict[str, float] = {}
@@ -201,8 +282,8 @@ def _operations(table: FigureTable) -> Sequence[Errors]:
             operation = figure.labels.get("operation", "")
             counts[operation] = counts.get(operation, 0) + figure.value
     names = sorted(answered.keys() | refused.keys(), key=lambda name: -answered.get(name, 0) - refused.get(name, 0))
-    return [Errors(name, answered.get(name, 0), refused.get(name, 0), took.get(name)) for name in names]
+    return [OperationCounts(name, answered.get(name, 0), refused.get(name, 0), took.get(name)) for name in names]
 
 
 def _codes(table: FigureTable) -> dict[str, float]:
-    return {code: count for code, count in table.by("requests_total", "code").items() if code != "200"}
+    return {code: count for code, count in table.sums_by("requests_total", "code").items() if code != "200"}

@@ -15,35 +15,30 @@ from qs_serving.tls import ServerTls
 from .app import make_app
 from .history import History
 from .http_server import HttpServer
-from .identity import Identity
-from .links import Links
 from .options import WebOptions
-from .services import Services
-from .sessions import Sessions
-from .upstreams import Upstreams
+from .services import Links, Services, Sessions
+from .upstream import Identity, Upstreams
 
 _DESCRIPTORS = 4096
-"""Open files that are asked for. Browsers keep a connection for ten seconds, and each principal has some to the queue
-server."""
+"""Open files that are asked for. Browsers keep a connection for ten seconds, and each of 64 principals has some to the
+queue server."""
 
 
 def _is_here(options: WebOptions, sockets: Sequence[socket.socket] = ()) -> bool:
-    """Tells whether only this machine reaches the page. StartError if the host cannot be found."""
+    """Tells whether only this machine reaches the page. Raises StartError if the host cannot be found."""
     return all(map(is_loopback, [each.getsockname()[0] for each in sockets] or [options.host]))
 
 
 def _must_sign_in(options: WebOptions, identity: Identity, *, is_here: bool) -> bool:
-    """Tells whether visitors have to sign in before they see anything.
-
-    Otherwise they are what the queue server takes a client for that says nothing: on this machine, that is what any
-    program here may do.
-    """
-    return not options.open and (identity.is_somebody or not is_here)
+    """Tells whether visitors have to sign in before they see anything."""
+    # Visitors who need not sign in are clients that say nothing. On this machine any program may be that already, so
+    # the page adds nothing. For visitors of other machines, or beside rights of its own, it would.
+    return not options.open and (identity.has_credentials or not is_here)
 
 
 def describe(options: WebOptions) -> list[str]:
-    """Returns lines about who reaches the page, and how it reaches the queue server. StartError if a file cannot be
-    used."""
+    """Returns lines about who reaches the page, and how the page reaches the queue server. Raises StartError if a file
+    cannot be used."""
     identity = Identity(options.security, shows_certificate=options.shows_certificate)
     is_here = _is_here(options)
     reach = "only this machine can connect" if is_here else "other machines can connect"
@@ -60,15 +55,14 @@ def describe(options: WebOptions) -> list[str]:
 def make_services(
     options: WebOptions, identity: Identity, *, sign_in: bool, clock: Callable[[], float] = time.monotonic
 ) -> Services:
-    """Makes the parts that requests share. sign_in: nobody sees anything before a sign-in; clock: seconds that only
-    grow."""
+    """Makes the parts that requests share. sign_in: see `Services`."""
     history = History()
-    upstreams = Upstreams(options.server, options.bus, identity, clock, history.observe_queues)
+    upstreams = Upstreams(options.server, options.bus, identity, clock, history)
     return Services(options, upstreams, Sessions(clock), history, Links(options.path), clock, sign_in)
 
 
 async def run_web(options: WebOptions, announce: Announce, manager: ServiceManager) -> None:
-    """Runs the page until it is told to stop. StartError if it cannot start."""
+    """Runs the page until it is told to stop. Raises StartError if it cannot start."""
     raise_descriptor_limit(_DESCRIPTORS)
     inherited = inherited_sockets(manager.environ, manager.pid)
     identity = Identity(options.security, shows_certificate=options.shows_certificate)

@@ -1,4 +1,7 @@
-"""Signing in with a token of the queue server's access file, and signing out."""
+"""Signing in with a token of the queue server's access file, and signing out.
+
+Only the queue server knows which tokens are good: the page has no access file of its own, and asks with `authenticate`.
+"""
 
 import trio
 from starlette.responses import RedirectResponse, Response
@@ -35,8 +38,9 @@ async def show_sign_in(visit: Visit) -> Response:
 
 
 async def _principal(visit: Visit, token: Token) -> str | Error:
-    """Asks the queue server who has this token. Returns its error if it refuses. ServerUnavailable."""
+    """Asks the queue server whose token this is. Returns its error if it refuses. Raises ServerUnavailable."""
     options = visit.services.options
+    # A connection of its own, closed at once: a guess must not take the place of a principal in `Upstreams`.
     security = visit.services.upstreams.security(None)
     async with _AT_ONCE, AsyncQueueClient(*options.server, timeout=5, tls=security.context) as client:
         await client.send(Authenticate(token=token.reveal()))
@@ -57,6 +61,7 @@ def _begun(visit: Visit, token: Token, principal: str, after: str) -> Response:
     services, request = visit.services, visit.request
     services.sessions.end(request.cookies.get(services.cookie))
     response = RedirectResponse(after, 303)
+    # No script reads the cookie, and no other site has a browser send it, not even with a link to the page.
     response.set_cookie(
         services.cookie,
         services.sessions.begin(token, principal),
@@ -69,14 +74,14 @@ def _begun(visit: Visit, token: Token, principal: str, after: str) -> Response:
 
 
 def is_secure(visit: Visit) -> bool:
-    """Tells whether the browser has reached the page by TLS. A proxy says so in a header; a browser that says it
-    untruly only loses its own session."""
+    """Tells whether the browser has reached the page by TLS. A proxy says so in a header. A browser that lies about it
+    gets a cookie that it will not send back, and so loses its own session only."""
     request = visit.request
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"
 
 
 async def sign_out(visit: Visit) -> Response:
-    """Ends the session."""
+    """Ends the session, and takes the cookie back."""
     services = visit.services
     services.sessions.end(visit.request.cookies.get(services.cookie))
     response = RedirectResponse(visit.link(""), 303)

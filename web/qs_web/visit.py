@@ -11,21 +11,32 @@ from qs_client import AsyncQueueClient, QueueInfo
 from qs_client.place import endpoint
 
 from . import amounts
-from .assets import asset
-from .notices import notice
-from .problem import ProblemError
-from .rendering import render
-from .services import Services
-from .sessions import Session
+from .rendering import asset, notice, render
+from .services import Services, Session
 from .upstream import Upstream
 
 LIVE = 2000
 """Milliseconds after which an open page asks for itself again."""
 
 
+class ProblemError(Exception):
+    """A request that is refused with a page. status: its HTTP status; the text tells the visitor what is wrong, and
+    what to do."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request. session: None for a visitor who has not signed in."""
+    """One request of a visitor. session: None for a visitor who has not signed in.
+
+    1. What a handler asks the queue server through `client`, it asks with the rights of this visitor: by the token of
+       the session, or else as a client that says nothing. The page lends its own rights to nobody, except with --open.
+    2. Every page is made by `page`, and every answer to a form by `redirect`, so that a reload of the browser does not
+       send the form again.
+    """
 
     services: Services
     request: Request
@@ -44,19 +55,19 @@ class Visit:
         """A client with the visitor's rights."""
         return self.upstream.client
 
-    def asked(self, name: str, default: str = "") -> str:
-        """Returns a value of the query."""
+    def query(self, name: str, default: str = "") -> str:
+        """Returns a value of the address's query."""
         return self.request.query_params.get(name, default)
 
-    def asked_number(self, name: str, default: int, most: int = 10**18) -> int:
-        """Returns a whole number of the query, the default if there is none."""
-        text = self.asked(name)
+    def query_number(self, name: str, default: int, most: int = 10**18) -> int:
+        """Returns a whole number of the address's query, the default if there is none."""
+        text = self.query(name)
         return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else default
 
     @property
     def queue_name(self) -> str:
         """The queue that the address names. ProblemError if there is none."""
-        name = self.asked("q")
+        name = self.query("q")
         if not name:
             raise ProblemError(400, "the address names no queue")
         return name
@@ -74,13 +85,13 @@ class Visit:
         return self.services.links(page, **query)
 
     def page(self, template: str, /, status: int = 200, **values: Any) -> Response:
-        """Answers with a page. live, among the values: milliseconds after which the open page asks for itself again, 0
-        for never."""
+        """Answers with a page. values: those of the template; `live` among them has the milliseconds after which the
+        open page asks for itself again, 0 for never."""
         return render(template, {**self._layout(), "page": template, **values}, status)
 
-    def see(self, page: str, done: str, number: int | None = None, /, **query: object) -> Response:
-        """Answers a form: the browser then asks for another page. done: key of a notice to show there; number: in
-        it."""
+    def redirect(self, page: str, done: str, number: int | None = None, /, **query: object) -> Response:
+        """Answers a form by sending the browser to another page. done: the key of the notice to show there; number: the
+        number in the notice."""
         return RedirectResponse(self.link(page, **query, done=done, n=number), 303)
 
     def _layout(self) -> dict[str, Any]:
@@ -95,7 +106,7 @@ class Visit:
             "has_bus": options.bus is not None,
             "server": endpoint(*options.server),
             "now": time.strftime("%H:%M:%S UTC", time.gmtime()),
-            "notice": notice(self.asked("done"), self.asked("n")),
+            "notice": notice(self.query("done"), self.query("n")),
             "trouble": "",
             "live": 0,
         }

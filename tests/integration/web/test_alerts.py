@@ -8,7 +8,7 @@ import pytest
 from support.prometheus import ALERTS, needs_promtool, promtool
 from support.serving import PROJECT
 
-from qs_web.metric_help import BUS, FIGURES, QUEUES, TOTALS
+from qs_web.metrics import BUS, FIGURES, QUEUES, TOTALS
 
 DASHBOARD = PROJECT / "packaging" / "grafana" / "qs.json"
 

@@ -10,9 +10,9 @@ from support.serving import FAST, serving
 
 from qs_client.security import PLAIN, Token
 from qs_web.app import make_app
-from qs_web.identity import Identity
 from qs_web.options import WebOptions
 from qs_web.serving import make_services
+from qs_web.upstream import Identity
 
 GUESSES = 100
 

@@ -11,7 +11,7 @@ import trio.testing
 from qs_client import Delivery, NotFound, QueueInfo
 from qs_web import dead_letters
 from qs_web.forms import Form
-from qs_web.problem import ProblemError
+from qs_web.visit import ProblemError
 
 
 class _Client:
@@ -75,10 +75,10 @@ class _Visit:
     async def figures(self, qid: str) -> QueueInfo:
         return QueueInfo(qid, ready=self._held)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Nothing is kept."""
 
-    def see(self, page: str, done: str, number: int, *, q: str) -> tuple[str, str, int, str]:
+    def redirect(self, page: str, done: str, number: int, *, q: str) -> tuple[str, str, int, str]:
         return page, done, number, q
 
 
@@ -94,7 +94,7 @@ def move_back(monkeypatch: pytest.MonkeyPatch, client: _Client, of: str = "") ->
     return moved  # type: ignore[no-any-return]
 
 
-def test_what_comes_back_is_not_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_back_moves_what_comes_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The letters that the queue holds at the beginning are moved, each once, though all come back."""
     client = _Client(2500)
     assert move_back(monkeypatch, client) == ("queue", "redriven", 2500, "failed")
@@ -105,7 +105,7 @@ def test_what_comes_back_is_not_moved_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(of == "mail" for of in client.letters.values()) == 1250
 
 
-def test_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_back_ends_after_20_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 20 s the page says how many were moved, and that more wait."""
     client = _Client(10_000, seconds=7)
     assert move_back(monkeypatch, client) == ("queue", "redriven-in-part", 3000, "failed")
@@ -113,7 +113,7 @@ def test_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert move_back(monkeypatch, client, of="mail") == ("queue", "redriven-in-part", 700, "mail")
 
 
-def test_an_error_after_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_back_counts_what_was_moved_before_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the queue server refuses a later request, the page says how many were moved before; the error of the first
     request is the page's."""
     with pytest.raises(ProblemError, match=r"1,000 messages were moved back; then .* no queue 'jobs'"):

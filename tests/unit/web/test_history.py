@@ -5,7 +5,7 @@ from qs_web.drawing import draw
 from qs_web.history import BUCKETS, WINDOW, History, Point, Rates, figures_of
 
 
-def test_a_rate() -> None:
+def test_rates_are_those_of_ten_seconds() -> None:
     """The rate is that of the last 10 s or so, and not known from one sample."""
     history = History()
     history.observe(1000, "q", (0, 0, 0))
@@ -19,7 +19,7 @@ def test_a_rate() -> None:
     assert history.rates("other") == Rates(None, None)
 
 
-def test_the_rate_of_an_idle_queue() -> None:
+def test_rates_of_an_idle_queue_are_zero() -> None:
     """A queue in which nothing happens any more has rate 0 after a few seconds."""
     history = History()
     for second in range(20):
@@ -29,7 +29,7 @@ def test_the_rate_of_an_idle_queue() -> None:
     assert history.rates("q") == Rates(0, 0)
 
 
-def test_points() -> None:
+def test_points_are_60_and_none_before_the_first_sample() -> None:
     """The window has 60 parts. What was before the first sample is not known; a change shows in its part."""
     history = History()
     for second in range(0, 301, 2):
@@ -44,7 +44,7 @@ def test_points() -> None:
     assert abs(sum(point.rate_in or 0 for point in points) * WINDOW / BUCKETS - 50) < 1e-6
 
 
-def test_a_gap_is_an_average() -> None:
+def test_points_of_a_gap_are_its_average() -> None:
     """While nobody looked, the counters are taken as having grown evenly."""
     history = History()
     history.observe(0, "q", (0, 0, 0))
@@ -55,7 +55,7 @@ def test_a_gap_is_an_average() -> None:
     assert all(abs((point.rate_in or 0) - 1) < 1e-9 and abs((point.rate_out or 0) - 0.5) < 1e-9 for point in known)
 
 
-def test_a_server_that_was_started_again() -> None:
+def test_rates_after_a_restart_are_not_negative() -> None:
     """Counters that begin at 0 again make no negative rate."""
     history = History()
     for second in range(0, 60, 5):
@@ -66,7 +66,7 @@ def test_a_server_that_was_started_again() -> None:
     assert history.rates("q") == Rates(1, 0)
 
 
-def test_bounded() -> None:
+def test_observe_keeps_the_window_only() -> None:
     """Samples are kept for the window, at least 4 s apart; queues that nobody has asked for are dropped."""
     history = History()
     for second in range(5000):
@@ -79,14 +79,14 @@ def test_bounded() -> None:
     assert set(history._samples) == {"new"}
 
 
-def test_what_is_done() -> None:
+def test_figures_of_counts_what_is_done() -> None:
     """Messages that were deleted, moved to a dead-letter queue or too old count as done."""
     info = QueueInfo("q", ready=1, in_flight=2, delayed=3, pushed=100, deleted=10, dead=20, retired=30)
     assert figures_of(info) == (100, 60, 6)
     assert figures_of(QueueInfo("null")) == (0, 0, 0)
 
 
-def test_drawing() -> None:
+def test_draw_leaves_gaps() -> None:
     """A line has a gap where nothing is known; the highest value is at the top."""
     points = [Point(None, None, None), *[Point(value, 0, value) for value in (0, 5, 10)], Point(None, None, None)]
     points += [Point(10, 10, 0)] * 2

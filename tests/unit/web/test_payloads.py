@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qs_web.payloads import HEX_MOST, PRETTY_MOST, SHOWN_MOST, hex_dump, indent_json, preview, view_payload, visible
-from qs_web.xml_text import indent_xml
+from qs_web.payloads import (
+    HEX_MOST,
+    PRETTY_MOST,
+    SHOWN_MOST,
+    hex_dump,
+    indent_json,
+    indent_xml,
+    preview,
+    view_payload,
+    visible,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -17,7 +26,7 @@ JSON = st.recursive(
 
 
 @given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
-def test_json_keeps_its_meaning(value: object) -> None:
+def test_indent_json_keeps_the_meaning(value: object) -> None:
     """Indented JSON means what it meant, and is as Python's own module indents it."""
     shown = indent_json(json.dumps(value, ensure_ascii=False))
     assert shown is not None
@@ -25,13 +34,13 @@ def test_json_keeps_its_meaning(value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', "[" * 300 + "]" * 300, "[" * 100_000, '"', "{]", "nul"])
-def test_no_json(text: str) -> None:
+def test_indent_json_returns_none_for_other_text(text: str) -> None:
     """Text that is no JSON, or too deep, is not indented."""
     assert indent_json(text) is None
 
 
 @pytest.mark.parametrize("text", ["[1e5000]", "[" + "9" * 5000 + "]", '{"a": 1, "a": 2}', "[0.10, 1E2, -0]"])
-def test_json_keeps_its_letters(text: str) -> None:
+def test_indent_json_keeps_numbers_and_repeated_members(text: str) -> None:
     """Numbers of any size and members that are there twice stay as they were written."""
     shown = indent_json(text)
     assert shown is not None
@@ -49,13 +58,13 @@ def test_json_keeps_its_letters(text: str) -> None:
     (b'<?xml version="1.0" encoding="nonsense"?><a/>', None),
     (b"<?xml-stylesheet href='x'?><a><b/></a>", "<?xml-stylesheet href='x'?><a>\n  <b/>\n</a>"),
 ])  # fmt: skip
-def test_xml(payload: bytes, shown: str | None) -> None:
+def test_indent_xml_changes_no_text(payload: bytes, shown: str | None) -> None:
     """XML is indented where that changes no text. What is no XML, or asks for a document type, is left alone."""
     found = indent_xml(payload, 1000)
     assert found is None if shown is None else found is not None and found.replace("\n<a", "<a") == shown
 
 
-def test_no_entity_is_read() -> None:
+def test_indent_xml_reads_no_entity() -> None:
     """No file or other host is read, however the document type is written."""
     for payload in (
         b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
@@ -66,7 +75,7 @@ def test_no_entity_is_read() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(["", "pretty", "text", "hex", "nonsense"]))
-def test_any_bytes(payload: bytes, wanted: str) -> None:
+def test_view_payload_shows_any_bytes(payload: bytes, wanted: str) -> None:
     """Any payload can be shown, in one of the ways that it has; text stays what it is, but for what cannot be seen."""
     view = view_payload(payload, wanted)
     assert view.view in view.views
@@ -79,7 +88,7 @@ def test_any_bytes(payload: bytes, wanted: str) -> None:
     assert len(preview(payload)) <= 120
 
 
-def test_bounds() -> None:
+def test_view_payload_of_large_payloads_is_cut() -> None:
     """Large payloads are not indented, and shown in part."""
     large = b"[" + b"1," * PRETTY_MOST + b"1]"
     view = view_payload(large, "pretty")
@@ -90,14 +99,14 @@ def test_bounds() -> None:
     assert dump.text.startswith("00001000  00")
 
 
-def test_hexadecimal() -> None:
+def test_hex_dump_has_16_bytes_a_line() -> None:
     """16 bytes a line, with their place and what of them is ASCII."""
     assert hex_dump(b"0123456789abcdefX\n", 16) == (
         f"00000010  30 31 32 33 34 35 36 37  38 39 61 62 63 64 65 66  0123456789abcdef\n00000020  58 0a {'':<42}  X·"
     )
 
 
-def test_what_cannot_be_seen() -> None:
+def test_visible_marks_controls() -> None:
     """Controls and marks that turn the direction of text are shown as a mark."""
     assert visible("a\x07b\u202ec\u2066d\te\n") == "a\ufffdb\ufffdc\ufffdd\te\n"
     assert preview(("ä" * 500).encode()).startswith("ää")
@@ -106,7 +115,7 @@ def test_what_cannot_be_seen() -> None:
 
 
 @pytest.mark.parametrize(("depth", "kinds"), [(1, ["JSON", "JSON", "XML"]), (150, ["text"] * 3)])
-def test_indenting_is_bounded(depth: int, kinds: list[str]) -> None:
+def test_view_payload_of_deep_documents_is_text(depth: int, kinds: list[str]) -> None:
     """A large flat document is indented. A deep one would become a hundred times as long, and is shown as text."""
     payloads = [
         "[" * depth + "1," * 200_000 + "1" + "]" * depth,

@@ -8,11 +8,10 @@ import pytest
 from qs_client import Figure
 from qs_client.security import Token
 from qs_web import amounts
-from qs_web.figure_table import FigureTable
-from qs_web.hosts import AllowedHosts
-from qs_web.links import Links
-from qs_web.notices import notice
-from qs_web.sessions import Sessions
+from qs_web.guard import AllowedHosts
+from qs_web.rendering import notice
+from qs_web.server_page import FigureTable
+from qs_web.services import Links, Sessions
 
 
 @pytest.mark.parametrize(("shown", "wanted"), [
@@ -100,13 +99,13 @@ def test_quantiles() -> None:
     found = table.distributions("took", "operation")
     assert list(found) == ["push", "slow", "never"]
     push = found["push"]
-    assert (push.count, push.mean, push.half) == (100, 0.005, 0.001)
-    assert push.most is not None
-    assert abs(push.most - 0.01) < 1e-12
-    assert found["slow"].most == 0.1
+    assert (push.count, push.mean, push.median) == (100, 0.005, 0.001)
+    assert push.p99 is not None
+    assert abs(push.p99 - 0.01) < 1e-12
+    assert found["slow"].p99 == 0.1
     assert found["never"].mean is None
     assert table.value("missing") is None
-    assert table.by("took_count", "operation") == {"never": 0, "push": 100, "slow": 3}
+    assert table.sums_by("took_count", "operation") == {"never": 0, "push": 100, "slow": 3}
     assert table.distribution("missing") is None
 
 

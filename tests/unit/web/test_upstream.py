@@ -9,6 +9,7 @@ import trio.testing
 
 from qs_client import QueueInfo
 from qs_client.security import PLAIN
+from qs_web.history import History
 from qs_web.upstream import Upstream
 
 
@@ -31,7 +32,7 @@ def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
     was asked before."""
 
     async def scrape() -> None:
-        upstream: Any = Upstream(("127.0.0.1", 1), None, PLAIN, lambda: 0.0, lambda *_: None)
+        upstream: Any = Upstream(("127.0.0.1", 1), None, PLAIN, lambda: 0.0, History())
         slow = _Slow()
         monkeypatch.setattr(upstream, "_reader", slow)
         slow.let_go.release()
