@@ -9,6 +9,6 @@ from qs_web.monitoring import most_copies
     ("", 1), (".*", 1), ("a{3}", 3), ("(a{2}){3,5}", 30), ("a{,7}b{0}", 7), (r"\{99\}[0-9]99", 1), (r"\\{99}", 99),
     ("(?x)a{ 9 # nine\n 9 }", 99), (r"\p{L}{2}", 2), ("a{3", 3),
 ])  # fmt: skip
-def testmost_copies(pattern: str, copies: int) -> None:
+def test_most_copies_multiplies_counts(pattern: str, copies: int) -> None:
     """Counts are multiplied, wherever they stand; escaped braces and digits elsewhere are none."""
     assert most_copies(pattern) == copies

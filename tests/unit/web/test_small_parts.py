@@ -27,12 +27,12 @@ from qs_web.services import Links, Sessions
     (amounts.moment(None), amounts.NONE), (amounts.plain(60.0), "60"), (amounts.plain(0.5), "0.5"),
     (amounts.plain(None), ""),
 ])  # fmt: skip
-def test_amounts(shown: str, wanted: str) -> None:
+def test_amounts_are_as_people_read_them(shown: str, wanted: str) -> None:
     """Numbers as people read them."""
     assert shown == wanted
 
 
-def test_links() -> None:
+def test_links_quote_names_and_stay_local() -> None:
     """Names of queues are quoted in the query; None leaves a name out."""
     links = Links("/ops")
     assert links("") == "/ops/"
@@ -50,12 +50,12 @@ def test_links() -> None:
     ("127.0.0.1", "named.example", True), ("127.0.0.1", "port.example:1", True), ("127.0.0.1", "port.example:2", False),
     ("127.0.0.1", "", False), ("0.0.0.0", "", False), ("0.0.0.0", "[::1", False),
 ])  # fmt: skip
-def test_hosts(host: str, asked: str, *, allowed: bool) -> None:
+def test_allowed_hosts_are_those_listened_on_and_named(host: str, asked: str, *, allowed: bool) -> None:
     """The page answers to the names on which it listens, and to those of --allow-host."""
     assert AllowedHosts(host, ["named.example", "port.example:1"]).allows(asked) == allowed
 
 
-def test_sessions() -> None:
+def test_sessions_end_and_are_bounded() -> None:
     """A session is found by its id alone, ends after 12 hours, and is one of at most a thousand."""
     now = [0.0]
     sessions = Sessions(lambda: now[0])
@@ -75,7 +75,7 @@ def test_sessions() -> None:
     assert sessions.find(names[-1]) is None
 
 
-def test_notices() -> None:
+def test_notice_is_made_of_key_and_number() -> None:
     """A notice is made of a key and a number, never of what an address says."""
     assert notice("deleted", "1") == "Deleted 1 message."
     assert notice("deleted", "1200") == "Deleted 1,200 messages."
@@ -88,7 +88,7 @@ def histogram(name: str, counts: dict[str, float], total: float, **labels: str) 
     return [*found, Figure(f"{name}_sum", total, labels), Figure(f"{name}_count", counts["+Inf"], labels)]
 
 
-def test_quantiles() -> None:
+def test_distributions_have_quantiles_between_bounds() -> None:
     """The median and p99 lie between the bounds that they are known to be between."""
     figures = [
         *histogram("took", {"0.001": 50, "0.01": 99, "0.1": 100, "+Inf": 100}, 0.5, operation="push"),
@@ -109,7 +109,7 @@ def test_quantiles() -> None:
     assert table.distribution("missing") is None
 
 
-def test_the_script_is_small() -> None:
+def test_assets_are_small_and_name_no_host() -> None:
     """The script has less than 5 kB, and neither it nor the style sheet names another host."""
     files = resources.files("qs_web") / "static"
     assert len((files / "page.js").read_bytes()) < 5000

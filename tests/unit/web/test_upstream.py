@@ -27,7 +27,7 @@ class _Slow:
         return [QueueInfo(name)]
 
 
-def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_stats_of_a_slow_server_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures from before are not given out as new ones: neither those that are kept, nor those of a question that
     was asked before."""
 
