@@ -10,8 +10,7 @@ from functools import partial
 from qs_client.server_arguments import DEFAULT_SERVER, add_security, make_security, read_address, server
 from qs_schemas.extras import importing
 from qs_schemas.limits import QID
-from qs_serving.arguments import number_group
-from qs_serving.config_file import parse_arguments
+from qs_serving.arguments import number_group, parse_arguments
 from qs_serving.flags import LOG_FILE, add_buckers, add_limits, make_parser, read_common
 
 from .options import PORT, BusOptions, Policy

@@ -1,4 +1,6 @@
-"""Parses the arguments of every command of qs: a mistake is answered in one line, with the name that was perhaps meant;
+"""The version of the package that is installed.
+
+Parses the arguments of every command of qs: a mistake is answered in one line, with the name that was perhaps meant;
 help is in colours on a terminal; `--version` and `--print-completion`."""
 
 import argparse
@@ -6,11 +8,24 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, NoReturn, cast
 
 from .extras import importing
 from .terminal import READER_GONE, RED, has_colours, paint, paint_help, silence_stdout
-from .version import installed_version
+
+
+@cache
+def installed_version() -> str:
+    """Returns the version of the installed package, "unknown" in a checkout that is not installed. Looking it up takes
+    a tenth of what a command takes to start."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("qsbus")
+    except PackageNotFoundError:
+        return "unknown"
+
 
 SHELLS = ("bash", "zsh", "fish")
 """The shells that --print-completion knows."""

@@ -35,8 +35,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .payload_batches import BETWEEN, map_payloads
-from .text import from_base64, is_xml_text
+from .text import BETWEEN, from_base64, is_xml_text, map_payloads
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 
 Found = tuple[Message, int]

@@ -1,16 +1,37 @@
-"""The flags for numbers of the commands of the server and the bus."""
+"""Arguments of the commands: flags for numbers with bounds, and the TOML file of --config that has flags as keys.
+
+A key of the file is a long flag without its dashes, and its value is checked like that of the flag. So there is one
+table of settings for both, and a new flag is a new key.
+"""
 
 import argparse
-from collections.abc import Callable
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qs_schemas.command_line import nearest
 
 _LONGEST = 999_999_999
 """Seconds that a flag may ask for, some 30 years: the most that the protocol has for a time."""
 _MOST = 10**15
 """The greatest whole number that a flag may ask for."""
+_COMMAND_LINE_ONLY = ("help", "version", "print-completion", "config", "check")
+"""Flags that say what to do now, not how to run."""
+_PATHS = ("FILE", "DIR")
+"""The names that the help gives to the value of a flag that names a file or directory."""
+_KINDS = {
+    bool: "true or false",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
 
 
 class AtLeast:
-    """A type of arguments: numbers that are not less. A float is a time in seconds, with a bound of its own."""
+    """A type of arguments: numbers that are at least so large, and not absurd. A float is a time in seconds."""
 
     def __init__(self, least: float, kind: type[int] | type[float]) -> None:
         """kind: int for whole numbers."""
@@ -19,7 +40,7 @@ class AtLeast:
         self._most = _MOST if kind is int else _LONGEST
 
     def __call__(self, text: str) -> float:
-        """Reads a number. ArgumentTypeError."""
+        """Parses a number. Raises ArgumentTypeError if it is none, or out of bounds."""
         try:
             value = self.kind(text)
         except ValueError:
@@ -36,8 +57,8 @@ AddNumber = Callable[..., None]
 
 
 def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
-    """Returns what adds flags for numbers to a group: (flag or flags, default, help text, least=1). A default that is a
-    float makes it a flag for seconds. shown: what the help says of a default that is None."""
+    """Returns a function that adds flags for numbers to a group: (flag or flags, default, help text, least=1). A
+    default that is a float makes a flag for seconds. shown: the default in the help, where it is None."""
 
     def add(
         flag: str | tuple[str, ...], default: float | None, text: str, least: float = 1, shown: str | None = None
@@ -55,3 +76,130 @@ def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
         )
 
     return add
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+class ConfigError(Exception):
+    """The file cannot be used. The text says in one line which file, which key, and what is allowed."""
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that names the file."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="read flags from this file, in TOML; flags of the command line win"
+    )
+
+
+def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parses the command line, and the file that its --config names. A flag of the command line replaces the value of
+    the file, also where that is a list. Ends the process on --help, and with exit code 2 on a wrong flag or file."""
+    actions = _actions(parser)
+    # argparse leaves an attribute alone that the namespace has already. So a None that is left was not given, and a
+    # flag that was given with the value of its default still wins over the file.
+    unset = argparse.Namespace(**dict.fromkeys(action.dest for action in actions))
+    given = {name: value for name, value in vars(parser.parse_args(arguments, unset)).items() if value is not None}
+    from_file = {}
+    if (path := given.get("config")) is not None:
+        try:
+            from_file = _read(path, {flag: action for action in actions for flag in _keys(action)}, parser.prog)
+        except ConfigError as error:
+            parser.exit(2, f"{parser.prog}: {error}\n")
+    return argparse.Namespace(**{action.dest: action.default for action in actions} | from_file | given)
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.default is not argparse.SUPPRESS]
+
+
+def _keys(action: argparse.Action) -> list[str]:
+    """Returns the keys of the file that mean this flag. A flag that the help does not show has none."""
+    if action.help is argparse.SUPPRESS:
+        return []
+    keys = [flag.removeprefix("--") for flag in action.option_strings if flag.startswith("--")]
+    return [key for key in keys if key not in _COMMAND_LINE_ONLY]
+
+
+def _read(path: str, known: Mapping[str, argparse.Action], program: str) -> dict[str, Any]:
+    """Returns the values of a file by the names that the parser gives them. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    found = {}
+    for key, value in content.items():
+        if key not in known:
+            raise ConfigError(f"{path}: {_unknown(key, known, program)}")
+        try:
+            found[known[key].dest] = _value(known[key], value, os.path.dirname(os.path.abspath(path)))
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            raise ConfigError(f"{path}: {key}: {error}") from None
+    return found
+
+
+def _unknown(key: str, known: Mapping[str, argparse.Action], program: str) -> str:
+    if key in _COMMAND_LINE_ONLY:
+        return f"{key}: only the command line has this flag"
+    meant = nearest(key.replace("_", "-"), known)
+    hint = f"did you mean {meant}? " if meant else ""
+    return f"unknown key {key!r}: {hint}Keys are the long flags of {program}: {', '.join(sorted(known))}"
+
+
+def _value(action: argparse.Action, value: object, folder: str) -> object:
+    """Returns the value of the file as the flag would give it. folder: the directory of the file, from which relative
+    paths start. Raises ArgumentTypeError or ValueError if the value is not allowed. The text does not show the value,
+    which may be a secret in the wrong place."""
+    if action.nargs == 0 and isinstance(action.default, bool):
+        return _of_kind(value, bool)
+    if action.nargs == 0:
+        count = _of_kind(value, int)
+        AtLeast(0, int)(str(count))
+        return count
+    if isinstance(action.default, list):
+        texts = value if isinstance(value, list) else [value]
+        found = [_parsed(action, _text(text, "a text, or a list of texts")) for text in texts]
+        return [each for part in found for each in (part if isinstance(part, list) else [part])]
+    if isinstance(action.type, AtLeast) or isinstance(action.default, int):
+        kind = action.type.kind if isinstance(action.type, AtLeast) else int
+        return _parsed(action, repr(_of_kind(value, kind)))
+    text = _text(value, _KINDS[str])
+    if action.choices is not None and text not in action.choices:
+        raise ValueError(f"has to be one of {', '.join(map(repr, action.choices))}{_nearest(text, action.choices)}")
+    if action.metavar in _PATHS:
+        if not text:
+            raise ValueError("has to name a file or a directory")
+        text = os.path.join(folder, text)
+    return _parsed(action, text)
+
+
+def _nearest(text: str, choices: Any) -> str:
+    meant = nearest(text, choices)
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def _of_kind(value: object, kind: Any) -> Any:
+    """Returns a value of TOML if it is of this kind. A whole number counts as a number. Raises ValueError."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise ValueError(_wrong_kind(value, _KINDS[kind]))
+
+
+def _text(value: object, wanted: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(_wrong_kind(value, wanted))
+    if any(character < " " or character == "\x7f" for character in value):
+        raise ValueError("has control characters")
+    return value
+
+
+def _wrong_kind(value: object, wanted: str) -> str:
+    return f"has to be {wanted}, and is {_KINDS.get(type(value), 'a date or time')}"
+
+
+def _parsed(action: argparse.Action, text: str) -> Any:
+    """Reads a text as the flag does."""
+    return action.type(text) if callable(action.type) else text

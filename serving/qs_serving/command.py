@@ -1,4 +1,8 @@
-"""Runs queue-server.py, queue-bus.py and queue-web.py: the line that says where they listen, --check, exit codes."""
+"""Runs queue-server.py, queue-bus.py and queue-web.py: the line that says where they listen, --check, exit codes.
+
+A command that cannot start ends with one line on standard error and exit code 1, never with a traceback: the line is
+for whoever has written the flags or the files.
+"""
 
 import socket
 import sys
@@ -19,7 +23,7 @@ def _announcing(program: str) -> Announce:
     def announce(host: str, port: int) -> None:
         try:
             print(listening_line(host, port), flush=True)
-        except OSError as error:
+        except OSError as error:  # the server serves all the same: only nobody reads where
             if not isinstance(error, BrokenPipeError):
                 print(f"{program}: cannot say where it listens: {error.strerror}", file=sys.stderr)
             silence_stdout()
@@ -28,7 +32,8 @@ def _announcing(program: str) -> Announce:
 
 
 def guards_of(options: Any, sockets: Sequence[socket.socket] = ()) -> Guards:
-    """Returns who is let in, by the options of either command. sockets: that it has inherited. StartError."""
+    """Makes the guards that the options of the server or the bus ask for. sockets: those that the process has
+    inherited. Raises StartError."""
     return Guards(options.host, options.tls, options.access, is_open=options.open, sockets=sockets)
 
 
@@ -39,8 +44,8 @@ def run_command(
     options: object,
     log_format: str = "text",
 ) -> int:
-    """Runs a server. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should: a line says why; 130
-    interrupted before it listened."""
+    """Runs a server until it has stopped. Returns the exit code: 0 after a stop that was asked for; 1 if it could not
+    start, or not stop as it should, which a line says; 130 if it was interrupted before it listened."""
     log_to_stderr(verbose, log_format)
     try:
         trio.run(run, options, _announcing(program))
@@ -55,13 +60,15 @@ def run_command(
 def check_command(
     program: str, verbose: int, options: Any, more: Callable[[], list[str]], log_format: str = "text"
 ) -> int:
-    """Reads the files that the flags name, as --check asks, and prints what is in them. more: lines about the command's
-    own options, or a StartError. Exit codes: 0 a server would start with them; 1 a line says why not."""
+    """Reads the files that the flags name, as --check asks, and prints what is in them. more: returns lines about the
+    command's own options, or raises StartError. Returns the exit code: 0 if a server would start with them, 1 if not,
+    which a line says."""
     return check_files(program, verbose, lambda: [*guards_of(options).describe(), *more()], log_format)
 
 
 def check_files(program: str, verbose: int, describe: Callable[[], list[str]], log_format: str = "text") -> int:
-    """Prints what `describe` returns, or the StartError that it raises. Exit codes: those of `check_command`."""
+    """Prints the lines that `describe` returns, or the StartError that it raises. Returns the exit code of
+    `check_command`."""
     log_to_stderr(verbose, log_format)
     try:
         lines = describe()

@@ -1,4 +1,7 @@
-"""The errors that end a process with one line. They need no trio, so the flags of a command can be read without it."""
+"""The errors that end a process with one line.
+
+A file of their own, as they need no trio: so the flags of a command are read, and help is shown, without the extras.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +17,8 @@ class StopError(Exception):
 
 @contextmanager
 def start_errors() -> Iterator[None]:
-    """Turns the errors of reading files into StartError: an OSError with the name of the file, and a ValueError."""
+    """Turns errors of reading files into StartError: an OSError into a line with the name of the file, and a ValueError
+    into its own text."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,7 @@
-"""The flags that queue-server.py, queue-bus.py and queue-web.py share. Needs no trio: help is shown without it."""
+"""The flags that queue-server.py, queue-bus.py and queue-web.py share.
+
+They are read without trio, so that help is shown, and a wrong flag explained, also without the extras.
+"""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -7,8 +10,7 @@ from typing import Any
 from qs_schemas import Limits
 from qs_schemas.command_line import CommandParser, add_standard_flags, file_name
 
-from .arguments import number_group
-from .config_file import add_config
+from .arguments import add_config, number_group
 from .logs import FORMATS
 from .options import ServerLimits
 from .tls import TlsFiles
@@ -23,7 +25,7 @@ def _port(text: str) -> int:
 
 
 def basic_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
-    """Returns a parser with the flags that everything that listens has: where, TLS, the log, --check. port: the
+    """Returns a parser with the flags of every command that listens: where, TLS, the log, --check. port: the
     default."""
     parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
     add_standard_flags(parser)
@@ -56,9 +58,8 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
 
 
 def add_buckers(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
-    """Adds flags of bucker's start scripts that mean nothing here. Each is refused with what to write instead: an
-    unknown flag would leave the owner of such a script to guess. flags: -x and the text, which names the value as
-    VALUE."""
+    """Adds flags of bucker's start scripts that mean nothing here. Each is refused with what to write instead, so that
+    the owner of such a script need not guess. flags: flag -> text, in which VALUE stands for the value."""
 
     def refusing(text: str) -> Callable[[str], str]:
         def refuse(value: str) -> str:
@@ -95,9 +96,8 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
 
 
 def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the flags of `make_parser` and `add_limits` say: host, port, tls, access, open, check, limits,
-    wire, early and log_format, as the options of both commands name them. Ends the process if the flags contradict each
-    other."""
+    """Returns the values of the flags of `make_parser` and `add_limits`, by the names that the options of both commands
+    have for them. Ends the process if the flags contradict each other."""
     limits = ServerLimits(
         connections=parsed.max_connections,
         handshakes=parsed.max_handshakes,
@@ -156,7 +156,8 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
 
 
 def read_tls(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> TlsFiles | None:
-    """Returns what the flags of `basic_parser` say of TLS. Ends the process if they contradict each other."""
+    """Returns the TLS files that the flags of `basic_parser` name, None for no TLS. Ends the process if the flags
+    contradict each other."""
     cert, key, client_ca = parsed.tls_cert, parsed.tls_key, parsed.tls_client_ca
     if cert and key:
         return TlsFiles(cert, key, client_ca)

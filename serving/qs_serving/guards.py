@@ -12,7 +12,11 @@ from .tls import ServerTls, TlsFiles
 
 
 class Guards:
-    """Holds what the files say of who may connect and what they may do."""
+    """Holds the TLS and the access file of a port.
+
+    A server that other machines reach must never start without an access file, unless somebody has said --open: whoever
+    reaches it could read and delete every message.
+    """
 
     def __init__(
         self,
@@ -23,9 +27,9 @@ class Guards:
         is_open: bool,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
-        """host: that the server listens on, unless it has inherited these sockets; access: path of the access file;
-        is_open: everybody may do everything. StartError if a file cannot be used, or if nothing says who may connect
-        from other machines."""
+        """host: the address that the server listens on, unless it has inherited these sockets; access: the path of the
+        access file; is_open: everybody may do everything. Raises StartError if a file cannot be used, or if nothing
+        says who may connect from other machines."""
         self.host = host
         inherited = [each.getsockname()[0] for each in sockets]
         if access is None and not is_open and not all(map(is_loopback, inherited or [host])):
@@ -52,8 +56,10 @@ class Guards:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine reaches every address of a host. StartError if its addresses cannot be found:
-    another look a moment later may find some that others reach."""
+    """Tells whether only this machine reaches every address of a host. Raises StartError if its addresses cannot be
+    found."""
+    # Not found does not count as loopback: when the server listens a moment later, the name may be found, and lead to
+    # an address that others reach.
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     try:

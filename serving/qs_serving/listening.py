@@ -1,4 +1,8 @@
-"""Opens the sockets that clients connect to."""
+"""Opens the sockets that clients connect to, and makes sure that there are descriptors for those clients.
+
+A process that has run out of descriptors can accept nobody and open no file of its own. So the limit is raised as far
+as the system allows, and the number of connections is lowered to what is left.
+"""
 
 import errno
 import logging
@@ -14,9 +18,9 @@ from .options import ServerLimits
 
 _logger = logging.getLogger(__name__)
 _LEAST_ROOM = 16
-"""Descriptors for clients with which it is worth to start."""
+"""The fewest descriptors for clients with which a start makes sense."""
 Announce = Callable[[str, int], None]
-"""Is called with host and port once clients can connect."""
+"""A function that is called with host and port once clients can connect."""
 
 
 def listening_line(host: str, port: int) -> str:
@@ -25,8 +29,8 @@ def listening_line(host: str, port: int) -> str:
 
 
 async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> list[trio.SocketListener]:
-    """Opens listening sockets on every address of the host. port 0: a free port, on one address. inherited: sockets
-    that listen already, which are used instead if there are any. StartError."""
+    """Opens listening sockets on every address of the host. port: 0 for a free port, on one address; inherited: sockets
+    that listen already, which are used instead if there are any. Raises StartError."""
     if inherited:
         return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in inherited]
     try:
@@ -42,8 +46,9 @@ async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket
 
 
 async def check_port(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> None:
-    """Raises StartError if `open_listeners` with these arguments would, and leaves nothing open: until a server has
-    read its storage, clients are refused, and do not wait for an answer."""
+    """Raises StartError if `open_listeners` with these arguments would, and leaves nothing open."""
+    # A start that reads a large storage takes long. A wrong port is said before that; and as nothing listens meanwhile,
+    # clients are refused at once and do not wait for an answer.
     if not inherited:
         for listener in await open_listeners(host, port):
             await listener.aclose()
@@ -61,8 +66,9 @@ def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
 
 
 def raise_descriptor_limit(wanted: int) -> int:
-    """Raises the soft limit of open files to so many, as far as the hard limit allows: the usual soft limit of 1024 is
-    for programs that use select(). Returns how many of those that are wanted there may be."""
+    """Raises the soft limit of open files, as far as the hard limit allows. Returns how many of those that are wanted
+    there may be."""
+    # The usual soft limit of 1024 is for programs that use select(), which cannot count further.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -71,11 +77,11 @@ def raise_descriptor_limit(wanted: int) -> int:
 
 
 def fit_descriptors(limits: ServerLimits, least: int, most: int) -> ServerLimits:
-    """Raises the limit of open files so that all connections fit. Returns the limits, with fewer connections if not all
-    fit, so that clients never take the descriptors that the process itself needs. Logs that. StartError if too few are
-    left.
+    """Raises the limit of open files so that all connections fit. If not all fit, logs that and returns limits with
+    fewer connections, so that clients never take the descriptors that the process itself needs.
 
     least, most: descriptors that the process itself needs. If the limit is low, it keeps half, and at least `least`.
+    Raises StartError if too few are left for clients.
     """
     clients = limits.connections + limits.handshakes + limits.leaving
     allowed = raise_descriptor_limit(clients + most)

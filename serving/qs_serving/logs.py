@@ -1,4 +1,7 @@
-"""Writes the log to standard error: as text, as text for systemd's journal, or as JSON lines (`--log-format`)."""
+"""Writes the log to standard error: as text, as text for systemd's journal, or as JSON lines (`--log-format`).
+
+The program that has started the server keeps the log, rotates and bounds it: a server opens no log file.
+"""
 
 import json
 import logging
@@ -45,12 +48,13 @@ class _JournalLines(logging.Formatter):
 
 
 class RareLine:
-    """Logs what may happen very often: the first time at once, then at most once in a while, with how often."""
+    """Logs what clients can make happen very often: the first time at once, then at most once in a while, with the
+    count of those that were left out. A log that clients can fill is a way to fill a disk."""
 
     def __init__(
         self, logger: logging.Logger, level: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """seconds: between two lines, at least."""
+        """seconds: the least time between two lines."""
         self._logger = logger
         self._level = level
         self._seconds = seconds
@@ -59,7 +63,7 @@ class RareLine:
         self._unlogged = 0
 
     def log(self, text: str, *values: object) -> None:
-        """Logs the text with its values, unless a line was logged just before. Then the next line has the count."""
+        """Logs the text with its values, unless a line was logged just before: then the next line counts it."""
         now = self._clock()
         if now < self._next:
             self._unlogged += 1
@@ -71,7 +75,7 @@ class RareLine:
 
 def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.environ) -> None:
     """Begins the log. verbose: 0 for warnings, 1 for what happens, 2 for connections too; form: one of `FORMATS`;
-    environ: says whether standard error is the journal."""
+    environ: the environment, which says whether standard error is systemd's journal."""
     if form == "json":
         formatter: logging.Formatter = _JsonLines()
         logging.captureWarnings(True)
@@ -86,8 +90,9 @@ def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.envir
 
 
 def error_line(program: str, text: str) -> str:
-    """Returns the line, with its end, that says on standard error why a command ends, in the form of the log. Takes no
-    lock, so that it can be called from a signal handler."""
+    """Returns the line, with its end, that says on standard error why a command ends, in the form of the log."""
+    # It formats without the handler's lock, as a signal handler calls it too: the signal may have come while a line was
+    # being logged.
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, _JsonLines):
             return f"{handler.format(logging.LogRecord(program, logging.ERROR, '', 0, text, None, None))}\n"

@@ -1,6 +1,11 @@
-"""Tells systemd, or another service manager that speaks its protocol, how the process is doing.
+"""Speaks with systemd, or another service manager that has its protocols.
 
-The protocol is that of sd_notify(3): lines `NAME=value` in a datagram to the socket that NOTIFY_SOCKET names.
+- sd_listen_fds(3): the process takes over listening sockets that systemd has opened. systemd keeps them open while the
+  process restarts, so clients that connect meanwhile wait, and are not refused.
+- sd_notify(3): the process says how it is doing, with lines `NAME=value` in a datagram to the socket that NOTIFY_SOCKET
+  names.
+
+Both are a few lines each, and a server needs no library for them.
 """
 
 import logging
@@ -11,13 +16,45 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-_logger = logging.getLogger(__name__)
+from .errors import StartError
+
+_FIRST = 3
+"""The first descriptor that is handed over, after those of standard input, output and error."""
 _PATIENCE = 1.0
 """Seconds that a datagram may wait for room in the socket of the service manager."""
+_logger = logging.getLogger(__name__)
+
+
+def inherited_sockets(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
+    """Returns the listening sockets that the process with this id has inherited, in the order of its .socket unit.
+    environ: its environment. Raises StartError if one of them is not what clients connect to by TCP."""
+    count = environ.get("LISTEN_FDS", "")
+    # A process that a server has started inherits the variables, but not the sockets: LISTEN_PID tells them apart.
+    if environ.get("LISTEN_PID") != str(pid) or not (count.isascii() and count.isdigit()):
+        return []
+    names = environ.get("LISTEN_FDNAMES", "").split(":")
+    return [_take_over(_FIRST + number, (names[number : number + 1] or [""])[0]) for number in range(int(count))]
+
+
+def _take_over(descriptor: int, name: str) -> socket.socket:
+    where = f"descriptor {descriptor} from the service manager ({name or 'without a name'})"
+    try:
+        os.set_inheritable(descriptor, False)  # a program that the server starts must not accept its clients
+        taken = socket.socket(fileno=descriptor)
+        accepts = taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise StartError(f"{where} cannot be used: {error.strerror}") from None
+    if not accepts or taken.family not in (socket.AF_INET, socket.AF_INET6) or taken.type != socket.SOCK_STREAM:
+        raise StartError(f"{where} is not a TCP socket that listens: in its .socket unit, use ListenStream=HOST:PORT")
+    return taken
 
 
 class ServiceManager:
-    """The service manager that has started this process. Without one, nothing is sent."""
+    """The service manager that has started this process. Without one, nothing is sent.
+
+    A service manager that does not take a datagram costs a line in the log, and never stops or delays the server by
+    more than a second.
+    """
 
     def __init__(self, environ: Mapping[str, str] | None = None, pid: int | None = None) -> None:
         """environ: the environment of the process, None for no service manager; pid: its id, None to ask the system."""
@@ -32,7 +69,8 @@ class ServiceManager:
 
     @property
     def ping_interval(self) -> float | None:
-        """Seconds between two signs of life: half of what the service manager waits for. None if it does not wait."""
+        """Seconds between two signs of life: half of what the service manager waits for, as sd_watchdog_enabled(3)
+        advises. None if it does not wait."""
         usec = self.environ.get("WATCHDOG_USEC", "")
         if self._address is None or self.environ.get("WATCHDOG_PID", str(self.pid)) != str(self.pid):
             return None
@@ -46,6 +84,7 @@ class ServiceManager:
 
     def reloading(self) -> None:
         """Says that files are read again. Call `ready` when that is done."""
+        # The protocol wants the time of this clock, by which systemd tells this reload from an earlier one.
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reading files again")
 
@@ -55,7 +94,7 @@ class ServiceManager:
 
     async def ping(self, probe: Callable[[], Awaitable[None]]) -> None:
         """Gives a sign of life each time that `probe` has returned, until it is cancelled. Returns at once if nobody
-        waits for that."""
+        waits for that. probe: proves that the server still does its work, not only that its loop runs."""
         if (interval := self.ping_interval) is None:
             return
         while True:
@@ -75,8 +114,8 @@ class ServiceManager:
 
 
 def _address(name: str) -> str | None:
-    """Returns the address of a socket of the local machine, None for others. One of the abstract name space is written
-    with @."""
+    """Returns the address of a socket of this machine, None for any other. `@NAME` is a name in the abstract name space
+    of Linux."""
     if name.startswith("@"):
         return f"\0{name[1:]}"
     return name if name.startswith("/") else None

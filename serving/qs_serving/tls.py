@@ -1,4 +1,8 @@
-"""The certificate that a server shows, and whose certificates it accepts: read from files, and read again."""
+"""The TLS of a server: which certificate it shows, and which client certificates it accepts.
+
+All files are checked when they are read, so that a mistake is a line at the start and not a log full of handshakes that
+failed. On SIGHUP they are read again; connections that are open keep what they began with.
+"""
 
 import logging
 import ssl
@@ -13,7 +17,8 @@ from .errors import StartError
 
 _logger = logging.getLogger(__name__)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2: authenticated encryption, with keys that a stolen private key does not reveal. TLS 1.3 has no others."""
+"""The ciphers of TLS 1.2: authenticated encryption, with keys that a stolen private key does not reveal. TLS 1.3 has no
+others."""
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name."""
 _OTHER_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
@@ -25,19 +30,27 @@ _DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files. cert: the server's certificate, and those between it and its CA; key: its private key,
-    without a password; client_ca: the CA whose client certificates are required, None to ask for none."""
+    """Paths of PEM files."""
 
     cert: str
+    """The server's certificate, and those between it and its CA."""
     key: str
+    """The private key of the certificate, without a password: there is nobody to type one when a server restarts."""
     client_ca: str | None = None
+    """The CA whose client certificates are required, None to ask for none."""
 
 
 class ServerTls:
-    """Makes the TLS channels of a server. The files are read when it is made, and by `reload`."""
+    """Makes the TLS channels of a server.
+
+    1. The files are read when it is made, and by `reload`. If they cannot be used, nothing changes.
+    2. Each `reload` makes a new context, and never changes the one that connections have begun with.
+    3. A certificate that clients will not accept is a warning and no error: the server may be started to renew it.
+    """
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
-        """clock: seconds since 1970. StartError, which names the file, if the files cannot be used."""
+        """clock: returns seconds since the Epoch. Raises StartError, which names the file, if the files cannot be
+        used."""
         self._files = files
         self._clock = clock
         self._context: ssl.SSLContext
@@ -46,7 +59,7 @@ class ServerTls:
         self.warnings: list[str] = []
         """Lines that say what is wrong with the certificate. They have been logged."""
         self.expires: float | None = None
-        """When the certificate expires, in seconds since 1970; None if it cannot be read."""
+        """The time at which the certificate expires, in seconds since the Epoch; None if it cannot be read."""
         self.reload()
 
     def new_channel(self) -> TlsChannel:
@@ -59,7 +72,7 @@ class ServerTls:
         return self._context
 
     def reload(self) -> None:
-        """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
+        """Reads the files again, for connections that begin from now on. Raises StartError if they cannot be used: then
         everything stays as it was."""
         self._context, self.about, self.warnings, self.expires = self._load()
         for line in self.warnings:
@@ -116,7 +129,7 @@ def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
     _read("--tls-key", files.key, "PRIVATE KEY-----", "private key")
     asked = []
 
-    def password() -> str:
+    def password() -> str:  # without it, OpenSSL would ask at the terminal, and a service would wait for ever
         asked.append(True)
         return "none"
 
@@ -143,11 +156,10 @@ def _load_client_ca(context: ssl.SSLContext, path: str) -> None:
 
 
 def _certificate_of(context: ssl.SSLContext, cert: str) -> dict[str, Any]:
-    """Returns a server's certificate as `SSLSocket.getpeercert` has it. TlsError if no client would accept it.
-
-    Python decodes only the certificate of the other side. So a client in memory connects, and trusts this certificate
-    alone, whatever time it is.
-    """
+    """Returns a server's certificate as `SSLSocket.getpeercert` has it. Raises TlsError if no client would accept
+    it."""
+    # Python decodes only the certificate of the other side. So a client in memory connects, and trusts this certificate
+    # alone, whatever time it is.
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.load_verify_locations(cert)

@@ -22,7 +22,7 @@ from qs_client.server_arguments import (
     server,
 )
 from qs_schemas.extras import importing
-from qs_serving.config_file import parse_arguments
+from qs_serving.arguments import parse_arguments
 from qs_serving.flags import basic_parser, read_tls
 
 from .options import PORT, WebOptions

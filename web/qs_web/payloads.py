@@ -39,7 +39,7 @@ class View:
     text: str
     """The characters that are shown."""
     cut: int
-    """How many characters, or bytes in hexadecimal, are not shown."""
+    """The number of characters, or of bytes in hexadecimal, that are not shown."""
     view: str
     """The way in which it is shown: pretty, text or hex."""
     views: tuple[str, ...]

@@ -35,7 +35,7 @@ class Figures(NamedTuple):
 
     info: QueueInfo
     letters: int | None
-    """How many dead letters wait, None if the queue names no dead-letter queue."""
+    """The number of dead letters that wait, None if the queue names no dead-letter queue."""
     rates: Rates | None = None
     """None unless the table is sorted by a rate: else they are worked out for the 50 queues of a page only."""
 

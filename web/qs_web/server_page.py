@@ -124,7 +124,7 @@ class ConnectedClient(NamedTuple):
 
     @property
     def span(self) -> str:
-        """How long the client has been connected."""
+        """The time for which the client has been connected, as text."""
         return amounts.span(max(time.time() - self.since, 0))
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from qs_client.place import endpoint
 from qs_serving.guards import is_loopback
-from qs_serving.inherited_sockets import inherited_sockets
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
-from qs_serving.service_manager import ServiceManager
+from qs_serving.service_manager import ServiceManager, inherited_sockets
 from qs_serving.stopping import Reloadable, serve_until_signalled
 from qs_serving.tls import ServerTls
 

@@ -66,14 +66,14 @@ class Visit:
 
     @property
     def queue_name(self) -> str:
-        """The queue that the address names. ProblemError if there is none."""
+        """The queue that the address names. Raises ProblemError if it names none."""
         name = self.query("q")
         if not name:
             raise ProblemError(400, "the address names no queue")
         return name
 
     async def figures(self, qid: str) -> QueueInfo:
-        """Returns the figures of a queue. ServerError: NotFound, Forbidden."""
+        """Returns the figures of a queue. Raises NotFound or Forbidden."""
         return (await self.client.stats(qid))[0]
 
     async def stats(self) -> list[QueueInfo]:

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from qs_schemas.addresses import address
-from qs_serving.arguments import number_group
-from qs_serving.config_file import parse_arguments
+from qs_serving.arguments import number_group, parse_arguments
 from qs_serving.flags import LOG_FILE, add_buckers, add_limits, make_parser, read_common
 from qs_storage.engine import Durability
 

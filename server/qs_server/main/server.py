@@ -21,9 +21,8 @@ from qs_serving.command import guards_of
 from qs_serving.connection import Connection
 from qs_serving.errors import StopError
 from qs_serving.figures import Histogram
-from qs_serving.inherited_sockets import inherited_sockets
 from qs_serving.listening import Announce, check_port, fit_descriptors, open_listeners
-from qs_serving.service_manager import ServiceManager
+from qs_serving.service_manager import ServiceManager, inherited_sockets
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock

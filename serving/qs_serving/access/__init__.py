@@ -1,4 +1,4 @@
-"""Says who a client is, and what it may do with which queues: the access file, tokens, principals and their rights.
+"""Decides who a client is, and what it may do with which queues: the access file, tokens, principals and their rights.
 
 The server and the bus both use it. It knows neither queues nor connections.
 """

@@ -1,28 +1,50 @@
-"""Whose requests those of one connection are."""
+"""Decides who the client of one connection is, and checks its requests.
 
+A token is 32 random bytes as text. Only its SHA-256 is kept, in the access file and in memory: who reads either of them
+cannot authenticate with it. A plain hash is enough, since nobody guesses 32 random bytes.
+"""
+
+import hashlib
+import hmac
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
+from qs_schemas.limits import TOKEN
 
-from .access import Access
-from .access_file import AccessTable
+from .access import Access, AccessTable
 from .principal import Principal, Right
-from .tokens import owner_of
 
 Rights = Mapping[str, Right]
 """Field of a request that names queues -> the right that it needs to each of them."""
 MONITOR: Rights = {"op": Right.MONITOR}
-"""For a request that is about the server. The decision is the same whatever stands for the name of a queue."""
+"""The rights for a request that is about the server. The decision is the same for every name of a queue."""
 _MOST_WRONG = 10
 """Wrong tokens of one connection. The last one closes it."""
 _FIRST = "authenticate with a token first"
 
 
+def digest(token: str) -> bytes:
+    """Returns the SHA-256 of a token's UTF-8 bytes."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def owner_of(token: str, known: Mapping[bytes, str]) -> tuple[bytes, str] | None:
+    """Returns the digest of a token and the name of its owner, None if it is nobody's. known: digest -> owner."""
+    # Takes the same time whatever is wrong with the token: every digest is compared, and each comparison reads all of
+    # it. A look-up in the dict would tell by its time how much of a digest is right.
+    own = digest(token if 0 < len(token) <= TOKEN else "")
+    found = None
+    for each, name in known.items():
+        if hmac.compare_digest(own, each):
+            found = each, name
+    return found if 0 < len(token) <= TOKEN else None
+
+
 class NotAllowedError(Exception):
-    """A request is refused. error: row of the table of errors; the text says what is missing. delay: seconds after
-    which the client is to be told."""
+    """A request is refused. error: the row of the table of errors; delay: the seconds after which the client is told.
+    The text says which right is missing."""
 
     def __init__(self, error: ErrorCode, text: str, delay: float = 0.0) -> None:
         super().__init__(text)
@@ -31,7 +53,7 @@ class NotAllowedError(Exception):
 
 
 class _How(Enum):
-    """The way in which a connection has said who it is."""
+    """The way in which a client has said who it is."""
 
     NOT = "not at all"
     TOKEN = "by a token"  # noqa: S105 - not a token
@@ -40,8 +62,16 @@ class _How(Enum):
 
 
 class Caller:
-    """One connection, and what it may do now: that changes when it authenticates, and when the access file is read
-    again. One thread at a time changes it; the loop may ask meanwhile."""
+    """Decides what the client of one connection may do.
+
+    1. What counts is the access file as it was read last, and the last `authenticate`: a right that is taken away is
+       gone with the next request, also of a connection that is open.
+    2. A wrong token makes the client nobody, also if it was somebody before.
+    3. An error never names a queue that the client may not know of, and tells a client that may do nothing only how to
+       authenticate.
+
+    One thread at a time changes it. The loop may ask it meanwhile.
+    """
 
     def __init__(self, access: Access, peer: str, certificate: Iterable[str] = ()) -> None:
         """peer: address of the client, for the log; certificate: the names in the client's certificate."""
@@ -52,7 +82,8 @@ class Caller:
         self._digest = b""
         self._wrong = 0
         self._found: tuple[AccessTable | None, Principal | None] = None, None
-        """The principal by an access table. One object, so that another thread never sees one without the other."""
+        """The principal, and the access table in which it was found. They are one object, so that another thread never
+        sees one without the other."""
 
     @property
     def principal(self) -> Principal | None:
@@ -84,8 +115,8 @@ class Caller:
         return None if self._how is _How.WRONGLY else current.anonymous
 
     def authenticate(self, token: str) -> str:
-        """Becomes the principal of a token, and returns its name. NotAllowedError: it is nobody from now on; the answer
-        to that is to be given after the error's delay, and a 429 closes the connection."""
+        """Makes the client the principal of a token, and returns its name. Raises NotAllowedError if the token is
+        wrong: then the client is nobody. The error is to be sent after its delay, and a 429 closes the connection."""
         found = owner_of(token, self._access.table.tokens)
         self._how = _How.WRONGLY if found is None else _How.TOKEN
         self._digest, name = found or (b"", "")
@@ -117,8 +148,8 @@ class Caller:
 
     @property
     def owner(self) -> str | None:
-        """The name of the principal to whom everything belongs that the client names now; None for clients that have
-        said nothing. NotAllowedError if it is nobody any more."""
+        """The name of the principal that owns the keys, consumers and producers which the client names; None for
+        clients that have said nothing. Raises NotAllowedError if the client is nobody any more."""
         principal = self.principal
         if principal is None:
             raise self._refused()
@@ -130,25 +161,25 @@ class Caller:
         return principal is not None and principal.admin
 
     def may(self, right: Right, qid: str) -> bool:
-        """Returns whether it has a right to a queue now."""
+        """Tells whether the client has a right to a queue now."""
         principal = self.principal
         return principal is not None and principal.may(right, qid)
 
     def may_see(self, qid: str) -> bool:
-        """Returns whether it may know that a queue exists."""
+        """Tells whether the client may know that a queue exists."""
         principal = self.principal
         return principal is not None and principal.may_see(qid)
 
     def check_origins(self, qids: Iterable[str]) -> None:
-        """Raises NotAllowedError unless it may write to these queues, which dead letters came from. The request did not
-        name them, so the error names none of which it may not know that it exists."""
+        """Raises NotAllowedError unless the client may write to these queues, which dead letters came from. The request
+        did not name them, so the error names only a queue that the client may know of."""
         for qid in qids:
             if not self.may(Right.WRITE, qid):
                 known = f"the queue {qid!r}" if self.may_see(qid) else "a queue"
                 raise self._refused(Right.WRITE, f"{known} that one of the dead letters came from")
 
     def refusal_to_read(self, qids: Iterable[str]) -> tuple[ErrorCode, str] | None:
-        """Returns why it may not read all of the queues, None if it may."""
+        """Returns the error for the first of the queues that the client may not read, None if it may read all."""
         for qid in qids:
             if not self.may(Right.READ, qid):
                 error = self._refused(Right.READ, f"the queue {qid!r}")
@@ -156,8 +187,7 @@ class Caller:
         return None
 
     def _refused(self, right: Right = Right.READ, to: str = "") -> NotAllowedError:
-        """Returns the error for a right that is missing. to: says what the right would be for. One that may do nothing
-        is not told which."""
+        """Returns the error for a right that is missing. to: the object of the right, for the text."""
         principal, what = self.principal, f"may not {right.value} {to}"
         if right is Right.MONITOR:
             what = "may not monitor the server"

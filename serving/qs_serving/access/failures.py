@@ -1,4 +1,8 @@
-"""Wrong tokens: when they are answered, and the log of them, which has one line a second however many there are."""
+"""Wrong tokens: when they are answered, and the log of them, which has one line a second however many there are.
+
+Nobody guesses a token of 32 random bytes. What is bounded is the time of the server: guesses of any number of clients
+must not take it from those who work.
+"""
 
 import logging
 import time
@@ -12,12 +16,15 @@ _QUIET = 1.0
 _DELAY = 0.1
 """Seconds after which a wrong token is answered, at least."""
 _RATE = 1000
-"""Wrong tokens that are answered a second, of all connections together, so that they do not take the time of other
-clients."""
+"""Wrong tokens that are answered a second, for all connections together."""
 
 
 class Failures:
-    """Counts wrong tokens, and logs the count. Sleeps while there are none."""
+    """Counts wrong tokens, and logs the count.
+
+    `note` may be called by any thread, `serve` runs in the loop. It sleeps while there are no wrong tokens: an idle
+    server does not wake up.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +37,7 @@ class Failures:
         self._token: trio.lowlevel.TrioToken | None = None
 
     def note(self, peer: str) -> float:
-        """Counts a wrong token. Returns the seconds after which it is to be answered: 0.1, and more when they come
+        """Counts a wrong token. Returns the seconds after which it is to be answered: 0.1, or more when they come
         faster than `_RATE`. peer: the client's address. Any thread may call it."""
         first = self.total == self._logged
         self.total += 1

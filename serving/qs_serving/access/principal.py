@@ -1,32 +1,71 @@
-"""Principals: those who may do something, and what each may do with which queue."""
+"""Principals: those who may do something, and what each may do with which queue.
 
+Rights are given to patterns over the names of queues: `*` stands for any characters, `?` for one, every other character
+for itself. A decision is asked for with every request, so it is remembered by the name of the queue.
+"""
+
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from .patterns import compile_patterns
-
 _DECISIONS = 4096
 """Queue names for which a principal's decisions are kept, for each right: some 0.5 MB, as clients choose the names."""
+_SPECIAL = re.compile(r"\*+|\?")
 
 
 class Right(StrEnum):
-    """Names a right that a request needs to a queue. READ: see and consume its messages; WRITE: add messages;
-    CONFIGURE: make, change, empty and delete it; STATS: see its figures, which those with READ may, and monitors.
-    MONITOR: see the figures of the server; of all queues or of none."""
+    """A right that a request needs to a queue."""
 
     READ = "read"
+    """See and consume its messages."""
     WRITE = "write"
+    """Add messages."""
     CONFIGURE = "configure"
+    """Make, change, empty and delete it."""
     STATS = "read or monitor"
+    """See its figures. Principals with READ may, and those with `monitor`."""
     MONITOR = "monitor"
+    """See the figures of the server: a right to all queues or to none."""
 
 
 _LISTED = (Right.READ, Right.WRITE, Right.CONFIGURE)
+"""The rights that an access file lists with patterns."""
+
+
+def compile_patterns(patterns: Iterable[str]) -> re.Pattern[str] | None:
+    """Returns an expression whose `fullmatch` accepts the names that one of the patterns accepts; None if there are no
+    patterns.
+
+    The time of a match grows with the length of the name times the length of the patterns, however many `*` they have:
+    clients choose the names.
+    """
+    written = "|".join(f"(?:{_translated(pattern)})" for pattern in patterns)
+    return re.compile(written, re.DOTALL) if written else None
+
+
+def _translated(pattern: str) -> str:
+    """Returns the regular expression of one pattern."""
+    # A name that a pattern accepts is also accepted with each part between two `*` at the first place where it fits. So
+    # the groups are atomic, and the matcher tries no other place: with a plain `.*` for each `*`, the tries multiply.
+    first, *rest = _SPECIAL.sub(lambda found: "*" if found[0][0] == "*" else "?", pattern).split("*")
+    if not rest:
+        return _literal(first)
+    *middle, last = rest
+    return _literal(first) + "".join(f"(?>.*?{_literal(part)})" for part in middle) + ".*" + _literal(last)
+
+
+def _literal(part: str) -> str:
+    """Returns the expression of a part without `*`."""
+    return ".".join(map(re.escape, part.split("?")))
 
 
 class Principal:
-    """One principal of the access file, or everybody who has said nothing. Does not change: a file that is read again
-    makes new ones."""
+    """One principal of the access file, or all clients that have said nothing.
+
+    1. It never changes: a file that is read again makes new principals. So threads share it without a lock.
+    2. A decision depends on the name of a queue alone, not on whether there is such a queue: a refusal tells nobody
+       which queues there are.
+    """
 
     __slots__ = ("admin", "decisions", "has_rights", "monitor", "name")
 
@@ -45,9 +84,9 @@ class Principal:
         self.monitor = monitor or admin
         patterns = patterns or {}
         self.has_rights = self.monitor or any(patterns.values())
-        """True if there is anything that it may do."""
+        """True if it has any right at all."""
         self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
-        """For each right, the decision by the name of a queue. What `may` returns, without a call."""
+        """Right -> decision by the name of a queue. The check of each request reads it, and saves the call of `may`."""
         self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
         self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)
 
@@ -62,7 +101,8 @@ class Principal:
 
 
 class _Decisions(dict[str, bool]):
-    """Remembers for which queues one right is there."""
+    """Remembers to which queues one right is given: name of a queue -> decision. A dict, so that a name that is known
+    costs no call of Python's."""
 
     __slots__ = ("_always", "_match")
 
@@ -73,7 +113,7 @@ class _Decisions(dict[str, bool]):
         self._always = always
 
     def __missing__(self, qid: str) -> bool:
-        if len(self) >= _DECISIONS:
+        if len(self) >= _DECISIONS:  # clients choose the names; in use are rarely so many
             self.clear()
         decision = self[qid] = self._always or (self._match is not None and self._match(qid) is not None)
         return decision

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from qs_schemas import CLIENT_LIMITS, Limits, parse, serialize
 from qs_schemas.messages import Delivery, Draft, GetClaim, Message, PushMessage
-from qs_schemas.payload_batches import map_payloads
 from qs_schemas.plain import PlainReader
 from qs_schemas.templates import write
-from qs_schemas.text import escape_payload, escape_payloads
+from qs_schemas.text import escape_payload, escape_payloads, map_payloads
 
 PIECES = (
     b"", b"a", b"<", b">", b"&", b"&lt;", b"&lt", b"&amp;lt;", b";", b"]]", b"]]>", b"\n", b"\r", b"\r\n", b"\t",

@@ -9,7 +9,7 @@ from qs_server.main.queue_server import read_options as server_options
 
 @pytest.mark.parametrize("read", [server_options, bus_options])
 @pytest.mark.parametrize("flag", ["--grace", "--linger", "--document-time"])
-def test_times_are_bounded(read: object, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_for_seconds_are_bounded(read: object, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A time that nobody can wait for is a wrong flag, and names it."""
     for seconds in ("1e9", "1e300", "inf", "nan", "-1", "soon"):
         with pytest.raises(SystemExit) as ended:
@@ -19,20 +19,20 @@ def test_times_are_bounded(read: object, flag: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("address", ["[::1", "http://x:9", "host:", ":1", "host:70000", "[host]:1"])
-def test_addresses_of_memcached(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flag_memcached_refuses_wrong_addresses(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Text that is no host and port is a wrong flag."""
     with pytest.raises(SystemExit):
         server_options(["--memcached", f"127.0.0.1:1,{address}"])
     assert "is no HOST[:PORT]" in capsys.readouterr().err
 
 
-def test_addresses_of_memcached_that_are_right() -> None:
+def test_flag_memcached_takes_addresses() -> None:
     """IPv6 stands in brackets."""
     options, _ = server_options(["--memcached", "[::1]:1,localhost:2, 10.0.0.1"])
     assert options.engines == {"memcached": {"servers": (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))}}
 
 
-def test_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_for_numbers_say_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
     """The flag and the text are named, also of a number that no machine needs."""
     for text, says in (("1GB", "'1GB' is not a whole number"), ("9" * 400, f"{'9' * 400} is more than {10**15}")):
         with pytest.raises(SystemExit, match="2"):

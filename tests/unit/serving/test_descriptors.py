@@ -39,7 +39,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> tuple[ServerLi
     ("soft", "hard", "raised"),
     [(100, 9999, 2000), (1999, 2000, 2000), (5000, 9999, 5000), (100, -1, 2000), (-1, -1, -1)],
 )
-def test_all_fit(
+def test_fit_descriptors_of_a_high_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, soft: int, hard: int, raised: int
 ) -> None:
     """The soft limit is raised so that all connections fit, and never lowered; nothing is logged."""
@@ -48,7 +48,7 @@ def test_all_fit(
 
 
 @pytest.mark.parametrize("hard", [116, 150, 199, 200, 500, 1199, 1200, 1300, 1999])
-def test_not_all_fit(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
+def test_fit_descriptors_of_a_low_limit_keeps_half(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
     """What the process itself needs is left, half of the limit at most; the rest is for clients."""
     limits, raised = fit(monkeypatch, 64, hard)
     clients = limits.connections + limits.handshakes + limits.leaving
@@ -59,7 +59,9 @@ def test_not_all_fit(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
     assert limits.connections >= clients * 5 // 7
 
 
-def test_connections_fit_and_little_else(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_fit_descriptors_takes_handshakes_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Handshakes and refused clients are fewer before connections are, and that is worth no line."""
     limits, _ = fit(monkeypatch, 64, 1950)
     assert limits.connections == 1000
@@ -67,7 +69,7 @@ def test_connections_fit_and_little_else(monkeypatch: pytest.MonkeyPatch, caplog
     assert not caplog.messages
 
 
-def test_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_descriptors_refuses_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to nothing left for clients, the start is refused, with what is needed."""
     with pytest.raises(StartError, match="the limit of open files is 115, and 116 are needed at least"):
         fit(monkeypatch, 64, 115)

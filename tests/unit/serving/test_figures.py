@@ -9,7 +9,7 @@ from qs_serving.figures import BOUNDS, Histogram, RequestCounts, process_figures
 @pytest.mark.parametrize(
     ("seconds", "bucket"), [(0, 0), (0.0001, 0), (0.000101, 1), (0.3, 11), (10, 15), (10.5, 16), (1e6, 16)]
 )
-def test_a_duration_has_its_bucket(seconds: float, bucket: int) -> None:
+def test_observe_counts_in_the_bucket_of_the_duration(seconds: float, bucket: int) -> None:
     """The first whose bound is not less; the last has none."""
     histogram = Histogram()
     histogram.observe(seconds)
@@ -17,7 +17,7 @@ def test_a_duration_has_its_bucket(seconds: float, bucket: int) -> None:
     assert (histogram.total, histogram.sum) == (1, seconds)
 
 
-def test_buckets_are_cumulative() -> None:
+def test_figures_have_cumulative_buckets() -> None:
     """Each bucket counts what the ones before it count, and the last everything, as Prometheus wants."""
     histogram = Histogram()
     for seconds in (0.0002, 0.0002, 0.3, 99):
@@ -30,13 +30,13 @@ def test_buckets_are_cumulative() -> None:
     assert (count.name, count.value) == ("x_seconds_count", 4)
 
 
-def test_bounds() -> None:
+def test_bounds_of_buckets_are_in_order() -> None:
     """Increasing, and written without an exponent."""
     assert list(BOUNDS) == sorted(set(BOUNDS))
     assert "e" not in "".join(f"{bound:g}" for bound in BOUNDS)
 
 
-def test_requests_that_are_answered_together() -> None:
+def test_answered_counts_requests_of_one_call() -> None:
     """Each counts by its operation and the code of its answer; what is no request has no duration."""
     counts = RequestCounts()
     fault = Fault(errors.BAD_REQUEST, "no")
@@ -55,7 +55,7 @@ def test_requests_that_are_answered_together() -> None:
     assert (counts.errors(404), counts.errors(404, but="push-message"), counts.errors(400)) == (1, 0, 2)
 
 
-def test_an_operation_that_only_fails() -> None:
+def test_figures_of_an_operation_that_only_fails() -> None:
     """An operation that only fails has no figure for 200."""
     counts = RequestCounts()
     counts.answered([PushMessage("q", b"x")], [Error(404)], 0.02)
@@ -64,7 +64,7 @@ def test_an_operation_that_only_fails() -> None:
     ]
 
 
-def test_of_the_process() -> None:
+def test_process_figures_of_this_process() -> None:
     """The figures of the process change with what /proc says of it."""
     values = {figure.name: figure.value for figure in process_figures(5.5)}
     assert values["start_time_seconds"] == 5.5

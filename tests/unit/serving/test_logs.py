@@ -47,7 +47,7 @@ def said(form: str, *words: str, verbose: int = 0, **environ: str) -> list[str]:
     return done.stderr.decode().split("\n")[:-1]
 
 
-def test_text() -> None:
+def test_log_to_stderr_as_text() -> None:
     """A line has the time, the level, the logger and the message."""
     lines = said("text", "hello", verbose=1)
     assert [line.split(" ", 2)[2] for line in lines[:3]] == [
@@ -59,7 +59,7 @@ def test_text() -> None:
     assert lines[-1] == "program: cannot start"
 
 
-def test_json() -> None:
+def test_log_to_stderr_as_json_lines() -> None:
     """Each line is one object with the same keys, whatever the message holds; the time is UTC in ISO 8601."""
     lines = said("json", HOSTILE, verbose=2)
     found = [json.loads(line) for line in lines]
@@ -80,7 +80,7 @@ def test_json() -> None:
     assert abs(datetime.now(UTC) - datetime.fromisoformat(found[0]["time"])) < timedelta(minutes=1)
 
 
-def test_json_to_the_end() -> None:
+def test_log_to_stderr_as_json_of_what_ends_the_process() -> None:
     """Warnings of Python, and an exception that ends the process, are objects too."""
     warned, ended = [json.loads(line) for line in said("json", "x", "and fail")[-2:]]
     assert (warned["level"], warned["logger"]) == ("WARNING", "py.warnings")
@@ -95,7 +95,7 @@ def journal_of(log: Path) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def test_the_journal(tmp_path: Path) -> None:
+def test_log_to_stderr_of_the_journal_has_priorities(tmp_path: Path) -> None:
     """The journal gets each line with its priority, and without the time, which it has itself."""
     log = tmp_path / "log"
     with log.open("wb") as stream:
@@ -117,7 +117,7 @@ def test_the_journal(tmp_path: Path) -> None:
     assert lines[-2:] == ["<2>CRITICAL qs.test: the worst", "<3>program: cannot start"]
 
 
-def test_another_stream_than_the_journal(tmp_path: Path) -> None:
+def test_log_to_stderr_of_another_stream_has_the_time(tmp_path: Path) -> None:
     """JOURNAL_STREAM is inherited by processes whose standard error goes elsewhere: they write the time."""
     (tmp_path / "other").touch()
     for value in (journal_of(tmp_path / "other"), "", "nonsense"):
@@ -125,7 +125,7 @@ def test_another_stream_than_the_journal(tmp_path: Path) -> None:
         assert said("text", "hello", JOURNAL_STREAM=value)[0].startswith("2")
 
 
-def test_a_rare_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_rare_line_counts_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     """What happens very often is logged at once, then once in a while with how often it was."""
     times = iter((100.0, 101.0, 159.0, 160.0, 161.0, 500.0, 501.0))
     line = RareLine(logging.getLogger("qs.test"), logging.WARNING, 60, lambda: next(times))

@@ -35,7 +35,9 @@ def manager(notify: socket.socket, **environ: str) -> ServiceManager:
         ({"WATCHDOG_USEC": "²"}, None),
     ],
 )
-def test_the_interval(notify: socket.socket, environ: dict[str, str], interval: float | None) -> None:
+def test_ping_interval_is_half_of_the_watchdog(
+    notify: socket.socket, environ: dict[str, str], interval: float | None
+) -> None:
     """The interval is half of the watchdog's time, if there is one and it is for this process."""
     with notify:
         assert manager(notify, **environ).ping_interval == interval
@@ -43,7 +45,7 @@ def test_the_interval(notify: socket.socket, environ: dict[str, str], interval: 
 
 
 @pytest.mark.parametrize("name", ["", "vsock:2:1234", "relative"])
-def test_no_socket_of_this_machine(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_ready_warns_of_an_unknown_socket(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Without a socket that can be sent to, nothing is sent; the log names one that cannot."""
     none = ServiceManager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000"}, 77)
     none.ready("here")
@@ -55,7 +57,7 @@ def test_no_socket_of_this_machine(name: str, caplog: pytest.LogCaptureFixture) 
     ] * bool(name)
 
 
-async def test_pings(notify: socket.socket, autojump_clock: MockClock) -> None:
+async def test_ping_follows_each_probe(notify: socket.socket, autojump_clock: MockClock) -> None:
     """Each ping follows a probe that has returned; while a probe hangs, there is none."""
     hangs = trio.Event()
     probes: list[float] = []
@@ -78,7 +80,7 @@ async def test_pings(notify: socket.socket, autojump_clock: MockClock) -> None:
             nursery.cancel_scope.cancel()
 
 
-def test_a_full_socket(
+def test_send_gives_up_on_a_full_socket(
     notify: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service manager that reads nothing holds the process up for a bounded time, and the log says so."""

@@ -27,7 +27,7 @@ def shown(tls: ServerTls) -> tuple[str, ...]:
     return client.peer_names()
 
 
-def test_a_session() -> None:
+def test_new_channel_completes_a_session() -> None:
     """A channel completes its handshake with a client that trusts the certificate."""
     tls = ServerTls(files(local()))
     assert shown(tls) == ("localhost",)
@@ -35,13 +35,13 @@ def test_a_session() -> None:
     assert f"{local().cert}: a certificate for localhost, 127.0.0.1, 0:0:0:0:0:0:0:1, until 20" in tls.about
 
 
-def test_one_file_for_both() -> None:
+def test_reload_takes_one_file_for_certificate_and_key() -> None:
     """Certificate and key may be in one file."""
     both = local().chain
     assert shown(ServerTls(TlsFiles(str(both), str(both)))) == ("localhost",)
 
 
-def test_what_is_allowed() -> None:
+def test_context_allows_modern_versions_and_ciphers() -> None:
     """TLS 1.2 or later without renegotiation, compression or tickets; ciphers with forward secrecy."""
     context = ServerTls(files(local()))._context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -60,7 +60,7 @@ def _write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+def test_reload_refuses_unusable_files(tmp_path: Path) -> None:
     """One line names the flag and the file, and says what is wrong. It shows nothing of a key."""
     good = files(local())
     missing = str(tmp_path / "missing.pem")
@@ -90,7 +90,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_refuses_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that only root can read is refused too."""
 
     def refuse(path: str, mode: str) -> object:
@@ -110,7 +110,9 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (LOCAL, 365, "clientAuth", "clients will not accept this certificate: .*purpose"),
     ],
 )
-def test_warnings(names: tuple[str, ...], days: int, use: str, says: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_reload_warns_of_what_clients_refuse(
+    names: tuple[str, ...], days: int, use: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A certificate that clients will refuse, or soon, is used, and logged."""
     ServerTls(files(authority().sign(*names, days=days, use=use)))
     [record] = caplog.records
@@ -118,7 +120,7 @@ def test_warnings(names: tuple[str, ...], days: int, use: str, says: str, caplog
     assert re.search(says, record.getMessage())
 
 
-def test_client_certificates() -> None:
+def test_new_channel_requires_client_certificates() -> None:
     """With a CA for clients, their names are known; each of its files is read anew by a reload."""
     tls = ServerTls(files(local(), authority().cert))
     server = tls.new_channel()
@@ -127,7 +129,7 @@ def test_client_certificates() -> None:
     assert server.peer_names() == ("billing.example",)
 
 
-def test_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reload_keeps_the_old_files_after_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """New files are for new sessions; those that exist go on. Files that cannot be used change nothing."""
     path = tmp_path / "both.pem"
     path.write_bytes(local().chain.read_bytes())

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.access import principal, section, write_access
 
 from qs_schemas import CopyMessage, Message, Ping
-from qs_serving.access.access import Access
-from qs_serving.access.access_file import AccessTable
+from qs_serving.access.access import Access, AccessTable
 from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.access.principal import Right
 
@@ -59,7 +58,7 @@ def code(caller: Caller, rights: dict[str, Right] | None, request: Message) -> i
 
 
 @given(st.lists(PRINCIPAL, min_size=1, max_size=3), st.none() | RIGHTS, REQUEST, NAME, st.lists(NAME, max_size=3))
-def test_allowed_if_the_file_says_so(
+def test_check_allows_what_the_file_says(
     principals: list[dict[str, Any]],
     anonymous: dict[str, Any] | None,
     rights: dict[str, Right],
@@ -97,7 +96,7 @@ def access(tmp_path: Path) -> Access:
     ("names", "expected"),
     [(("a.example",), "first"), (("c.example", "a.example"), "first"), (("c.example",), "second"), (("x",), None)],
 )
-def test_certificates(access: Access, names: tuple[str, ...], expected: str | None) -> None:
+def test_principal_of_a_certificate(access: Access, names: tuple[str, ...], expected: str | None) -> None:
     """The first name that the file lists, in its order; a certificate that nobody lists is anybody's."""
     found = Caller(access, "peer", names).principal
     assert found is not None
@@ -105,7 +104,7 @@ def test_certificates(access: Access, names: tuple[str, ...], expected: str | No
     assert (found is access.table.anonymous) is (expected is None)
 
 
-def test_a_certificate_that_nobody_lists(access: Access) -> None:
+def test_check_of_an_unlisted_certificate(access: Access) -> None:
     """The owner of a certificate that nobody lists is told which names were looked for, whatever characters they
     have."""
     caller = Caller(access, "peer", ("x.example", "y\x01"))
@@ -115,7 +114,7 @@ def test_a_certificate_that_nobody_lists(access: Access) -> None:
     assert "no principal has a name of your certificate ('x.example', 'y\\x01')" in str(caught.value)
 
 
-def test_a_token_replaces_a_certificate(access: Access) -> None:
+def test_authenticate_replaces_a_certificate(access: Access) -> None:
     caller = Caller(access, "peer", ("c.example",))
     assert caller.authenticate("first-token") == "first"
     with pytest.raises(NotAllowedError):
@@ -124,7 +123,7 @@ def test_a_token_replaces_a_certificate(access: Access) -> None:
     assert code(caller, {}, Ping()) == 401
 
 
-def test_a_file_that_is_read_again(access: Access) -> None:
+def test_check_follows_a_file_that_is_read_again(access: Access) -> None:
     """After a reload, the principal of each connection is looked up anew; a name that has moved to another principal
     makes it that one."""
     token, certificate = Caller(access, "peer"), Caller(access, "peer", ("c.example",))
@@ -138,7 +137,7 @@ def test_a_file_that_is_read_again(access: Access) -> None:
     assert token.principal is certificate.principal is None
 
 
-def test_nothing_secret_is_shown(access: Access) -> None:
+def test_check_shows_nothing_secret(access: Access) -> None:
     caller = Caller(access, "peer")
     caller.authenticate("first-token")
     assert "token" not in repr(caller) + repr(access) + repr(access.table)

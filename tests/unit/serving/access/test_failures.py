@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from qs_serving.access.failures import Failures
 
 
-async def test_one_line_a_second(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_serve_logs_one_line_a_second(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """The first is logged at once; ten thousand a second are a line a second with their number, and none is lost."""
     failures = Failures()
     async with trio.open_nursery() as nursery:
@@ -26,7 +26,7 @@ async def test_one_line_a_second(autojump_clock: MockClock, caplog: pytest.LogCa
     assert sum(counts) == 30_000 == failures.total - 1
 
 
-async def test_it_sleeps(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_serve_sleeps_while_nothing_fails(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """After a second without any, the next one is logged at once again."""
     failures = Failures()
     async with trio.open_nursery() as nursery:
@@ -39,7 +39,7 @@ async def test_it_sleeps(autojump_clock: MockClock, caplog: pytest.LogCaptureFix
         nursery.cancel_scope.cancel()
 
 
-def test_when_they_are_answered() -> None:
+def test_note_spreads_answers() -> None:
     """Each after 100 ms; of more than a thousand a second, a thousand a second, in their order."""
     now = 50.0
     failures = Failures(lambda: now)

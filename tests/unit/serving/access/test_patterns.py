@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qs_serving.access.patterns import compile_patterns
+from qs_serving.access.principal import compile_patterns
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -40,7 +40,7 @@ def model(pattern: str, name: str) -> bool:
         ("a*?", ["ab", "abc"], ["a"]),
     ],
 )
-def test_patterns(pattern: str, accepted: list[str], refused: list[str]) -> None:
+def test_compile_patterns_accepts_and_refuses(pattern: str, accepted: list[str], refused: list[str]) -> None:
     assert [name for name in accepted if not matches(pattern, name)] == []
     assert [name for name in refused if matches(pattern, name)] == []
 
@@ -49,11 +49,11 @@ TEXT = st.text(st.sampled_from("ab*?.[]\\日"), max_size=8)
 
 
 @given(TEXT, TEXT)
-def test_as_if_everything_were_tried(pattern: str, name: str) -> None:
+def test_compile_patterns_agrees_with_backtracking(pattern: str, name: str) -> None:
     assert matches(pattern, name) == model(pattern, name)
 
 
-def test_several() -> None:
+def test_compile_patterns_of_several() -> None:
     """A name is accepted if one of the patterns accepts it; none of them, if there are none."""
     compiled = compile_patterns(["a|b", "c*"])
     assert compiled is not None
@@ -61,6 +61,6 @@ def test_several() -> None:
     assert compile_patterns([]) is None
 
 
-def test_no_name_makes_it_slow() -> None:
+def test_compile_patterns_is_never_slow() -> None:
     """The work grows with the name, not with the ways in which its parts could fit."""
     assert not matches("*a" * 40 + "b", "a" * 200)

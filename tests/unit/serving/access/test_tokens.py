@@ -6,23 +6,23 @@ import time
 import pytest
 
 from qs_schemas.limits import TOKEN as LONGEST
-from qs_serving.access.tokens import digest, owner_of
+from qs_serving.access.caller import digest, owner_of
 
 TOKEN = "qs_" + "k" * 43
 KNOWN = {digest(f"other-{number}"): f"p{number}" for number in range(50)} | {digest(TOKEN): "own"}
 
 
-def test_owners() -> None:
+def test_owner_of_known_tokens() -> None:
     assert owner_of(TOKEN, KNOWN) == (digest(TOKEN), "own")
     assert owner_of("other-3", KNOWN) == (digest("other-3"), "p3")
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "k", "x" * (LONGEST + 1), "\0", "\ud800", "日本"])
-def test_wrong_ones(token: str) -> None:
+def test_owner_of_wrong_tokens_is_none(token: str) -> None:
     assert owner_of(token, KNOWN | {digest(""): "nobody"}) is None
 
 
-def test_time_does_not_tell_which_byte_is_wrong() -> None:
+def test_owner_of_takes_the_same_time_for_all() -> None:
     """Tokens that differ in the first byte, in the last, or in all take the same time: the medians of interleaved
     rounds differ by less than the rounds of one kind do among themselves."""
     kinds = {"first": "X" + TOKEN[1:], "last": TOKEN[:-1] + "X", "all": "X" * len(TOKEN)}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.access import hashed, principal, section, write_access
 
-from qs_serving.access.access_file import AccessFileError, AccessTable, read_access_file
+from qs_serving.access.access import AccessFileError, AccessTable, read_access_file
 from qs_serving.access.principal import Right
 
 
@@ -15,7 +15,7 @@ def read(path: Path, *sections: str) -> AccessTable:
     return table
 
 
-def test_everything(tmp_path: Path) -> None:
+def test_read_access_file_reads_everything(tmp_path: Path) -> None:
     table = read(
         tmp_path,
         principal("billing", certificates=["billing.example.org"], read=["orders*"], write=["i"], configure=["b-*"]),
@@ -66,7 +66,7 @@ def test_everything(tmp_path: Path) -> None:
         (f"[principals.{'SECRET' * 40}]\n", "1 to 200 characters"),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
+def test_read_access_file_says_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
     """One line says where and what, and shows no token."""
     with pytest.raises(AccessFileError) as raised:
         read(tmp_path, text)
@@ -79,14 +79,14 @@ def test_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["tokens", "certificates"])
-def test_two_principals_with_the_same(tmp_path: Path, key: str) -> None:
+def test_read_access_file_refuses_shared_credentials(tmp_path: Path, key: str) -> None:
     same = [hashed("x")]
     with pytest.raises(AccessFileError, match=r"principals\.b has a (token|certificate) that 'a' has too") as raised:
         read(tmp_path, section("principals.a", **{key: same}), section("principals.b", **{key: same}))
     assert same[0] not in str(raised.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_read_access_file_refuses_unreadable_files(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(AccessFileError, match=f"cannot read --access {path}"):
             read_access_file(str(path))
@@ -96,12 +96,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "what"), [(0o604, "read by everybody"), (0o606, "changed by everybody")])
-def test_permissions(tmp_path: Path, mode: int, what: str) -> None:
+def test_read_access_file_warns_of_permissions(tmp_path: Path, mode: int, what: str) -> None:
     path = write_access(tmp_path / "access.toml", [principal("a", read=["a"])])
     path.chmod(mode)
     assert what in read_access_file(str(path))[1][0]
 
 
-def test_a_file_that_lets_nobody_in(tmp_path: Path) -> None:
+def test_read_access_file_warns_if_nobody_is_let_in(tmp_path: Path) -> None:
     path = write_access(tmp_path / "access.toml", [section("principals.a", read=["a"])])
     assert "lets nobody in" in read_access_file(str(path))[1][0]

@@ -11,7 +11,7 @@ from qs_bus.options import Policy
 from qs_schemas import Limits
 from qs_schemas.command_line import CommandParser
 from qs_server.main.queue_server import read_options as server_options
-from qs_serving.config_file import add_config, parse_arguments
+from qs_serving.arguments import add_config, parse_arguments
 from qs_storage.engine import Durability
 from qs_web.command import read_options as web_options
 
@@ -38,7 +38,7 @@ def refused(file: Path, text: str | bytes, capsys: pytest.CaptureFixture[str], p
     return said
 
 
-def test_every_kind_of_value(file: Path) -> None:
+def test_parse_arguments_reads_every_kind_of_value(file: Path) -> None:
     """Texts, whole numbers, seconds, switches, counts and choices, as the flags have them."""
     file.write_text(
         'host = "::1"\nport = 1234\ngrace = 3\nlinger = 0.5\nopen = true\nverbose = 2\ndurability = "none"\n'
@@ -53,13 +53,13 @@ def test_every_kind_of_value(file: Path) -> None:
     assert options.log_format == "json"
 
 
-def test_without_a_file() -> None:
+def test_parse_arguments_without_a_file() -> None:
     """The defaults are those of the flags."""
     assert server_options([])[0].port == 9876
     assert bus_options([])[0].queues == ()
 
 
-def test_flags_win(file: Path) -> None:
+def test_parse_arguments_prefers_the_command_line(file: Path) -> None:
     """A flag replaces what the file says, wherever it stands, and a repeated one replaces the whole list."""
     file.write_text('port = 1\nqueue = ["a", "b,c"]\npolicy = "disconnect"\nverbose = 2\nserver = "queues.example:7"\n')
     options, verbose = bus_options(["--config", str(file)])
@@ -69,13 +69,13 @@ def test_flags_win(file: Path) -> None:
     assert (options.queues, options.policy, options.port, verbose) == (("x", "y"), Policy.DISCONNECT, 2, 1)
 
 
-def test_one_queue(file: Path) -> None:
+def test_parse_arguments_takes_one_queue_for_a_list(file: Path) -> None:
     """A flag that may be repeated may be a single text."""
     file.write_text('queue = "orders"\n')
     assert bus_options(["--config", str(file)])[0].queues == ("orders",)
 
 
-def test_the_page(file: Path) -> None:
+def test_parse_arguments_of_the_page(file: Path) -> None:
     """A flag that is repeated, each time with one text, is a list too."""
     file.write_text('allow-host = ["a.example", "B.example:1"]\nread-only = true\npath = "/queues/"\n')
     options, _ = web_options(["--config", str(file)])
@@ -83,7 +83,7 @@ def test_the_page(file: Path) -> None:
     assert web_options(["--config", str(file), "--allow-host", "c"])[0].hosts == ("c",)
 
 
-def test_a_variable_does_not_win(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_arguments_prefers_the_file_to_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """QS_SERVER is for when neither a flag nor the file names the server."""
     monkeypatch.setenv("QS_SERVER", "other.example:1")
     file.write_text('server = "queues.example:7"\n')
@@ -92,7 +92,7 @@ def test_a_variable_does_not_win(file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert bus_options(["--config", str(file)])[0].server == ("other.example", 1)
 
 
-def test_relative_paths(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_arguments_resolves_paths_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path starts from the folder of the file that has it, and on the command line from the current one."""
     monkeypatch.chdir(file.parent.parent)
     file.write_text('root = "../data"\naccess = "access.toml"\nhistory = "/var/h"\ntls-cert = "c"\ntls-key = "k"\n')
@@ -139,12 +139,14 @@ def test_relative_paths(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (b"host = '\xff'", "is not TOML: "),
     ],
 )
-def test_errors(file: Path, text: str | bytes, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_arguments_says_what_is_wrong(
+    file: Path, text: str | bytes, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line says which file, which key, what is wrong, and what is allowed."""
     assert says in refused(file, text, capsys)
 
 
-def test_errors_of_the_bus(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_arguments_of_the_bus_says_what_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lists are of texts; a token is not repeated, as an error may be logged."""
     for text in ("queue = 5", "queue = ['a', 5]"):
         assert "queue: has to be a text, or a list of texts, and is a whole number" in refused(
@@ -156,14 +158,14 @@ def test_errors_of_the_bus(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "qs-secret" not in said
 
 
-def test_a_file_that_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_arguments_of_a_missing_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the missing file, with the reason."""
     with pytest.raises(SystemExit, match="2"):
         server_options(["--config", str(file)])
     assert capsys.readouterr().err == f"queue-server.py: cannot read {file}: No such file or directory\n"
 
 
-def test_contradictions(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_arguments_finds_contradictions_of_file_and_flags(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Contradictory flags are refused, whichever of them the file has."""
     file.write_text('access = "a"\n')
     with pytest.raises(SystemExit, match="2"):
@@ -183,7 +185,7 @@ def test_every_flag_is_a_key(program: str, file: Path, capsys: pytest.CaptureFix
     assert {"host", "port", "tls-cert", "log-format", "verbose"} < flags
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_flag_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     """Reading a file does not change what --help says of defaults."""
     parser = CommandParser(prog="p")
     add_config(parser)
