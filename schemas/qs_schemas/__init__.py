@@ -1,7 +1,8 @@
 """The wire contract of qs: messages, XML, framing, errors and limits. No I/O, no clock.
 
-The contract itself is `qs.xsd` beside this file. `command_line`, `terminal` and `version` are what all commands have in
-common; they need no contract, so it is imported when the first name of it is asked for.
+The contract itself is `qs.xsd` beside this file. `command_line`, `terminal` and `extras` are what all commands have in
+common. They need no contract, and a command that shows its help should not wait for it: so the contract is imported
+when the first name of it is asked for.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,8 @@
-"""Addresses as they are written at command lines, in the environment and in programs."""
+"""Reads the addresses of servers as they are written at command lines, in the environment and in programs.
+
+An address must never be misread: a scheme says whether a token is sent with TLS, and a host that is a mistyped port
+would be looked up somewhere else. So anything that is not clearly an address is refused, with what was probably meant.
+"""
 
 import re
 from typing import NamedTuple
@@ -8,7 +12,8 @@ _SCHEMES = {"qs": False, "qss": True}
 
 
 class ServerAddress(NamedTuple):
-    """The address of a queue server or a bus. tls: True for qss://, False for qs://, None without a scheme."""
+    """The address of a queue server or a bus. tls: True for qss://, False for qs://, None for an address without a
+    scheme, where flags or certificates decide."""
 
     host: str
     port: int
@@ -18,7 +23,8 @@ class ServerAddress(NamedTuple):
 def server_address(text: str, port: int) -> ServerAddress:
     """Returns the parts of qs://HOST[:PORT], qss://HOST[:PORT], or an address without a scheme, as for `address`.
 
-    port: when none is named. ValueError says what is wrong, in whole words, and shows no password.
+    port: the port of an address that names none. Raises ValueError, whose text says what is wrong and shows no
+    password.
     """
     if "@" in text:
         raise ValueError("an address holds no user and no password: give a token instead")
@@ -36,8 +42,9 @@ def server_address(text: str, port: int) -> ServerAddress:
 
 
 def located(host: str, port: int | None, usual: int) -> ServerAddress:
-    """Returns where a client connects. host: in any form of `server_address`; port: what was given beside it, None for
-    nothing; usual: when neither names a port. ValueError as there, and when the two name different ports."""
+    """Returns the address of a client's host and port arguments. host: in any form of `server_address`; port: the
+    separate argument, None if it was not given; usual: the port if neither names one. Raises ValueError like
+    `server_address`, and when the two name different ports."""
     if ":" not in host and not host.isdigit():
         return ServerAddress(host, usual if port is None else port)
     found = server_address(host, 0)
@@ -54,8 +61,8 @@ def _checked(text: str, rest: str, port: int) -> tuple[str, int]:
 
 
 def address(text: str, port: int) -> tuple[str, int]:
-    """The host and the port of HOST, HOST:PORT, [IPV6]:PORT, [IPV6], or an IPv6 address alone. port: when none is
-    named. ValueError without saying of what."""
+    """Returns host and port of HOST, HOST:PORT, [IPV6]:PORT, [IPV6], or an IPv6 address alone. port: the port of an
+    address that names none. Raises ValueError, whose text does not say where the address came from."""
     import ipaddress  # noqa: PLC0415 - a command with the default address needs none
 
     bracketed = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", text, re.DOTALL)

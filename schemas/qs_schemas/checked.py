@@ -1,8 +1,10 @@
-"""Fields of text that hold nothing else: bytes given for one are decoded, and any other type is refused, whenever it is
-set.
+"""Makes dataclasses whose fields of text hold text and nothing else.
 
-A queue's name that is bytes would otherwise become a queue called `b'orders'`, somewhere else and later. What is read
-from a document is text anyway, and this package sets it under the field's name with a `_` in front, unchecked.
+Bytes that are given for a field of text are decoded, and any other type is refused, whenever the field is set.
+Otherwise a queue's name that is bytes would become a queue called `b'orders'`, somewhere else and later.
+
+What is read from a document is text already. The parsers of this package set it unchecked, under the field's name with
+a `_` in front, since each request would pay for a check that finds nothing.
 """
 
 import dataclasses
@@ -19,8 +21,8 @@ _Check = Callable[[str, Any], Any]
 
 
 def text(name: str, value: object) -> str:
-    """The text of a field. value: a str, or bytes in UTF-8. TypeError for any other, ValueError if it is not
-    UTF-8."""
+    """Returns a value as the text of a field. value: a str, or bytes in UTF-8. Raises TypeError for any other type, and
+    ValueError for bytes that are not UTF-8."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes | bytearray | memoryview):
@@ -36,7 +38,8 @@ def _text_or_none(name: str, value: object) -> str | None:
 
 
 def _texts(name: str, value: Any) -> Any:
-    """A list of text. What is one already stays the very same list."""
+    """Returns a list of text. A list that holds only text is returned itself, so that the caller may go on to fill
+    it."""
     if value is None or (isinstance(value, list) and all(type(entry) is str for entry in value)):
         return value
     if isinstance(value, str | bytes | bytearray | memoryview) or not hasattr(value, "__iter__"):
@@ -63,13 +66,11 @@ def checked(*, kw_only: bool = ...) -> Callable[[type[_C]], type[_C]]: ...
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def checked(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
-    """Makes a dataclass with slots whose fields of text check what they are given, also by its constructor.
-
-    dataclass() would compile three methods for each class, of which the constructor is replaced: that took longer than
-    all else that a short command does.
-    """
+    """Makes a dataclass with slots whose fields of text check what they are given, also by its constructor."""
     if cls is None:
         return partial(checked, kw_only=kw_only)
+    # dataclass() would compile three methods for each class, of which the constructor is replaced: that took longer
+    # than all else that a short command does.
     for name, method in (("__repr__", _repr), ("__eq__", _equal), ("__hash__", None)):
         setattr(cls, name, method)
     made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
@@ -103,7 +104,7 @@ def _setter(name: str, check: _Check, store: Callable[[Any, Any], None]) -> Call
 
 def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., None]:
     """Makes a constructor like that of a dataclass, which also checks the fields of text. A value that is a str already
-    costs no call."""
+    costs no call: constructors are on the path of every request."""
     positional: list[str] = []
     named: list[str] = []
     body: list[str] = []

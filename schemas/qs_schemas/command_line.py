@@ -1,7 +1,8 @@
-"""The version of the package that is installed.
+"""Parses the arguments of every command of qs.
 
-Parses the arguments of every command of qs: a mistake is answered in one line, with the name that was perhaps meant;
-help is in colours on a terminal; `--version` and `--print-completion`."""
+A mistake is answered in one line, with the name that was perhaps meant. Help is in colours on a terminal. Every command
+has `--version` and `--print-completion`. Only Python's own library is imported, so help needs no extra.
+"""
 
 import argparse
 import re
@@ -14,28 +15,18 @@ from typing import Any, NoReturn, cast
 from .extras import importing
 from .terminal import READER_GONE, RED, has_colours, paint, paint_help, silence_stdout
 
-
-@cache
-def installed_version() -> str:
-    """Returns the version of the installed package, "unknown" in a checkout that is not installed. Looking it up takes
-    a tenth of what a command takes to start."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    try:
-        return version("qsbus")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 SHELLS = ("bash", "zsh", "fish")
 """The shells that --print-completion knows."""
 _CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from .*\)", re.DOTALL)
 _UNKNOWN = "unrecognized arguments: "
 _MISSING = "the following arguments are required: "
+_CANDIDATES = 20
+"""Names that share enough letters with a misspelt one: more than any command has near one word."""
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Wraps each paragraph of a description to the terminal. Lines of one that has indented lines stay as they are."""
+    """Wraps each paragraph of a description to the terminal. A paragraph with indented lines, an example, stays as it
+    is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -48,8 +39,14 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses the arguments of a command, or of a subcommand. Takes no abbreviations: one in a script would break with
-    the next flag."""
+    """Parses the arguments of a command, or of a subcommand.
+
+    1. A mistake exits with 2 and one line that says what is wrong and what was perhaps meant, never with the whole
+       usage.
+    2. A message of a mistake never shows the value of an unknown flag: it may be a secret.
+    3. A flag has no abbreviations: one in a script would break with the next flag that begins alike.
+    4. Help and version that cannot be written end with one line, and no traceback.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **{"formatter_class": _Paragraphs, **options})
@@ -58,9 +55,10 @@ class CommandParser(argparse.ArgumentParser):
         self._within = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what it does not know. By itself argparse has the main command do that, which does not know the flags
-        of the subcommand."""
-        if self._within:
+        """Parses arguments, and refuses those that it does not know."""
+        # By itself argparse has the main command refuse what a subcommand does not know. That one cannot say which flag
+        # of the subcommand was meant.
+        if self._within:  # `_parse` calls this method again
             return super().parse_known_args(args, namespace)
         self._words = [str(word) for word in (sys.argv[1:] if args is None else args)]
         self._within = True
@@ -163,9 +161,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class AnyOrder(CommandParser):
-    """A parser that takes options between positional arguments: `qs push orders --delay 3 hello`. argparse has a method
-    for that, but does not use it for subcommands."""
+    """A parser that takes options between positional arguments: `qs push orders --delay 3 hello`."""
 
+    # argparse has a method for that, and does not use it for subcommands.
     def _parse(self, args: Any, namespace: Any) -> Any:
         return self.parse_known_intermixed_args(args, namespace)
 
@@ -180,10 +178,6 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     slips = {name: 0 if name.startswith(word) else _slips(word, name) for name in near}
     most = len(word.strip("-")) / 2
     return min((name for name in near if slips[name] < most), key=slips.__getitem__, default=None)
-
-
-_CANDIDATES = 20
-"""Names that share enough letters: more than any command has near one word."""
 
 
 def _slips(word: str, name: str) -> int:
@@ -203,14 +197,26 @@ def _slips(word: str, name: str) -> int:
 
 
 def file_name(text: str) -> str:
-    """Parses the name of a file or a directory. An empty one, as of an unset variable, is no way to leave a flag
-    out: a file that makes a connection safe would be missing without a word."""
+    """Parses the name of a file or a directory. Raises ArgumentTypeError if it is empty."""
+    # An empty name, as of an unset variable, must not leave the flag out: a file that makes a connection safe would be
+    # missing without a word.
     if not text:
         raise argparse.ArgumentTypeError("the name of the file is empty: name one, or leave the flag out")
     return text
 
 
 # -- the flags that every command has ---------------------------------------------------------------------------------
+
+
+@cache
+def installed_version() -> str:
+    """Returns the version of the installed package, "unknown" in a checkout that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - a tenth of a command's start
+
+    try:
+        return version("qsbus")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def add_standard_flags(parser: argparse.ArgumentParser, name: str = "qs") -> None:

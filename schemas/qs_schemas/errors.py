@@ -1,15 +1,22 @@
-"""The error table of the protocol, and the one exception that bad input raises in this package."""
+"""The error table of the protocol, and the one exception that bad input raises in this package.
+
+A row is a code, which groups errors as HTTP does, and a type, by which programs tell apart those of one code. Clients
+match on both, so a row may be added and never changed. A test compares the table with docs/protocol.md.
+"""
 
 from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """A row of the table. `closes`: the stream cannot be read any further, or must not be, after this error."""
+    """A row of the table."""
 
     code: int
     kind: str
+    """The `type` of the element `error`."""
     closes: bool
+    """True if the stream cannot be read any further after this error, or must not be."""
     when: str
+    """The case in which a peer is sent this error."""
 
 
 BAD_REQUEST = ErrorCode(400, "bad-request", False, "the document is not valid: it says what, where and why")
@@ -36,11 +43,8 @@ TABLE: tuple[ErrorCode, ...] = (
 
 
 class ProtocolError(Exception):
-    """The peer has sent something that breaks the contract.
-
-    error: the row of the table; text: what, where and what to do; req: the correlation id of the offending
-    document, where it could be read.
-    """
+    """The peer has sent something that breaks the contract. error: the row of the table; text: says what is wrong,
+    where, and what to do; req: the correlation id of the document, None if it could not be read."""
 
     def __init__(self, error: ErrorCode, text: str, req: str | None = None) -> None:
         super().__init__(text)

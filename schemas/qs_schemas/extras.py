@@ -1,4 +1,8 @@
-"""Names the extra of qsbus that brings a missing package: a program ends with the one line to type."""
+"""Names the extra of qsbus that brings a missing package.
+
+`pip install qsbus` is small: the clients and `qs`. A command that needs more ends with the one line to type, and not
+with a traceback, which would name a package that nobody has heard of.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +13,8 @@ USAGE = 2
 
 
 def install(extra: str) -> str:
-    """Returns what to type. pip takes the extra from the qs that is installed, so it does not matter from where."""
+    """Returns the command line that installs an extra."""
+    # pip takes the extra of the qsbus that is installed, so the line is the same for a checkout and for a package.
     return f"pip install 'qsbus[{extra}]'"
 
 
@@ -22,7 +27,7 @@ class NotInstalledError(ModuleNotFoundError):
 
 @contextmanager
 def importing(extra: str, program: str) -> Iterator[None]:
-    """Ends the process with one line, if what the with block imports needs a package that is not installed. extra:
+    """Ends the process with one line if the with block imports a package that is not installed. extra: the extra that
     brings the package; program: the name of the command."""
     try:
         yield

@@ -1,6 +1,7 @@
-"""Makes a message of the elements of a valid document, by plans that are worked out once per class.
+"""Makes a message of the elements of a valid document, by plans that are worked out once for each class.
 
-Elements are known by the protocol `Element`; no XML library is imported here.
+A plan has a reader for each element that its class has a field for. Everything else in a document is passed over: a
+client may send back the entries of an answer as they came.
 """
 
 import re
@@ -34,7 +35,11 @@ _NO_ID = 0
 
 
 class Element(Protocol):
-    """An element of a tree, as ElementTree and lxml have it. tag: `{namespace}name`; not a str for a comment."""
+    """An element of a tree. Its tag is `{namespace}name`, and no str for a comment.
+
+    lxml's elements are the only ones, but lxml is imported in `parsing.py` alone, also for types: this module has to be
+    importable where lxml is not wanted.
+    """
 
     @property
     def tag(self) -> Any: ...
@@ -50,7 +55,7 @@ class Element(Protocol):
 
 
 class RefusedError(Exception):
-    """A document is well-formed XML and breaks the contract."""
+    """A document is well-formed XML and breaks the contract. The stream can be read further."""
 
     def __init__(self, text: str, error: ErrorCode = BAD_REQUEST) -> None:
         super().__init__(text)
@@ -91,8 +96,9 @@ def _text(element: Element) -> str:
 
 
 def _reason(element: Element) -> str:
-    """Reads a reason, whose bound is in bytes, which the schema cannot count."""
+    """Reads a reason. Raises RefusedError if it is too long."""
     reason = element.text or ""
+    # The bound is in bytes of UTF-8, as it is kept in memory. The schema counts characters.
     if (size := len(reason.encode())) > REASON:
         raise RefusedError(f"'reason' has {size} bytes of UTF-8, and at most {REASON} bytes are kept: shorten it")
     return reason
@@ -129,7 +135,7 @@ def _figure(element: Element) -> Figure:
 
 
 def _options_reader(removes: bool) -> _Read:
-    """Makes the reader of `options`. removes: whether an empty value is allowed, as it removes the option."""
+    """Makes the reader of `options`. removes: True if an empty value is allowed, which removes the option."""
 
     def options(element: Element) -> QueueOptions:
         given = [(_OPTIONS[name], value) for name, value in element.items() if name in _OPTIONS]
@@ -181,7 +187,7 @@ def _delivery_reader(payload: _Read) -> _Read:
     return delivery
 
 
-# -- what of a document stands where in a message -------------------------------------------------------------------
+# -- where the parts of a document stand in a message ---------------------------------------------------------------
 
 # child of qs: (field, how it is read)
 _FIELDS: dict[str, tuple[str, _Read]] = {
@@ -214,7 +220,7 @@ def _list_reader(field: str, read: _Read) -> _Reader:
 
 
 def _mid_reader(kinds: _Kinds, named: bool) -> _Reader:
-    """Makes the reader of `mid`. named: whether a request says with `mid` which message it means. If not, the reader
+    """Makes the reader of `mid`. named: True if a request says with `mid` which message it means. If not, the reader
     ignores the `mid` of a request."""
 
     def reader(values: _Values, element: Element) -> None:
@@ -268,6 +274,7 @@ class Plan(NamedTuple):
         if isinstance(mid := values.get("mid"), str):
             if request:
                 raise RefusedError(f"no message has the id {mid[:100]!r}", NOT_FOUND)
+            # An answer may have an id that is none of ours: the message can still be read, and pushed again.
             values["mid"] = None
         return self.cls(**values)
 
@@ -290,7 +297,7 @@ def plans(inline: Callable[[Element], str]) -> dict[str, Plan]:
 
 
 def _names(cls: type[Message], field: str) -> bool:
-    """Returns whether the requests of a class say with this field which messages they mean."""
+    """Tells whether the requests of a class say with this field which messages they mean."""
     return field in cls.selects or any(field in group for group in cls.required)
 
 

@@ -1,13 +1,13 @@
-"""Splits a stream of bytes into documents.
+"""Splits a stream of bytes into documents, and keeps from a parser what could cost it too much.
 
-A framer takes bytes as they come and returns whole documents. It reads each byte at most a fixed number of times,
-however the bytes are cut, and keeps only the document that has begun and the bytes behind it. It checks what it needs
-to find the end of a document, and bounds that must hold before a parser sees it: no DTD, length, depth, attributes and
-elements. Markup that can never become a document is refused as soon as it has come, so that whoever speaks something
-else is told at once, and not when the time for a document is over: names, attributes, sections, tags that do not
-match, bytes that XML in UTF-8 does not have. References, namespaces and the like are the parser's business. Bytes that
-cannot be framed make the stream unreadable: the framer raises the same error from then on. A document that can be
-framed but breaks a bound is returned as an error, and the next one is read.
+A document says itself where it ends: there is no length in front of it. So finding its end is half of parsing it, for
+bytes from anybody, cut anywhere. There are three ways, from quick to slow, with the same result:
+
+1. `next_plain` lets a reader try documents in the usual form. It finds the end by itself.
+2. One match of `_usual` finds the end of a whole document of elements, attributes and text.
+3. `_scan` goes tag by tag, over pieces, comments, sections, and documents that break a bound.
+
+It checks what it needs to find the end, and no more: references, namespaces and the like are the parser's business.
 """
 
 import re
@@ -68,6 +68,8 @@ _LISTED = re.compile(
 )
 _LISTED_DEPTH, _LISTED_ATTRIBUTES = 4, 7
 _LONG = 4096
+"""Bytes behind which a pattern is tried only if a document may end there: a long document that comes in pieces would be
+matched from its beginning again with each piece."""
 _REST = 512 * 1024
 """Bytes behind the first element too many, within which a document has to end for the next one to be read. A step to
 each tag of more would take seconds."""
@@ -156,10 +158,24 @@ _RUN_BEFORE_ROOT, _RUN = _runs()
 
 
 class Framer:
-    """Splits a stream into documents. `feed` bytes, then call `next_document` until it returns None."""
+    """Splits a stream into documents. `feed` bytes, then call `next_document` until it returns None.
+
+    1. What is found does not depend on how the bytes are cut.
+    2. Each byte is looked at a bounded number of times. Only the document that has begun, and bytes behind it, are
+       kept.
+    3. A document that is returned has no DTD, and is within the bounds of length, depth, attributes and elements.
+    4. Markup that can never become a document is refused as soon as it has come, and not when the time for a document
+       is over: whoever speaks something else is told at once. Then the stream is unreadable, and each further call
+       raises the same error.
+    5. A document that breaks a bound, and whose end can be found, is an error that does not close: the next one is
+       read.
+
+    It must never hold a server for long: no pattern looks twice at the same bytes, whatever they are.
+    """
 
     def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
-        """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
+        """keep_too_large: bytes of a document over the limit are kept in `too_large`: a client finds in them the ids of
+        messages that it has to release."""
         self._limits = limits
         self._bound = limits.document
         self._why = ""
@@ -200,8 +216,8 @@ class Framer:
         self._possible = 0  # everything before is free of bytes that no document has
 
     def bound(self, document: int, why: str = "") -> None:
-        """Changes the most bytes of a document, for those that begin from now on and for the one that has begun. why:
-        follows the number in the text of the error."""
+        """Changes the bound of a document's bytes, for the one that has begun and for all that follow. why: text that
+        follows the number in the error."""
         self._bound = document
         self._most = min(document, self._far)
         self._why = why
@@ -293,7 +309,7 @@ class Framer:
         return self._last > self._start
 
     def next_document(self) -> bytes | None:
-        """The next whole document, or None until more bytes have come.
+        """Returns the next whole document, or None until more bytes have come.
 
         Raises ProtocolError: 400 that closes (not XML, DOCTYPE, tags that do not match) and 413 for the stream, from
         then on at each call; 400 that does not close for a document over a bound, which is then skipped.
@@ -360,7 +376,7 @@ class Framer:
             raise _malformed("a byte that no XML in UTF-8 has")
 
     def _step(self) -> bool:
-        """Over the next piece of markup. False when more bytes are needed."""
+        """Goes past the next piece of markup. Returns False when more bytes are needed."""
         if self._until:
             return self._finish_section()
         if self._part:
@@ -455,7 +471,7 @@ class Framer:
         return True
 
     def _pass_listed(self) -> None:
-        """Over the entries of a list that stand here whole, as steps would go over them."""
+        """Goes past the entries of a list that stand here whole, as single steps would."""
         run = _LISTED.match(self.buffer, self._at, self._end)
         if run is None:
             return
@@ -479,7 +495,8 @@ class Framer:
             self._open(opening, values, bool(empty))
 
     def _finish_tag(self) -> bool:
-        """A tag that came in pieces: on from where the last piece ended, to its `>`."""
+        """Goes on inside a tag that comes in pieces, from the end of the last piece to its `>`. Returns False when more
+        bytes are needed."""
         buffer = self.buffer
         while self._part != "end":
             if self._quote and not self._finish_value():
@@ -502,7 +519,8 @@ class Framer:
         return True
 
     def _pass_attributes(self) -> None:
-        """Over the attributes that stand here whole, as steps would go over them."""
+        """Goes past the attributes that stand here whole, as single steps would: a long tag that comes in two pieces
+        would otherwise take seconds."""
         run = _WHOLE_ATTRIBUTES.match(self.buffer, self._at, self._end)
         if run is not None:
             self._values += len(_VALUE.findall(run[0]))
@@ -629,7 +647,8 @@ class Framer:
 
 
 def _req(document: bytes, root: int) -> str | None:
-    """The correlation id of a document that no parser gets to see, where it is written as it is read."""
+    """Returns the correlation id of a document that no parser gets to see, None if it has none or one with escapes: the
+    answer can quote only what needs no decoding."""
     tag = _TAG.match(document, root)
     for name, value in _ATTRIBUTE.findall(tag[3] or b"" if tag else b""):
         if name == b"req":

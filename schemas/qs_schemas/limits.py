@@ -1,4 +1,8 @@
-"""Bounds that keep one peer from exhausting the other. Every one is a parameter; these are the defaults."""
+"""Bounds that keep one peer from exhausting the other.
+
+The peer chooses what it sends, so every size and count that it can choose has a bound. Those in `Limits` are
+parameters, for which these are the defaults; the others are fixed.
+"""
 
 from dataclasses import dataclass
 
@@ -63,18 +67,18 @@ ANSWER_FACTOR = 6
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of what one side accepts from the other.
-
-    document: bytes, from the first `<` to the last `>`; depth: elements; attributes: of one element;
-    list_length: messages or ids of one list form; queues or parts may be ten times as many; elements: of the whole
-    document, comments, CDATA sections and instructions counted too. All at least 1.
-    """
+    """The limits of the documents that one side accepts from the other. All are at least 1."""
 
     document: int = DOCUMENT
+    """Bytes from the first `<` to the last `>`."""
     depth: int = DEPTH
+    """Elements inside one another."""
     attributes: int = ATTRIBUTES
+    """Attributes of one element."""
     list_length: int = LIST
+    """Messages or ids of one list form. Queues, parts, claims and figures may be ten times as many."""
     elements: int = ELEMENTS
+    """Elements of the whole document, with comments, CDATA sections and instructions."""
 
 
 CLIENT_LIMITS = Limits(document=ANSWER_FACTOR * DOCUMENT, list_length=10 * LIST, elements=50 * ELEMENTS)

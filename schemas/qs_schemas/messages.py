@@ -1,7 +1,9 @@
 """The messages of the protocol: one class for each operation and its answer, and the error.
 
 A request and its answer are the same class; `type` tells them apart, as bucker's clients know it: what `recv()` returns
-after `send(ListQueues())` is a `ListQueues`. Every field can be set; None, False and empty lists are not written.
+after `send(ListQueues())` is a `ListQueues`. The fields of a class are those of both. Every field can be set; None,
+False and empty lists are not written.
+
 Durations are seconds, times are microseconds since the Epoch, payloads are bytes (a str is stored as UTF-8). A field of
 text takes a str, or bytes in UTF-8, which it decodes; anything else raises a TypeError at once: see `checked`. `parse`
 and `serialize` check everything else. They are built on these classes, so this module imports neither: the package
@@ -25,33 +27,37 @@ class Receipt(NamedTuple):
 
 @checked
 class Draft:
-    """An entry of a list-form push: a message to store. delay: seconds until it becomes visible."""
+    """An entry of a list-form push: a message to store."""
 
     payload: bytes | str
     delay: float | None = None
+    """Seconds until it becomes visible."""
     key: str | None = None
+    """The idempotency key: for 5 minutes, another push with it stores nothing."""
 
 
-class Local:
-    """Notes of a program at a message, beside the fields, which are what is on the wire. A note is not compared, and
-    has no value until it is set. lease: how the client that received the message holds it; settled: True when it has
-    deleted, released or rejected the message."""
+class ClientState:
+    """The state that a client keeps with a message that it has received. It is no field: it does not travel, is not
+    compared, and has no value until it is set."""
 
     __slots__ = ("lease", "settled")
 
     if TYPE_CHECKING:  # an annotation would be a field
         lease: object
+        """The lease under which the client has the message in flight."""
         settled: bool
+        """True after the client has deleted, released or rejected the message."""
 
 
 @dataclass(slots=True)
-class Delivery(Local):
-    """An entry of a list-form answer: a message handed out, or peeked at. Times in microseconds since the Epoch.
-    status: only of a peek; reason, dead_from, dead_mid, dead_receives, dead_at, dead_reason: see `GetMessage`."""
+class Delivery(ClientState):
+    """An entry of a list-form answer: a message that was delivered, or peeked at. See `GetMessage` for the fields that
+    both have."""
 
     mid: int
     payload: bytes
     qid: str | None = None
+    """The queue, in an answer about several."""
     receives: int | None = None
     pushed_at: int | None = None
     visible_at: int | None = None
@@ -61,6 +67,7 @@ class Delivery(Local):
     dead_at: int | None = None
     dead_reason: str | None = None
     status: str | None = None
+    """Only of a peek."""
     reason: str | None = None
 
     @property
@@ -71,70 +78,86 @@ class Delivery(Local):
 
 @checked
 class QueueOptions:
-    """Options of a queue: of `new-queue`, `set-queue` and the answer of `get-queue`; None for those that it does not
-    name. visibility, retention, backoff, backoff_max: seconds; capacity: messages; dead_letter: a queue; max_receives:
-    1 to 1000.
-
-    removed: the fields whose options a `set-queue` removes. It writes them with an empty value. A field that has a
-    value is not removed.
-    """
+    """Options of a queue, in `new-queue`, `set-queue` and the answer of `get-queue`. None: not named."""
 
     storage: str | None = None
     visibility: float | None = None
+    """Seconds of the visibility window of a receive that names none."""
     capacity: int | None = None
+    """The greatest number of messages."""
     retention: float | None = None
+    """Seconds after its push in which a message is kept. One in flight is removed when its window ends."""
     dead_letter: str | None = None
+    """The queue to which dead letters are moved."""
     max_receives: int | None = None
+    """The receives after which a message becomes a dead letter, 1 to 1000."""
     backoff: float | None = None
+    """Seconds until a message is visible again after a receive in vain. Each further one doubles them."""
     backoff_max: float | None = None
+    """The most seconds that `backoff` grows to."""
     removed: frozenset[str] = frozenset()
+    """The fields whose options a `set-queue` removes. They are written with an empty value, as a missing attribute
+    leaves the option alone. A field that has a value is not removed."""
 
 
 @dataclass(slots=True)
 class QueueInfo:
-    """An entry of a `queue-stats` answer. oldest: seconds; pushed, delivered, expired, deleted, dead, retired: since
-    the start; waiting: receives that wait; dead_letter: the queue of its dead letters."""
+    """An entry of a `queue-stats` answer. A figure that the queue's storage does not know is None.
+
+    `pushed`, `delivered`, `expired`, `deleted`, `dead` and `retired` count since the start of the server.
+    """
 
     qid: str
     new: int | None = None
+    """Messages that were never received."""
     ready: int | None = None
     in_flight: int | None = None
     delayed: int | None = None
     bytes: int | None = None
     oldest: float | None = None
+    """Seconds since the oldest message was pushed, None if there is none."""
     pushed: int | None = None
     delivered: int | None = None
     expired: int | None = None
+    """Visibility windows that ended before the message was deleted."""
     deleted: int | None = None
     storage: str | None = None
     dead: int | None = None
+    """Messages that became dead letters."""
     retired: int | None = None
+    """Messages that were removed by retention."""
     paused: bool | None = None
     subscribers: int | None = None
     waiting: int | None = None
+    """Receives that wait for a message."""
     dead_letter: str | None = None
+    """The queue of its dead letters."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """The messages that a consumer claimed in one transaction. count: 0 when there was nothing to claim, and then the
-    server keeps no claim; checksum: of the ids; since: when it was made, in microseconds since the Epoch; owner: the
-    principal that the consumer belongs to, empty for clients without one, None for the client's own."""
+    """The messages that a consumer claimed in one transaction."""
 
     seq: int
+    """The number that the consumer has given the claim."""
     count: int
+    """The number of messages. 0 if there was nothing to claim: then the server keeps no claim."""
     bytes: int
     first: int | None = None
     last: int | None = None
+    """The ids of the first and the last message."""
     checksum: str | None = None
+    """The checksum of the ids: two claims have the same one if and only if they have the same messages."""
     consumer: str | None = None
     since: int | None = None
+    """The time at which it was made, in microseconds since the Epoch."""
     owner: str | None = None
+    """The principal that the consumer belongs to, empty for clients without one, None for the client's own."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A staged part to publish, and the attempt that won."""
+    """A staged part to publish, and its attempt: others of the same part are dropped."""
 
     number: int
     attempt: int
@@ -142,8 +165,8 @@ class Part:
 
 @dataclass(slots=True)
 class Figure:
-    """One figure of a `server-stats` answer. name and labels: as in Prometheus, but that the name has no prefix; labels
-    tell apart the figures of one name. docs/protocol.md lists them."""
+    """One figure of a `server-stats` answer. Name and labels are those of Prometheus, without the prefix of the name.
+    docs/protocol.md lists them."""
 
     name: str
     value: float
@@ -151,22 +174,24 @@ class Figure:
 
 
 @checked(kw_only=True)
-class Message(Local):
-    """The envelope. type: `request`, `response` or `error`; req: the client's correlation id, at most 128 characters;
-    resp: the server's, unique to each answer."""
+class Message(ClientState):
+    """The envelope that all messages have."""
 
     op: ClassVar[str] = ""
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The fields that a request must carry: at least one of each group."""
     may_be_empty: ClassVar[tuple[str, ...]] = ()
-    """Those of them that are lists, and may be empty in a request."""
+    """The required fields that are lists and may be empty in a request."""
     selects: ClassVar[tuple[str, ...]] = ()
     """Further fields that name the messages of a request, where they are optional. Without this, the parser ignores ids
     in a request that does not need any."""
 
     type: str = "request"
+    """`request`, `response` or `error`."""
     req: str | None = None
+    """The correlation id of the client, at most 128 characters. The answer has it too."""
     resp: str | None = None
+    """The id of the answer, which the server makes, and never the same twice."""
 
     _codec: ClassVar["_Codec"]
 
@@ -218,7 +243,7 @@ def set_codec(read: Callable[[bytes], Message], write: Callable[[Message], bytes
 
 @checked
 class Error(Message):
-    """An answer that says what went wrong. code and kind: a row of the error table; text: for people."""
+    """Says what went wrong. Code and kind are a row of the error table, and the text is for people."""
 
     code: int = 500
     kind: str = "internal"
@@ -236,7 +261,7 @@ class ListQueues(Message):
 
 @checked
 class NewQueue(Message):
-    """Creates a queue. exist_ok: one that exists is no conflict if it has the options that are named."""
+    """Creates a queue. exist_ok: a queue that exists is no conflict if it has the options that are named."""
 
     op: ClassVar[str] = "new-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -267,7 +292,7 @@ class SetQueue(Message):
 
 @checked
 class GetQueue(Message):
-    """The options of a queue."""
+    """Asks for the options of a queue."""
 
     op: ClassVar[str] = "get-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -287,17 +312,19 @@ class DeleteQueue(Message):
 
 @checked
 class ListMessages(Message):
-    """Ids of messages, oldest first. state: new (default), ready, in-flight, delayed, all; after: only newer ids.
-    early: the list travels in an `m` element, as the first clients of bucker send and expect it."""
+    """Lists ids of messages, oldest first."""
 
     op: ClassVar[str] = "list-messages"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
     qid: str | None = None
     state: str | None = None
+    """new (the default), ready, in-flight, delayed or all."""
     max: int | None = None
     after: int | None = None
+    """Only greater ids, which are newer."""
     mids: list[int] = field(default_factory=list)
     early: bool = False
+    """The list travels in an `m` element, as the first clients of bucker send and expect it."""
 
 
 @checked
@@ -321,14 +348,7 @@ class PushMessage(Message):
 
 @checked
 class GetMessage(Message):
-    """One message by its id, or (list form, only to peek) those of mids that exist. The answer's status: ready
-    (peeked), delivered, in-flight or delayed: these two without payload, except in the list form. more: the document
-    had no room for the other messages.
-
-    reason: what the consumer wrote that released or rejected the message last. Of a dead letter, dead_from, dead_mid
-    and dead_receives: the queue in which it was, its id there, and how often it was received there; dead_at: when it
-    was moved, in microseconds since the Epoch; dead_reason: why, `receives` or `rejected`.
-    """
+    """Receives or peeks at one message by its id, or (list form) peeks at those of `mids` that exist."""
 
     op: ClassVar[str] = "get-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))
@@ -337,19 +357,29 @@ class GetMessage(Message):
     peek: bool = False
     visibility: float | None = None
     payload: bytes | str | None = None
+    """None of a message in flight or delayed: only the list form has it then."""
     status: str | None = None
+    """Of the answer: ready (peeked), delivered, in-flight or delayed."""
     receives: int | None = None
     pushed_at: int | None = None
     visible_at: int | None = None
+    """Times are microseconds since the Epoch."""
     dead_from: str | None = None
+    """Of a dead letter: the queue in which it was."""
     dead_mid: int | None = None
+    """Of a dead letter: its id there."""
     dead_receives: int | None = None
+    """Of a dead letter: how often it was received there."""
     dead_at: int | None = None
+    """Of a dead letter: the time at which it was moved."""
     dead_reason: str | None = None
+    """Of a dead letter: `receives` or `rejected`."""
     reason: str | None = None
+    """The reason that a consumer gave when it released or rejected the message last."""
     mids: list[int | Receipt] = field(default_factory=list)
     messages: list[Delivery] = field(default_factory=list)
     more: bool = False
+    """The document had no room for the other messages."""
 
     if TYPE_CHECKING:
         _dead_from: ClassVar[str | None]
@@ -364,7 +394,7 @@ class GetMessage(Message):
 
 @checked
 class ReceiveMessage(Message):
-    """The oldest visible messages of one queue or several. wait: seconds to wait for the first."""
+    """Receives the oldest visible messages of one queue or several. wait: seconds to wait for the first."""
 
     op: ClassVar[str] = "receive-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid", "queues"),)
@@ -378,8 +408,8 @@ class ReceiveMessage(Message):
 
 @checked
 class DeleteMessage(Message):
-    """Acknowledges: removes one message, or (list form) those of mids that exist.
-    receives: only if it has not been received again."""
+    """Acknowledges: removes one message, or (list form) those of `mids` that exist. receives: the count that the
+    consumer saw; a message that has been received again since is another consumer's, and stays."""
 
     op: ClassVar[str] = "delete-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))
@@ -391,9 +421,7 @@ class DeleteMessage(Message):
 
 @checked
 class ReleaseMessage(Message):
-    """Gives a message back: visible again now, or after delay seconds, or as the queue's backoff says. reason: kept
-    with the message, at most 1 KiB. uncounted: the receive does not count, as if the message had not been received
-    (`op/@count="no"`)."""
+    """Gives a message back: it is visible again now, or after `delay` seconds, or as the queue's back-off says."""
 
     op: ClassVar[str] = "release-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
@@ -403,7 +431,9 @@ class ReleaseMessage(Message):
     delay: float | None = None
     visible_at: int | None = None
     uncounted: bool = False
+    """The receive does not count, as if the message had not been received (`op/@count="no"`)."""
     reason: str | None = None
+    """Text that is kept with the message, at most 1 KiB."""
 
     if TYPE_CHECKING:
         _reason: ClassVar[str | None]
@@ -436,7 +466,7 @@ class ExtendMessage(Message):
 
 @checked
 class CopyMessage(Message):
-    """Stores one message, or (list form) those of mids that exist, in other queues too, under the same ids."""
+    """Stores one message, or (list form) those of `mids` that exist, in other queues too, under the same ids."""
 
     op: ClassVar[str] = "copy-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"), ("queues",))
@@ -458,7 +488,7 @@ class PurgeQueue(Message):
 
 @checked
 class PauseQueue(Message):
-    """Lets a queue give nothing out until it is resumed. It takes pushes all the while."""
+    """Pauses a queue: it delivers nothing until it is resumed, and takes pushes all the while."""
 
     op: ClassVar[str] = "pause-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -467,7 +497,7 @@ class PauseQueue(Message):
 
 @checked
 class ResumeQueue(Message):
-    """Lets a paused queue give messages out again."""
+    """Resumes a paused queue: it delivers messages again."""
 
     op: ClassVar[str] = "resume-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -476,23 +506,25 @@ class ResumeQueue(Message):
 
 @checked
 class RedriveMessages(Message):
-    """Moves dead letters back into the queues that they came from, or into one queue. mids: those to move, none for
-    all, in the answer their new ids; queues: the one destination, none for each letter's `dead_from`; max: how many at
-    most. The answer's count: how many were moved."""
+    """Moves dead letters back into the queues that they came from, or into one queue."""
 
     op: ClassVar[str] = "redrive-messages"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
     selects: ClassVar[tuple[str, ...]] = ("mids",)
     qid: str | None = None
     mids: list[int | Receipt] = field(default_factory=list)
+    """Those to move, none for all; in the answer their new ids."""
     queues: list[str] = field(default_factory=list)
+    """The one destination, none for the `dead_from` of each."""
     max: int | None = None
+    """The most to move."""
     count: int | None = None
+    """The number that were moved, in the answer."""
 
 
 @checked
 class QueueStats(Message):
-    """Figures of one queue, or of all."""
+    """Asks for the figures of one queue, or of all."""
 
     op: ClassVar[str] = "queue-stats"
     qid: str | None = None
@@ -501,7 +533,7 @@ class QueueStats(Message):
 
 @checked
 class ServerStats(Message):
-    """Figures of the server, or of the bus. connections: asks for figures of each connection too."""
+    """Asks for the figures of the server, or of the bus. connections: with those of each connection."""
 
     op: ClassVar[str] = "server-stats"
     figures: list[Figure] = field(default_factory=list)
@@ -510,16 +542,18 @@ class ServerStats(Message):
 
 @checked
 class Subscribe(Message):
-    """Deliveries by push. prefetch: unacknowledged at a time; ack and name: of the bus."""
+    """Subscribes: the server sends messages as they become visible, without being asked for each."""
 
     op: ClassVar[str] = "subscribe"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid", "queues"),)
     qid: str | None = None
     queues: list[str] = field(default_factory=list)
     prefetch: int | None = None
+    """The most messages that are unacknowledged at a time."""
     visibility: float | None = None
     ack: str | None = None
     name: str | None = None
+    """The acknowledgement and the durable name of a subscription to the bus."""
 
 
 @checked
@@ -533,7 +567,8 @@ class Unsubscribe(Message):
 
 @checked
 class Authenticate(Message):
-    """Says who the client is. The answer names the principal, and not the token. The token is not in the repr."""
+    """Says who the client is. The answer names the principal, and not the token. The token is not in the repr, which
+    logs and tracebacks show."""
 
     op: ClassVar[str] = "authenticate"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("token",),)
@@ -552,7 +587,8 @@ class Ping(Message):
 
 @checked
 class ClaimMessages(Message):
-    """The oldest visible messages become claim `seq` of the consumer, in one transaction."""
+    """Claims the oldest visible messages, in one transaction: they become the claim `seq` of the consumer. A repeated
+    request with the same `seq` gets the same claim."""
 
     op: ClassVar[str] = "claim-messages"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
@@ -567,7 +603,7 @@ class ClaimMessages(Message):
 
 @checked
 class GetClaim(Message):
-    """A slice of a claim, the same each time."""
+    """Asks for a slice of the messages of a claim. The slice is the same each time."""
 
     op: ClassVar[str] = "get-claim"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
@@ -592,8 +628,8 @@ class AckClaim(Message):
 
 @checked
 class ReleaseClaim(Message):
-    """Makes the messages of a claim visible again. For operators. owner: the principal that the consumer belongs to,
-    empty for clients without one; None for the client itself."""
+    """Makes the messages of a claim visible again, for operators. owner: the principal that the consumer belongs to,
+    empty for clients without one, None for the client itself."""
 
     op: ClassVar[str] = "release-claim"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
@@ -606,7 +642,7 @@ class ReleaseClaim(Message):
 
 @checked
 class ListClaims(Message):
-    """The claims on a queue that are neither acknowledged nor released: who holds what, since when."""
+    """Lists the claims on a queue that are neither acknowledged nor released."""
 
     op: ClassVar[str] = "list-claims"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -616,7 +652,8 @@ class ListClaims(Message):
 
 @checked
 class StageMessages(Message):
-    """Stores messages durably and invisibly, until their batch is published."""
+    """Stores messages durably and invisibly, until their batch is published. A part may be staged by several attempts,
+    of which one is published."""
 
     op: ClassVar[str] = "stage-messages"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -639,7 +676,7 @@ class StageMessages(Message):
 
 @checked
 class PublishStaged(Message):
-    """The staged messages named become visible, in order of part, in one transaction."""
+    """Publishes staged parts: their messages become visible, in order of the parts, in one transaction."""
 
     op: ClassVar[str] = "publish-staged"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("producer",), ("batch",))

@@ -1,13 +1,17 @@
 """Parses a document's bytes into a message. This is the only module that uses lxml.
 
-The parser expands no entity, loads no DTD and opens no file or connection. Every document is validated against
-qs.xsd, after what belongs to other namespaces has been taken out. Whatever is wrong with a document is one
-ProtocolError, also if the XML library raises something that nobody has thought of.
+1. A message that is returned came from a document that is valid against qs.xsd, after elements and attributes of other
+   namespaces were taken out.
+2. Whatever is wrong with a document is one ProtocolError, also if the XML library raises something unforeseen.
+3. No entity is expanded, no DTD loaded, no file or connection opened.
+4. The time that a document takes grows with its bytes, whatever they are.
 
-The time that a document takes grows with its bytes, whatever they are. The schema by itself does not ensure that: lxml
-works out a path for every fault, libxml2 keeps 50 bytes for every white space before a name. So these are refused
-before the schema gets to see them: what only answers have, in a request; a list over its bound; a value over VALUE. And
-a list is validated in one go only if it is short: otherwise entry by entry, up to the first faulty one.
+The schema by itself does not ensure the last: lxml works out a path for every fault, and libxml2 keeps 50 bytes for
+every white space before a name. So these are refused before the schema sees them: elements of answers in a request, a
+list over its bound, a value over VALUE. And a list is validated in one go only if it is short: otherwise entry by
+entry, up to the first faulty one.
+
+Assumes that the framer has cut the document out, and so has bounded its length, depth, attributes and elements.
 """
 
 import copy
@@ -42,8 +46,9 @@ entry that is 3,200 faults, and some 10 ms."""
 
 
 def _new_parser() -> etree.XMLParser:
-    """Makes a parser for one document. Of a parser that has read a document of very many attributes, each further
-    document would take a hundred times as long; and the log of its errors would be that of all threads."""
+    """Makes a parser for one document."""
+    # One parser for all would be slow for ever after a document of very many attributes: each further one would take a
+    # hundred times as long. And its log of errors would be that of all threads.
     # UTF-8, whatever a declaration says. huge_tree lifts libxml2's own bounds; the framer's hold.
     return etree.XMLParser(
         encoding="utf-8", resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False,
@@ -184,7 +189,7 @@ def _type(root: etree._Element, serving: bool) -> str:
     return kind
 
 
-# -- what is refused before the schema looks at it ----------------------------------------------------------------
+# -- refused before the schema looks at it ------------------------------------------------------------------------
 
 
 def _check_operation(op: etree._Element) -> None:
@@ -253,8 +258,8 @@ def _name(element: etree._Element) -> str:
 
 
 def _fault(root: etree._Element, children: list[tuple[Any, Any]], may_be_long: bool) -> str | None:
-    """Returns what the schema says against a document, None if nothing. may_be_long: whether a value may be over VALUE,
-    which is refused at once."""
+    """Returns the first error that the schema finds in a document, None if it is valid. may_be_long: True if a value
+    may be over VALUE, which is refused at once."""
     if may_be_long:
         _check_values(root, children)
     lists = [(child, _ENTRIES[tag]) for tag, child in children if tag in _LISTS]
@@ -274,8 +279,8 @@ def _fault(root: etree._Element, children: list[tuple[Any, Any]], may_be_long: b
 def _check_stripped(
     root: etree._Element, children: list[tuple[Any, Any]], may_be_long: bool, fault: str | None
 ) -> None:
-    """Takes out what is foreign, and refuses what the schema refuses then. Only for what is not as usual. fault: what
-    the schema says against the document as it came."""
+    """Takes out what is foreign, and refuses what the schema refuses then. fault: the error of the schema in the
+    document as it came. Nearly all documents are valid as they come, so this is called for the others only."""
     unexpected = _unexpected(children)
     if unexpected is not None:  # checked here: the schema would log every other fault too
         raise RefusedError(_not_expected(unexpected))
@@ -301,12 +306,12 @@ def _unexpected(children: list[tuple[Any, Any]]) -> Any:
     return None
 
 
-# -- what is not ours ---------------------------------------------------------------------------------------------
+# -- elements and attributes of other namespaces ------------------------------------------------------------------
 
 
 def _strip_foreign(root: etree._Element) -> bool:
-    """Takes out comments, and elements and attributes of other namespaces, but for what a payload holds.
-    Returns whether there were any."""
+    """Takes out comments, and elements and attributes of other namespaces, except inside of payloads. Returns True if
+    there were any."""
     stripped = False
     pending = [root]
     while pending:
@@ -325,12 +330,12 @@ def _strip_foreign(root: etree._Element) -> bool:
 
 
 def _is_foreign(name: object) -> bool:
-    """Returns whether a tag or an attribute's name is of another namespace. The tag of a comment is no text."""
+    """Tells whether a tag or an attribute's name is of another namespace. The tag of a comment is no str."""
     return not isinstance(name, str) or (name.startswith("{") and not name.startswith(NS))
 
 
 def _keep_only(element: etree._Element, children: list[etree._Element], kept: set[etree._Element]) -> None:
-    """Removes the other children. Their tails go to what stands before, joined once: there may be very many."""
+    """Removes all children but those to keep. The text behind a removed one goes to the one before it."""
     last = None
     texts = [element.text or ""]
     for child in children:
@@ -343,7 +348,7 @@ def _keep_only(element: etree._Element, children: list[etree._Element], kept: se
                 child.clear()
             element.remove(child)
             continue
-        _set_text(element, last, texts)
+        _set_text(element, last, texts)  # joined once: there may be very many
         last, texts = child, [tail]
     _set_text(element, last, texts)
 

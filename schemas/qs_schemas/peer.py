@@ -1,6 +1,7 @@
 """One side of a connection, without the connection: bytes in, events out; a message in, bytes out.
 
-Clients and servers use the same peer, and so do tests, with two of them back to back.
+It does no I/O and does not wait. So the server, the bus, the blocking and the async client use the same peer, and tests
+put two of them back to back.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +19,8 @@ from .text import replace_uncarriable
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """A document that came in breaks the contract. error: the row of the table; text: what is wrong, and where; req: of
-    the document, if known. After a fault whose error closes, nothing more can be read."""
+    """An event: a document that came in breaks the contract. error: the row of the table; text: says what is wrong, and
+    where; req: the correlation id of the document, if known. After a fault whose error closes, no event follows."""
 
     error: ErrorCode
     text: str
@@ -31,20 +32,22 @@ class Fault:
 
 
 def error_message(error: ErrorCode, text: str, req: str | None = None, resp: str | None = None) -> Error:
-    """Makes a message of an error of the table. It can be sent whatever the text quotes."""
+    """Makes a message of an error of the table. It can be sent whatever the text quotes: characters that XML cannot
+    carry are replaced."""
     return Error(error.code, error.kind, replace_uncarriable(text), req=req, resp=resp)
 
 
 def _parse(document: bytes, limits: Limits, serving: bool = False) -> Message:
-    """Parses with the XML library, which is imported for the first document that is not plain: most clients get none.
-    Servers import it when they start."""
+    """Parses a document with the XML library."""
+    # It is imported for the first document that is not plain: most clients get none, and start sooner without it.
+    # Servers import it when they start.
     from .parsing import parse  # noqa: PLC0415
 
     return parse(document, limits, serving)
 
 
 def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
-    """Reads the one message in the bytes. Raises ProtocolError when there is none, or more than one, or it breaks the
+    """Reads the one message in the bytes. Raises ProtocolError if there is none, or more than one, or if it breaks the
     contract."""
     framer = Framer(limits)
     framer.feed(data)
@@ -58,7 +61,12 @@ def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B
 
 
 class Peer:
-    """The state of one stream. `receive_data`, then iterate over `events`; `send` gives the bytes of a message."""
+    """The state of one stream. Call `receive_data`, then iterate over `events`; `send` returns the bytes of a message.
+
+    1. Each document that comes in is one event, in order: a message, or a `Fault` if it breaks the contract.
+    2. A plain document is read without a parser, with the result that the parser has.
+    3. After a fault whose error closes, no event follows, and what comes in is dropped.
+    """
 
     def __init__(
         self,
@@ -68,9 +76,9 @@ class Peer:
         early: bool = False,
         keep_too_large: bool = False,
     ) -> None:
-        """serving: what comes in is asked of this side: a document with an operation is a request, whatever its type
-        says, but for `error`; early: the other side is sent documents that end with an empty line from the first on;
-        keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
+        """serving: this side answers, so a document with an operation is a request whatever its type says, except
+        `error`: early clients of bucker send `response`; early: the other side is sent documents that end with an empty
+        line from the first on; keep_too_large: see `Framer`."""
         self._limits = limits
         self._serving = serving
         self._framer = Framer(limits, keep_too_large=keep_too_large)
@@ -82,17 +90,17 @@ class Peer:
         self._plain = PlainReader(limits, serving)
         self._closed = False
         self.drained = False
-        """True when the last call of `next_event` gave the last event, so that another call can be saved. False says
+        """True if the last call of `next_event` returned the last event, so that another call can be saved. False says
         nothing."""
         self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
         """Takes what the other side sent, in pieces of any size."""
         self.early = early
-        """True if the other side is an early client, and so gets documents for one: see `serialize`. It becomes True
-        once `next_event` has read a document by which the `Framer` knows it."""
+        """True if the other side is an early client, which gets other documents (see `serialize`). It becomes True once
+        `next_event` has read a document that shows it."""
 
     def bound_documents(self, most: int | None, why: str = "") -> None:
-        """Takes documents of at most so many bytes from now on, None for what the limits say. why: follows the number
-        in the text of the fault."""
+        """Takes documents of at most so many bytes from now on, None for the bound of the limits: a client that has not
+        authenticated gets less. why: text that follows the number in the fault."""
         document = self._limits.document
         self._framer.bound(document if most is None else min(document, most), self._why if most is None else why)
 

@@ -1,6 +1,6 @@
 """Reads the documents that nearly all clients send into messages, without a parser.
 
-It takes 0.15 to 0.25 of the parser's time (scripts/bench/second_paths.py).
+It takes 0.15 to 0.25 of the parser's time, which is why it is there (scripts/bench/second_paths.py).
 
 A document is plain when it is written as qs writes it: no declaration, prefix, comment or CDATA section, `qs` in the
 default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no white
@@ -35,7 +35,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .text import BETWEEN, from_base64, is_xml_text, map_payloads
+from .text import SEPARATOR, from_base64, is_xml_text, map_payloads
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 
 Found = tuple[Message, int]
@@ -96,10 +96,10 @@ def _unchanged(allowed: bytes) -> bytes:
 _ASCII = bytes(range(32, 127))
 _NAME = _unchanged(bytes(set(_ASCII) - set(b'<&"')))
 _TEXT = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&")))
-_TEXTS = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&") | {BETWEEN}))
+_TEXT_JOINED = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&") | {SEPARATOR}))
 _TEXT_AND_TAGS = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"&")))
 _NOT_IN_TEXT = bytes(set(range(32)) - set(b"\t\n"))  # a bare CR would be read as a line feed
-_NOT_IN_TEXTS = bytes(set(_NOT_IN_TEXT) - {BETWEEN})
+_NOT_IN_TEXT_JOINED = bytes(set(_NOT_IN_TEXT) - {SEPARATOR})
 _REFERENCES = (
     (b"&lt;", b"<"), (b"&gt;", b">"), (b"&#10;", b"\n"), (b"&quot;", b'"'), (b"&#13;", b"\r"), (b"&apos;", b"'"),
     (b"&#9;", b"\t"), (b"&amp;", b"&"),
@@ -107,8 +107,8 @@ _REFERENCES = (
 """`&amp;` last, so that what it yields is not taken for a reference."""
 
 
-class _DeclinedError(Exception):
-    """The document is not plain after all."""
+class _NotPlainError(Exception):
+    """The document is not plain after all: the framer and the parser have to read it."""
 
 
 def _payload(encoded: bytes | None, written: bytes) -> bytes:
@@ -121,7 +121,7 @@ def _decoded(encoded: bytes | None, text: bytes) -> bytes:
     try:
         return from_base64(text.decode())
     except ValueError:
-        raise _DeclinedError from None
+        raise _NotPlainError from None
 
 
 def _text(written: bytes) -> bytes:
@@ -131,7 +131,10 @@ def _text(written: bytes) -> bytes:
 
 def _texts(written: Sequence[bytes]) -> Sequence[bytes]:
     """Reads the text of each element like `_text`, in less time."""
-    return cast(Sequence[bytes], map_payloads(written, lambda joined: _unescaped(joined, _TEXTS, _NOT_IN_TEXTS), _text))
+    return cast(
+        Sequence[bytes],
+        map_payloads(written, lambda joined: _unescaped(joined, _TEXT_JOINED, _NOT_IN_TEXT_JOINED), _text),
+    )
 
 
 def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
@@ -139,9 +142,9 @@ def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
         if written.translate(unchanged) == written:
             return written
     elif not is_xml_text(written):
-        raise _DeclinedError
+        raise _NotPlainError
     if b"]]>" in written or len(written.translate(None, refused)) != len(written):
-        raise _DeclinedError
+        raise _NotPlainError
     left = written.count(b"&")
     for reference, meant in _REFERENCES:
         if not left:
@@ -150,14 +153,14 @@ def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
         left -= (len(written) - len(shorter)) // (len(reference) - 1)
         written = shorter
     if left:  # none of these overlaps another: so some `&` begins none of them
-        raise _DeclinedError
+        raise _NotPlainError
     return written
 
 
 def _value(written: bytes) -> str:
     """Reads the value of an attribute. written: what stands between the quotes."""
     if written.translate(_NAME) != written:
-        raise _DeclinedError
+        raise _NotPlainError
     return written.decode()
 
 
@@ -167,13 +170,13 @@ def _qid(written: bytes) -> str:
     try:
         qid = written.decode()
     except UnicodeDecodeError:
-        raise _DeclinedError from None
+        raise _NotPlainError from None
     if not qid.isprintable() or qid.strip() != qid or not qid or not {"<", ">", "&"}.isdisjoint(qid):
-        raise _DeclinedError
+        raise _NotPlainError
     return qid
 
 
-class _Known(NamedTuple):
+class _KnownAttribute(NamedTuple):
     """An attribute that is read here: the message's field, a pattern of its values, and the function that reads one."""
 
     field: str
@@ -189,11 +192,14 @@ _PATTERNS = {
 }  # fmt: skip
 
 
-def _known(kinds: dict[str, Kind], *fields: str) -> dict[bytes, _Known]:
-    return {attribute(field).encode(): _Known(field, re.compile(_PATTERNS[field]), kinds[field][0]) for field in fields}
+def _known(kinds: dict[str, Kind], *fields: str) -> dict[bytes, _KnownAttribute]:
+    return {
+        attribute(field).encode(): _KnownAttribute(field, re.compile(_PATTERNS[field]), kinds[field][0])
+        for field in fields
+    }
 
 
-_OF_MESSAGE = b"message"
+_DRAFT_ENTRY = b"message"
 _KNOWN = {
     b"push-message": _known(OP, "delay", "key"),
     b"receive-message": _known(OP, "max", "wait", "visibility"),
@@ -202,7 +208,7 @@ _KNOWN = {
     b"extend-message": _known(OP, "visibility"),
     b"stage-messages": _known(OP, "batch", "part", "attempt"),
     b"ping": _known(OP, "name"),
-    _OF_MESSAGE: _known(DRAFT, "delay", "key"),
+    _DRAFT_ENTRY: _known(DRAFT, "delay", "key"),
 }
 """Operation -> attributes of `op`; and the attributes of a message that is pushed."""
 
@@ -218,7 +224,7 @@ def _attributes(of: bytes, written: bytes) -> tuple[tuple[str, Any], ...]:
         found = _ATTRIBUTE.match(written, at)
         kind = None if found is None else known.get(found[1])
         if found is None or kind is None or kind.field in values or kind.pattern.fullmatch(found[2]) is None:
-            raise _DeclinedError
+            raise _NotPlainError
         values[kind.field] = kind.read(found[2].decode())
         at = found.end()
     return tuple(values.items())
@@ -239,17 +245,18 @@ _Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
 def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:
     found = pattern.match(data, at)
     if found is None:
-        raise _DeclinedError
+        raise _NotPlainError
     return found
 
 
 def _check_length(entries: int, elements: int, limits: Limits) -> None:
     if entries > limits.list_length or elements + _ELEMENTS > limits.elements:
-        raise _DeclinedError
+        raise _NotPlainError
 
 
 def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
-    """Makes a PushMessage in half of the time that its constructor takes: pushes are the most frequent requests."""
+    """Makes a PushMessage in half of the time that its constructor takes."""
+    # Pushes are the most frequent requests, and their texts have been checked here.
     message = object.__new__(PushMessage)
     message._type = "request"  # type: ignore[misc] # text, which needs no check
     message._req = message._resp = message._key = None  # type: ignore[misc]
@@ -278,7 +285,7 @@ def _push(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) 
         return _new_push(qid, None, drafts), end
     mids, end = _mids(data, at, request, limits)
     if any(isinstance(mid, Receipt) for mid in mids):
-        raise _DeclinedError
+        raise _NotPlainError
     return PushMessage(qid, mids=mids), end  # type: ignore[arg-type] # no receipts
 
 
@@ -306,11 +313,11 @@ def _drafts_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Draft
     drafts: list[Draft] = []
     for (attributes, encoded, _), text in zip(entries, _texts([written for _, _, written in entries]), strict=True):
         draft = Draft(_decoded(encoded, text))
-        for field, value in _attributes(_OF_MESSAGE, attributes):
+        for field, value in _attributes(_DRAFT_ENTRY, attributes):
             setattr(draft, field, value)
         drafts.append(draft)
     if not drafts:
-        raise _DeclinedError
+        raise _NotPlainError
     return drafts, _match(_LIST_END, data, at).end()
 
 
@@ -318,7 +325,7 @@ def _receive(data: _Data, at: int, qid: str | None, request: bool, limits: Limit
     if request:
         found = _ONLY.match(data, at)
         if found is None:
-            raise _DeclinedError
+            raise _NotPlainError
         return ReceiveMessage(qid), found.end()
     deliveries, end = _deliveries(data, at, limits)
     return ReceiveMessage(qid, messages=deliveries), end
@@ -326,14 +333,14 @@ def _receive(data: _Data, at: int, qid: str | None, request: bool, limits: Limit
 
 def _claim(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
     if request:
-        raise _DeclinedError
+        raise _NotPlainError
     deliveries, end = _deliveries(data, at, limits)
     return GetClaim(qid, messages=deliveries), end
 
 
 def _stage(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
     if not request:
-        raise _DeclinedError
+        raise _NotPlainError
     producer = _match(_PRODUCER, data, at)
     drafts, end = _drafts(data, producer.end(), limits)
     return StageMessages(qid, _qid(producer[1]), messages=drafts), end
@@ -347,7 +354,7 @@ def _set_attributes(message: Message, op: bytes, written: bytes) -> None:
 def _check_stage(message: Message) -> None:
     """Declines a request without one of its numbers, so that the parser says which is missing."""
     if not isinstance(message, StageMessages) or None in (message.batch, message.part, message.attempt):
-        raise _DeclinedError
+        raise _NotPlainError
 
 
 def _deliveries(data: _Data, at: int, limits: Limits) -> tuple[list[Delivery], int]:
@@ -381,7 +388,7 @@ def _mids(data: _Data, at: int, request: bool, limits: Limits) -> tuple[list[int
     ]
     _check_length(len(mids), len(mids), limits)
     if request and not mids:
-        raise _DeclinedError
+        raise _NotPlainError
     return mids, found.end()
 
 
@@ -392,16 +399,16 @@ def _delete(data: _Data, at: int, qid: str | None, request: bool, limits: Limits
         return DeleteMessage(qid, mids=mids), end
     status, receives, pushed_at, visible_at, mid = found.groups()
     if status or pushed_at or visible_at:
-        raise _DeclinedError
+        raise _NotPlainError
     return DeleteMessage(qid, int(mid), None if receives is None else int(receives)), found.end()
 
 
-def _held(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Reader:
+def _release_or_extend(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Reader:
     def read(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
         found = _match(_MID, data, at)
         status, receives, pushed_at, visible_at, mid = found.groups()
         if status or pushed_at:
-            raise _DeclinedError
+            raise _NotPlainError
         return cls(qid, int(mid), _whole(receives), visible_at=_whole(visible_at)), found.end()
 
     return read
@@ -426,7 +433,7 @@ def _get(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -
 
 def _ping(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
     if qid is not None:
-        raise _DeclinedError
+        raise _NotPlainError
     return Ping(), _match(_ONLY, data, at).end()
 
 
@@ -435,8 +442,8 @@ _READERS: dict[bytes, _Reader] = {
     b"receive-message": _receive,
     b"delete-message": _delete,
     b"get-message": _get,
-    b"release-message": _held(ReleaseMessage),
-    b"extend-message": _held(ExtendMessage),
+    b"release-message": _release_or_extend(ReleaseMessage),
+    b"extend-message": _release_or_extend(ExtendMessage),
     b"ping": _ping,
     b"get-claim": _claim,
     b"stage-messages": _stage,
@@ -444,7 +451,13 @@ _READERS: dict[bytes, _Reader] = {
 
 
 class PlainReader:
-    """Reads plain documents within limits."""
+    """Reads plain documents within limits.
+
+    1. A message that it returns is the one that the framer and the parser would make of the same bytes.
+    2. A document that it declines has changed nothing: the caller goes on with the framer.
+
+    Assumes nothing of the bytes. It must never look at a byte more than a few times, whatever they are.
+    """
 
     def __init__(self, limits: Limits, serving: bool = False) -> None:
         """serving: see `Peer`."""
@@ -480,6 +493,6 @@ class PlainReader:
                 message._req = _value(req)  # type: ignore[misc]
             if resp is not None:
                 message._resp = _value(resp)  # type: ignore[misc]
-        except _DeclinedError:
+        except _NotPlainError:
             return None
         return found

@@ -1,5 +1,8 @@
-"""Serializes a message to bytes: one document, one line, no prefixes, `\r\n` at its end. For an early client of bucker,
-an empty line follows."""
+"""Serializes a message to bytes: one document, one line, no prefixes, `\r\n` at its end.
+
+So a client needs no parser to find the end of an answer: each line is one. For an early client of bucker an empty line
+follows.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -68,8 +71,8 @@ def _attributes(source: object, named: _Named) -> str:
 
 
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
-    """Writes the element of a payload. shortest: write text as base64 too where that is shorter, as for millions of
-    line breaks."""
+    """Writes the element of a payload. shortest: write text as base64 too where that is shorter: a payload of millions
+    of line breaks would grow five times, and a request has to be within the server's limit."""
     if type(payload) is bytes and is_simple(payload):
         return b"<payload>" + payload + b"</payload>"
     raw = _raw(payload)
@@ -119,8 +122,9 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 class WrittenQueues(list[Any]):
     """The `queues` of a long answer, which a server writes in slices, so that others do not wait for all of it.
 
-    Keeps the names, and of the figures only what is written: a hundred thousand objects that live until an answer is
-    sent would make Python's garbage collector go over all that the server has, which takes it up to a second."""
+    It keeps the names, and of the figures only the bytes that are sent: a hundred thousand objects that live until an
+    answer is sent would make Python's garbage collector go over all that the server has, for up to a second.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +246,7 @@ def _texts_of(message: Message, field: str) -> list[str]:
 
 
 class _Plan:
-    """The places of a message class's fields in its documents, worked out once."""
+    """The places of a message class's fields in its documents, worked out once for each class."""
 
     def __init__(self, cls: type[Message], shortest: Mapping[str, Callable[[Any], bytes]]) -> None:
         fields = fields_of(cls)
@@ -296,8 +300,8 @@ def serialize(message: Message, early: bool = False) -> bytes:
 
 
 def _keep_empty(message: Message, field: str) -> bool:
-    """Returns whether an empty list is written: where it is the answer, where a request needs it, and where a request
-    of an early client carries `m`."""
+    """Tells whether an empty list is written: where it is the answer, where a request needs it, and where a request of
+    an early client carries `m`."""
     if isinstance(message, ListMessages) and message.early:
         return True
     if isinstance(message, StageMessages):

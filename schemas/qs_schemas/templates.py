@@ -1,9 +1,10 @@
 """Writes the most frequent requests and answers like `serialize`, in 0.4 to 0.6 of its time.
 
-That is why there are two ways (scripts/bench/second_paths.py measures them).
+That is why there are two ways. scripts/bench/second_paths.py measures them, and a property test compares them.
 
-A template writes byte for byte what `serialize` would, and only for fields of exactly the types that `messages` names.
-For every other message `write` returns None, and the caller uses `serialize`.
+1. A template writes byte for byte what `serialize` would.
+2. It writes only fields of exactly the types that `messages` names, within the bounds of the contract. For every other
+   message `write` returns None, and the caller uses `serialize`, which writes it or says what is wrong with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,13 +36,13 @@ Written = tuple[str, str, bytes]
 """The attributes of `op`; the elements behind `op` as text; and the elements behind these as bytes."""
 
 
-class _UnusualError(Exception):
-    """A message that no template is for."""
+class _NoTemplateError(Exception):
+    """No template is for this message."""
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int:
-        raise _UnusualError
+        raise _NoTemplateError
     return value
 
 
@@ -49,7 +50,7 @@ def _seconds(name: str, value: Any) -> str:
     if value is None:
         return ""
     if type(value) is not int and type(value) is not float:
-        raise _UnusualError
+        raise _NoTemplateError
     return f' {name}="{seconds(value)}"'
 
 
@@ -60,7 +61,7 @@ def _number(name: str, value: Any) -> str:
 @lru_cache(1024, typed=True)  # an unusual one raises, and is not kept
 def _name(name: str) -> str:
     if type(name) is not str or not 0 < len(name) <= QID or not name.isprintable():
-        raise _UnusualError
+        raise _NoTemplateError
     return escape(name)
 
 
@@ -70,9 +71,10 @@ def _qid(qid: str | None) -> str:
 
 
 def _id(name: str, value: str) -> str:
-    """Writes `req` or `resp`. Nearly all are letters and digits, which need no look at each."""
+    """Writes `req` or `resp`."""
+    # Nearly all are letters and digits, and finding that out costs less than `escape`.
     if len(value) > REQ:
-        raise _UnusualError
+        raise _NoTemplateError
     return f' {name}="{value if value.isalnum() and value.isascii() else escape(value)}"'
 
 
@@ -90,36 +92,36 @@ def _push(message: PushMessage) -> Written:
     attributes = "" if message.delay is None else _seconds("delay", message.delay)
     if message._key is not None:
         if not 0 < len(message._key) <= KEY:
-            raise _UnusualError
+            raise _NoTemplateError
         attributes += f' key="{escape(message._key)}"'
     qid, payload, mid = _qid(message._qid), message.payload, message.mid
     if mid is not None:
         if payload is not None or message.messages or message.mids or type(mid) is not int:
-            raise _UnusualError
+            raise _NoTemplateError
         return attributes, f"{qid}<mid>{mid}</mid>", b""
     if payload is not None:
         if message.messages or message.mids or not isinstance(payload, bytes | str):
-            raise _UnusualError
+            raise _NoTemplateError
         return attributes, qid, write_payload(payload, message._type == "request")
     if message.messages:
         if message.mids:
-            raise _UnusualError
+            raise _NoTemplateError
         return attributes, qid, _drafts(message.messages, message._type == "request")
     if not message.mids:
-        raise _UnusualError
+        raise _NoTemplateError
     return attributes, qid, _mids(message.mids)
 
 
 def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     parts = [b"<messages>"]
     if any(type(draft) is not Draft for draft in drafts):
-        raise _UnusualError
+        raise _NoTemplateError
     payloads = write_payloads([draft.payload for draft in drafts], shortest)
     for draft, payload in zip(drafts, payloads, strict=True):
         start = b"<message>"
         if draft.delay is not None or draft.key is not None:
             if draft.key is not None and not 0 < len(draft.key) <= KEY:
-                raise _UnusualError
+                raise _NoTemplateError
             key = "" if draft.key is None else f' key="{escape(draft.key)}"'
             start = f"<message{_seconds('delay', draft.delay)}{key}>".encode()
         parts += (start, payload, b"</message>")
@@ -129,7 +131,7 @@ def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
 
 def _receive(message: ReceiveMessage) -> Written:
     if message.queues != []:
-        raise _UnusualError
+        raise _NoTemplateError
     attributes = ""
     if message.max is not None:
         attributes += _number("max", message.max)
@@ -139,7 +141,7 @@ def _receive(message: ReceiveMessage) -> Written:
         attributes += _seconds("wait", message.wait)
     if message._type == "request":
         if message.messages:
-            raise _UnusualError
+            raise _NoTemplateError
         return attributes, _qid(message.qid), b""
     return attributes, _qid(message.qid), _deliveries(message.messages)
 
@@ -149,18 +151,18 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     payloads: list[bytes] = []
     for delivery in deliveries:
         if _is_dead(delivery) or delivery.status is not None:
-            raise _UnusualError
+            raise _NoTemplateError
         mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
         if type(delivery) is not Delivery or type(mid) is not int:
-            raise _UnusualError
+            raise _NoTemplateError
         if type(receives) is not int or type(pushed_at) is not int:
-            raise _UnusualError
+            raise _NoTemplateError
         if visible_at is None:
             until = ""
         elif type(visible_at) is int:
             until = f' visible-at="{visible_at}"'
         else:
-            raise _UnusualError
+            raise _NoTemplateError
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
         heads.append(f'<message{qid} mid="{mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode())
         payloads.append(delivery.payload)
@@ -172,7 +174,7 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
 
 
 def _is_dead(message: Delivery | GetMessage) -> bool:
-    """Returns whether the message has anything of a dead letter, or of one that was released with a reason."""
+    """Tells whether the message has a field of a dead letter, or of a message that was released with a reason."""
     return (
         message.reason is not None
         or message.dead_from is not None
@@ -185,15 +187,15 @@ def _is_dead(message: Delivery | GetMessage) -> bool:
 
 def _claim(message: GetClaim) -> Written:
     if message._type == "request" or message.consumer is not None or message.part is not None:
-        raise _UnusualError
+        raise _NoTemplateError
     if message.seq is not None or message.parts is not None:
-        raise _UnusualError
+        raise _NoTemplateError
     return "", _qid(message.qid), _deliveries(message.messages)
 
 
 def _stage(message: StageMessages) -> Written:
     if message.count is not None or not message.messages:
-        raise _UnusualError
+        raise _NoTemplateError
     attributes = _number("part", message.part) + _number("batch", message.batch) + _number("attempt", message.attempt)
     producer = "" if message.producer is None else f"<producer>{_name(message.producer)}</producer>"
     return attributes, _qid(message.qid) + producer, _drafts(message.messages, message._type == "request")
@@ -203,18 +205,18 @@ def _delete(message: DeleteMessage) -> Written:
     qid, mid = _qid(message.qid), message.mid
     if mid is not None:
         if message.mids or type(mid) is not int:
-            raise _UnusualError
+            raise _NoTemplateError
         receives = "" if message.receives is None else f' receives="{_whole(message.receives)}"'
         return "", f"{qid}<mid{receives}>{mid}</mid>", b""
     if not message.mids and message._type == "request":
-        raise _UnusualError
+        raise _NoTemplateError
     return "", qid, _mids(message.mids)
 
 
 def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
     if type(message.peek) is not bool or _is_dead(message) or message.messages or message.mids or message.more:
-        raise _UnusualError
+        raise _NoTemplateError
     attributes = (' peek="yes"' if message.peek else "") + _seconds("visibility", message.visibility)
     mid = (
         ("<mid" if status is None else f'<mid status="{escape(status)}"')
@@ -230,15 +232,15 @@ def _get(message: GetMessage) -> Written:
 
 def _release(message: ReleaseMessage) -> Written:
     if message.uncounted is not False or message._reason is not None:
-        raise _UnusualError
-    return _seconds("delay", message.delay), _held(message), b""
+        raise _NoTemplateError
+    return _seconds("delay", message.delay), _release_or_extend(message), b""
 
 
 def _extend(message: ExtendMessage) -> Written:
-    return _seconds("visibility", message.visibility), _held(message), b""
+    return _seconds("visibility", message.visibility), _release_or_extend(message), b""
 
 
-def _held(message: ReleaseMessage | ExtendMessage) -> str:
+def _release_or_extend(message: ReleaseMessage | ExtendMessage) -> str:
     attributes = _number("receives", message.receives) + _number("visible-at", message.visible_at)
     return f"{_qid(message.qid)}<mid{attributes}>{_whole(message.mid)}</mid>"
 
@@ -274,7 +276,7 @@ def write(message: Message) -> bytes | None:
         if resp is not None:
             head += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
         attributes, text, rest = template(message)
-    except (_UnusualError, KeyError, TypeError, AttributeError):  # the last ones: of a field that holds something else
+    except (_NoTemplateError, KeyError, TypeError, AttributeError):  # the last: of a field that holds something else
         return None
     head = f"{head}><op{attributes}><{message.op}/></op>{text}"
     return b"".join((head.encode(), rest, b"</qs>\r\n")) if rest else f"{head}</qs>\r\n".encode()

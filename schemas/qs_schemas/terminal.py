@@ -1,5 +1,8 @@
-"""Colours for people at a terminal, and standard output that cannot be written. A pipe, a file, `NO_COLOR`
-(no-color.org) and `TERM=dumb` get plain text."""
+"""Colours for people at a terminal, and standard output that cannot be written.
+
+A pipe, a file, `NO_COLOR` (no-color.org) and `TERM=dumb` get plain text: programs read it, and a colour would be part
+of the words.
+"""
 
 import contextlib
 import os
@@ -39,7 +42,7 @@ def paint_help(text: str) -> str:
 
 
 def silence_stdout() -> None:
-    """Redirects stdout to /dev/null after its reader has gone or the disk is full: the interpreter would fail once more
-    at its last flush."""
+    """Redirects standard output to /dev/null, after its reader has gone or the disk is full."""
+    # The interpreter flushes it once more when it ends. That would fail again, with a traceback and another exit code.
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

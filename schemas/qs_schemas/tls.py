@@ -1,7 +1,7 @@
 """One side of a TLS session: ciphertext in, plaintext out, and the reverse. No socket and no waiting.
 
-The server, the bus and the clients all use this channel. The package does not import this module, because importing
-`ssl` takes a program that speaks no TLS a noticeable time.
+The server, the bus and the clients all use this channel, so TLS is the same wherever the bytes come from. The package
+does not import this module: importing `ssl` takes a program that speaks no TLS a noticeable time.
 """
 
 import ssl
@@ -14,7 +14,8 @@ PeerNames: TypeAlias = tuple[str, ...]
 common name."""
 
 _RECORD = 16 * 1024
-"""The most bytes of plaintext in one record. Buffers never shrink, so they are filled with no more at once."""
+"""The most bytes of plaintext in one record. OpenSSL's buffers never shrink, so they are filled with no more at
+once."""
 _FIRST_BYTES = (b"\x15", b"\x16")
 """The first byte of a TLS stream: an alert or a handshake record."""
 _KINDS = {"DNS", "email", "URI"}
@@ -46,11 +47,16 @@ _TEXTS = {
 
 
 class TlsError(Exception):
-    """The session cannot begin, or cannot go on. The text says in one line what is wrong."""
+    """The session cannot begin, or cannot go on. The text says in one line what is wrong: for usual mistakes in words
+    for whoever made the certificates, else in those of OpenSSL."""
 
 
 class TlsChannel:
-    """One side of a TLS session. After an error, `take` may still have an alert that tells the other side.
+    """One side of a TLS session.
+
+    1. Plaintext that is given to `send` before the handshake is complete is sent after it.
+    2. OpenSSL's buffers never hold more than a record, however much the caller gives at once.
+    3. After a TlsError the session is over. `take` may still have an alert that tells the other side.
 
     A channel is not for several threads at once.
     """
@@ -58,7 +64,8 @@ class TlsChannel:
     __slots__ = ("_begun", "_closed", "_incoming", "_kept", "_outgoing", "_sealed", "_tls", "ended", "established")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None) -> None:
-        """host: the name or the address that the server's certificate has to be for. TlsError if it cannot be one."""
+        """host: the name or the address that the server's certificate has to be for. Raises TlsError if it is
+        neither."""
         self.established = False
         """True once the handshake is complete."""
         self.ended = False
@@ -76,7 +83,7 @@ class TlsChannel:
             self._shake_hands()
 
     def receive(self, data: Data) -> bytes:
-        """Takes ciphertext from the socket, b"" at its end. Returns the plaintext that it completes, maybe b"".
+        """Takes ciphertext from the socket, b"" at its end. Returns the plaintext that it completes, maybe b"". Raises
         TlsError if it is not TLS, not intact, not acceptable, or ends before the handshake does."""
         if not data:
             self.ended = True
@@ -93,7 +100,7 @@ class TlsChannel:
         return b"".join([self._decrypt(view[at : at + _RECORD]) for at in range(0, len(view), _RECORD)])
 
     def send(self, data: Data) -> None:
-        """Encrypts plaintext for `take`, or keeps it until the handshake is complete. TlsError after `close`."""
+        """Encrypts plaintext for `take`, or keeps it until the handshake is complete. Raises TlsError after `close`."""
         if not self.established:
             self._kept += data
             return
@@ -104,7 +111,7 @@ class TlsChannel:
             view = memoryview(data)
             for at in range(0, len(view), _RECORD):
                 self._tls.write(view[at : at + _RECORD])
-                self._sealed.append(self._outgoing.read())
+                self._sealed.append(self._outgoing.read())  # record by record, or the buffer would grow to all of it
         except ssl.SSLError as error:
             _fail(error)
 

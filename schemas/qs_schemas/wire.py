@@ -1,7 +1,7 @@
-"""Says where each field of a message stands in its document, for the parser and the serializer alike.
+"""The tables that say where each field of a message stands in its document.
 
-The attribute's name is the field's with dashes: `max_bytes` is `max-bytes`. One is named otherwise: `uncounted` is
-`count="no"`.
+The parser, the plain reader and the serializer all work by them, so a field is read as it is written. The attribute's
+name is the field's with dashes: `max_bytes` is `max-bytes`. One is named otherwise: `uncounted` is `count="no"`.
 """
 
 from collections.abc import Callable
@@ -56,6 +56,7 @@ def _no(value: bool) -> str:
     return _yes(not value)
 
 
+# The functions that read a value from an attribute and write it to one. None: the text is only escaped.
 Kind = tuple[Callable[[str], Any], Callable[[Any], str] | None]
 TEXT: Kind = (str, None)
 WHOLE: Kind = (int, _number)
@@ -64,8 +65,7 @@ BOOLEAN: Kind = (_truth, _yes)
 DENIAL: Kind = (_denial, _no)
 YES_OR_NO: Kind = (_truth, _yes)
 NAME: Kind = (strip, None)
-"""The functions that read a value from an attribute and write it to one (None: the text is only escaped). False is
-written as YES_OR_NO only: for the others it is the same as no attribute."""
+"""False is written as YES_OR_NO only: for the others it is the same as no attribute."""
 
 OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,

@@ -42,7 +42,7 @@ def fields_of(kind: Any) -> list[tuple[Any, str]]:
 TEXTS, LISTS = fields_of(str), fields_of(list[str])
 
 
-def test_every_field_of_text() -> None:
+def test_checked_decodes_and_refuses_every_field() -> None:
     """Bytes given for any text of any message are decoded, by the constructor and when they are set; another type is a
     TypeError that names the field, bytes that are not UTF-8 a ValueError, and what was there stays."""
     assert len(TEXTS) > 100
@@ -64,7 +64,7 @@ def test_every_field_of_text() -> None:
         assert getattr(message, name) == "b"
 
 
-def test_every_list_of_text() -> None:
+def test_checked_decodes_and_refuses_every_list() -> None:
     """The entries of a list likewise; one name alone is no list. A list of text stays the very same."""
     assert {cls.op for cls, _ in LISTS} == {
         "list-queues",
@@ -84,7 +84,7 @@ def test_every_list_of_text() -> None:
                 setattr(message, name, wrong)
 
 
-def test_they_are_dataclasses_still() -> None:
+def test_checked_makes_dataclasses() -> None:
     """Messages compare, show, copy, pickle and replace as before; a field that is not there cannot be set."""
     message = PushMessage("a", b"x", key="k", req="1")
     assert repr(message).startswith("PushMessage(type='request', req='1', resp=None, qid='a', payload=b'x'")
@@ -99,7 +99,7 @@ def test_they_are_dataclasses_still() -> None:
         PushMessage(quid="a")  # type: ignore[call-arg]
 
 
-def test_a_program_of_bucker() -> None:
+def test_checked_takes_what_bucker_gives() -> None:
     """`m = NewQueue(); m.qid = b"event"` names the queue `event`; `request_id` is the `req`, set and read."""
     message = NewQueue()
     message.qid = b"event"  # type: ignore[assignment]
@@ -113,7 +113,7 @@ def test_a_program_of_bucker() -> None:
     assert answer.request_id == "5"
 
 
-def test_none_is_no_text() -> None:
+def test_checked_refuses_none_for_text() -> None:
     """Optional fields may be None, required ones may not."""
     subscribe = Subscribe(None, name=None)
     subscribe.qid = None

@@ -79,7 +79,7 @@ WRONG_WORDS = [
     ("make", "words", "program", "says"),
     [*WRONG_WORDS, *((*first, f"unrecognized arguments: {says}") for *first, says in WRONG_FLAGS)],
 )
-def test_mistakes(
+def test_error_says_what_was_meant(
     make: Callable[[], ArgumentParser], words: str, program: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A mistake is answered in one line, by the command that it concerns, with the name that was perhaps meant."""
@@ -96,7 +96,7 @@ OF_BUCKER = [
 
 
 @pytest.mark.parametrize(("make", "words", "flag", "says"), OF_BUCKER)
-def test_start_scripts_of_bucker(
+def test_error_of_a_flag_of_bucker(
     make: Callable[[], ArgumentParser], words: str, flag: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The flags of bucker's start scripts are refused with what to write instead; the bus's -s means the same here."""
@@ -128,19 +128,19 @@ MEANT = {
 
 
 @pytest.mark.parametrize("word", MEANT)
-def test_nearest(word: str) -> None:
+def test_nearest_of_a_misspelt_word(word: str) -> None:
     """What was meant is the name with the fewest slips; two letters exchanged are one slip."""
     assert nearest(word, NAMES) == MEANT[word]
 
 
-def test_choices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
     """A value that is no choice is answered with all choices and the nearest of them."""
     said = refusal(qs, "ls q --state redy", capsys)
     assert "'in-flight'" in said
     assert said.endswith("; did you mean ready?")
 
 
-def test_colours() -> None:
+def test_has_colours_at_a_terminal_only() -> None:
     """Only a terminal gets colours, unless it is dumb or the user does not want them."""
     assert has_colours(Terminal(), {"TERM": "xterm"})
     assert not has_colours(io.StringIO(), {"TERM": "xterm"})
@@ -151,7 +151,7 @@ def test_colours() -> None:
 
 
 @pytest.mark.parametrize("make", PARSERS)
-def test_help_in_colours(make: Callable[[], ArgumentParser], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_help_in_colours(make: Callable[[], ArgumentParser], monkeypatch: pytest.MonkeyPatch) -> None:
     """Help on a terminal is the same text with headings and flags in colour."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -168,7 +168,9 @@ def test_help_in_colours(make: Callable[[], ArgumentParser], monkeypatch: pytest
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("make", PARSERS)
-def test_completion(make: Callable[[], ArgumentParser], shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_completion_of_each_shell(
+    make: Callable[[], ArgumentParser], shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each command prints completions for each shell: with all its flags."""
     with pytest.raises(SystemExit, match="0"):
         make().parse_args(["--print-completion", shell])
@@ -177,7 +179,7 @@ def test_completion(make: Callable[[], ArgumentParser], shell: str, capsys: pyte
     assert make().prog in printed
 
 
-def test_completion_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_completion_works_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
     """bash completes commands, their flags, and names of files after --file."""
     with pytest.raises(SystemExit, match="0"):
         qs().parse_args(["--print-completion", "bash"])
@@ -194,7 +196,7 @@ def test_completion_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("words", ["--version", "--help", "push --help"])
-def test_what_cannot_be_written(words: str) -> None:
+def test_say_to_a_full_or_closed_output(words: str) -> None:
     """Help and version on a full disk are one line, exit code 1; a reader that has gone is 141. No traceback."""
     program = f"from qs_client.command import main; main({words.split()!r})"
     with open("/dev/full", "w") as full:

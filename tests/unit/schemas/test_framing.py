@@ -122,7 +122,7 @@ def documents(data: bytes, size: int, limits: Limits | None = None) -> list[byte
 
 
 @pytest.mark.parametrize("document", WHOLE)
-def test_whole(document: bytes) -> None:
+def test_next_document_of_whole_documents(document: bytes) -> None:
     """A document is found whole in pieces of any size, with others around it and white space between or none."""
     for size in (1, 2, 3, 7, 10_000):
         stream = b"\r\n\r\n" + document + PING + b"\r\n \t" + document + b"\r\n"
@@ -130,13 +130,13 @@ def test_whole(document: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_bom(size: int) -> None:
+def test_next_document_skips_a_bom(size: int) -> None:
     """A UTF-8 BOM before a document is taken, also in pieces, and is no part of it."""
     assert documents(b"\xef\xbb\xbf" + PING + b"\r\n\xef\xbb\xbf" + PING, size) == [PING, PING]
 
 
 @pytest.mark.parametrize(("data", "code", "says"), CLOSING, ids=[repr(row[0][:30]) for row in CLOSING])
-def test_unreadable(data: bytes, code: int, says: str) -> None:
+def test_next_document_refuses_unreadable_bytes(data: bytes, code: int, says: str) -> None:
     """Bytes that cannot be framed are 400 with the reason; the stream closes, and nothing after them is read."""
     for size in (1, 3, 10_000):
         framer = Framer()
@@ -153,7 +153,7 @@ def test_unreadable(data: bytes, code: int, says: str) -> None:
 
 
 @pytest.mark.parametrize(("data", "certain", "says"), HOPELESS, ids=[repr(row[0][:20]) for row in HOPELESS])
-def test_refused_as_soon_as_it_is_certain(data: bytes, certain: int, says: str) -> None:
+def test_next_document_refuses_as_soon_as_it_is_certain(data: bytes, certain: int, says: str) -> None:
     """Bytes that can never become a document are refused with the first byte that makes that certain, and not when the
     document is complete, or its time is over: in one piece, byte by byte, behind other documents."""
     for before in (b"", PING):
@@ -170,7 +170,7 @@ def test_refused_as_soon_as_it_is_certain(data: bytes, certain: int, says: str) 
         assert says in str(documents(before + data, len(before + data))[-1])
 
 
-def test_names_of_any_script() -> None:
+def test_next_document_takes_names_of_any_script() -> None:
     """Names and values beyond ASCII are taken, in pieces of any size."""
     document = "<qs><größe ñ='\N{MULTIPLICATION SIGN}' \u3042.\u0300\xb7='\U0001f600'/></qs>".encode()
     for size in (1, 2, 3, 10_000):
@@ -178,7 +178,7 @@ def test_names_of_any_script() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-def test_impossible_bytes_over_a_bound(size: int) -> None:
+def test_next_document_finds_impossible_bytes_over_a_bound(size: int) -> None:
     """A document over a bound that has bytes which no XML has closes the stream, however it is cut: no parser looks at
     it, so the framer does."""
     (found,) = documents(b"<a><b><c>\x01</c></b></a>" + PING, size, Limits(depth=2))
@@ -191,14 +191,16 @@ def test_impossible_bytes_over_a_bound(size: int) -> None:
 @pytest.mark.parametrize(
     "end", [b"<b><c/></b></a>", b"<b/><b/><b/><b/></a>", b"<b/><b/><b/><b/>" + b"y" * 9000 + b"</a>", b"y" * 20_000]
 )
-def test_impossible_bytes_in_long_pieces(end: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_document_finds_impossible_bytes_in_long_pieces(
+    end: bytes, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An impossible byte closes the stream also if it came in a long piece, before the document was over a bound."""
     monkeypatch.setattr(framing, "_REST", 3000)
     (found,) = documents(b"<a>\x01" + b"x" * 5000 + end + PING, size, Limits(depth=2, elements=4, document=20_000))
     assert "a byte that no XML" in str(found)
 
 
-def test_nothing_is_kept_after_the_end() -> None:
+def test_next_document_keeps_nothing_after_an_error() -> None:
     """After an error that closes, a peer that goes on sending costs no memory."""
     framer = Framer()
     framer.feed(b"x")
@@ -210,7 +212,7 @@ def test_nothing_is_kept_after_the_end() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-def test_depth(size: int) -> None:
+def test_next_document_bounds_depth(size: int) -> None:
     """A document nested as deep as allowed passes; one deeper is 400, an empty element counts, the stream goes on."""
     limits = Limits(depth=4)
     fits, over, over_empty = (
@@ -224,7 +226,7 @@ def test_depth(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-def test_attributes(size: int) -> None:
+def test_next_document_bounds_attributes(size: int) -> None:
     """An element with as many attributes as allowed passes; one with more is 400, and the stream goes on."""
     limits = Limits(attributes=3)
     fits, over = b"<a b='1' c='=' d=\"==\"/>", b"<a><b b='1' c='2' d='3' e='4'/></a>"
@@ -245,14 +247,14 @@ CROWDED = [
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
 @pytest.mark.parametrize("document", CROWDED)
-def test_elements(document: bytes, size: int) -> None:
+def test_next_document_bounds_elements(document: bytes, size: int) -> None:
     """A document of more elements, comments and sections than allowed is 400, and the stream goes on."""
     found = documents(document + PING + document + PING, size, Limits(elements=4))
     assert found == [TOO_MANY, PING, TOO_MANY, PING]
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-def test_elements_exact(size: int) -> None:
+def test_next_document_takes_as_many_elements_as_allowed(size: int) -> None:
     """A document of exactly as many elements, comments and sections as allowed passes."""
     fits = [b"<a><b/><b>c</b><b></b></a>", b"<!--b--><a><!-- </a> --><![CDATA[</a>]]></a>"]
     assert documents(b"".join(fits), size, Limits(elements=4)) == fits
@@ -260,7 +262,7 @@ def test_elements_exact(size: int) -> None:
 
 @pytest.mark.parametrize("unit", [b"<b/>", b"<b>", b"<b><b><b><b></b></b></b></b>", b"<mid>1</mid>", b"<!---->"])
 @pytest.mark.parametrize("size", [1, 1000, 10_000_000])
-def test_far_too_many_elements(unit: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_document_closes_on_far_too_many_elements(unit: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A document that does not end within some bytes behind the first element too many is 413, however it is cut, and
     the rest is not looked at."""
     monkeypatch.setattr(framing, "_REST", 3000)
@@ -279,7 +281,7 @@ def test_far_too_many_elements(unit: bytes, size: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-def test_far_too_many_elements_under_a_bound_that_changes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_changes_under_far_too_many_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that is raised or lowered while such a document comes in lets through no more of it."""
     monkeypatch.setattr(framing, "_REST", 3000)
     framer = Framer(Limits(elements=50))
@@ -303,14 +305,14 @@ def test_far_too_many_elements_under_a_bound_that_changes(size: int, monkeypatch
         (b"<!DOCTYPE b></a>", "DOCTYPE"),
     ],
 )
-def test_elements_unreadable(end: bytes, says: str, size: int) -> None:
+def test_next_document_finds_wrong_tags_among_too_many_elements(end: bytes, says: str, size: int) -> None:
     """Bytes that cannot be framed close the stream, also in a document that is over the bound already."""
     (found,) = documents(b"<a>" + b"<b><c/></b>" * 10 + end + PING, size, Limits(elements=4))
     assert isinstance(found, str)
     assert says in found
 
 
-def test_elements_default() -> None:
+def test_next_document_takes_long_lists_by_default() -> None:
     """The defaults let through the longest lists, and what a server answers."""
     limits = Limits()
     messages = b"<qs><messages>" + b"<message><payload><a><b/></a></payload></message>" * limits.list_length
@@ -321,7 +323,7 @@ def test_elements_default() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-def test_instruction(size: int) -> None:
+def test_next_document_refuses_instructions(size: int) -> None:
     """A processing instruction is 400, wherever it stands, and the stream goes on."""
     refused = "a processing instruction is refused: documents need none"
     stream = b"<?php x?><qs/>" + b"<qs><?a </qs> ?></qs>" + b"<qs><?xml version='1.0'?></qs>" + PING
@@ -329,7 +331,7 @@ def test_instruction(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 10_000])
-def test_refused_document_keeps_its_req(size: int) -> None:
+def test_next_document_keeps_the_req_of_a_refused_one(size: int) -> None:
     """A document over a bound is refused under its correlation id, so that the client knows which it was."""
     with pytest.raises(ProtocolError) as caught:
         feed(Framer(Limits(depth=2)), b"<!-- c --><qs a=\"req='no' req='neither'\" req='42'><a><b/></a></qs>", size)
@@ -337,14 +339,14 @@ def test_refused_document_keeps_its_req(size: int) -> None:
 
 
 @pytest.mark.parametrize("req", [b"\0", b"a&amp;b", b"\xff\xfe\x01", b"a\tb", b'it is "x"', b"x" * 129])
-def test_refused_document_with_a_strange_req(req: bytes) -> None:
+def test_next_document_drops_a_strange_req(req: bytes) -> None:
     """A req that is written otherwise than read, or cannot be sent, is left out of the refusal."""
     with pytest.raises(ProtocolError) as caught:
         feed(Framer(Limits(depth=2)), b"<qs req='%b'><a><b/></a></qs>" % req, 1000)
     assert caught.value.req is None
 
 
-def test_limit_exact() -> None:
+def test_next_document_takes_as_many_bytes_as_allowed() -> None:
     """A document of exactly the limit passes, white space around it not counted; one byte more is 413."""
     document = b"<qs>" + b"x" * 91 + b"</qs>"
     assert documents(b"\n" * 500 + document + b"\n" * 500, 10_000, Limits(document=100)) == [document]
@@ -355,7 +357,7 @@ def test_limit_exact() -> None:
 @pytest.mark.parametrize(
     "begin", [b"<qs>", b"<qs a='", b"<!--", b"<qs><![CDATA[", b"<?xml ", b"<" + b"q" * 8, b"<qs><a>" * 3, b"<qs "]
 )
-def test_too_large_at_once(begin: bytes) -> None:
+def test_next_document_refuses_too_many_bytes_at_once(begin: bytes) -> None:
     """413 comes with the first byte over the limit, whatever is open, and not when the document ends."""
     framer = Framer(Limits(document=1000))
     framer.feed(begin)
@@ -368,7 +370,7 @@ def test_too_large_at_once(begin: bytes) -> None:
     assert (caught.value.error.code, caught.value.error.closes) == (413, True)
 
 
-def test_begun() -> None:
+def test_begun_while_a_document_is_incomplete() -> None:
     """`begun` is true from a document's first byte to its last, and not between documents."""
     framer = Framer()
     seen = []
@@ -475,7 +477,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
 @pytest.mark.parametrize("elements", [20_000, 1])
-def test_linear(data: bytes, elements: int, meter: Meter) -> None:
+def test_next_document_takes_linear_time(data: bytes, elements: int, meter: Meter) -> None:
     """However long an open document grows in tiny pieces, each byte is read at most a fixed number of times."""
     framer = Framer(Limits(elements=elements))
     framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
@@ -493,7 +495,7 @@ def test_linear(data: bytes, elements: int, meter: Meter) -> None:
 
 
 @pytest.mark.parametrize("end", [b"/>", b"></a>", b" >x</a>", b"\n/>"])
-def test_attributes_in_long_pieces(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_document_of_attributes_in_long_pieces(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attributes that stand whole in a piece are counted as in one go, and without a step for each."""
     steps = 0
     real = Framer._finish_value
@@ -527,7 +529,7 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 10_000])
-def test_lists_in_pieces(size: int) -> None:
+def test_next_document_of_lists_in_pieces(size: int) -> None:
     """Entries of a list that are passed over at once are counted like any other elements: in pieces, alike or not."""
     listed = b"".join(ENTRIES * 4)
     document = b"<qs><op><a/></op><messages>" + listed + b"</messages></qs>"
@@ -540,7 +542,7 @@ def test_lists_in_pieces(size: int) -> None:
     assert documents(document + PING, size, Limits(attributes=2))[-1] == PING
 
 
-def test_lists_that_are_wrong() -> None:
+def test_next_document_refuses_wrong_lists() -> None:
     """A fault in a list that arrives in pieces is found as soon as it has arrived."""
     for bad in (b'<mid receives="<">1</mid>', b"<mid>1</message>", b"<message><payload>a</message>", b"<!DOCTYPE>"):
         framer = Framer()
@@ -552,7 +554,7 @@ def test_lists_that_are_wrong() -> None:
         assert caught.value.error.closes
 
 
-def test_what_is_kept_between_documents() -> None:
+def test_feed_keeps_little_between_documents() -> None:
     """When all that came has been read, nothing of it is kept; bytes come as any kind of buffer."""
     for kind in (bytes, bytearray, memoryview):
         framer = Framer()

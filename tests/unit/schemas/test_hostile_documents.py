@@ -43,7 +43,7 @@ def fault(document: bytes) -> Fault:
     return first
 
 
-def test_a_long_list_is_validated_up_to_its_first_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_validates_a_long_list_up_to_its_first_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of a long list are validated one by one, and none behind one that is not valid, so that a fault in each
     costs no more than one."""
     seen: list[str] = []
@@ -87,7 +87,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("document", FAULTS.values(), ids=FAULTS.keys())
-def test_few_faults_are_looked_for(document: bytes) -> None:
+def test_parse_looks_for_few_faults(document: bytes) -> None:
     """However many faults a document has, the schema finds few before the document is refused."""
     found = fault(document)
     assert (found.error.code, found.error.closes) == (400, False)
@@ -96,7 +96,7 @@ def test_few_faults_are_looked_for(document: bytes) -> None:
 
 
 @pytest.mark.parametrize("inside", ["{}", "<messages>{}</messages>", "<qid>{}</qid>"])
-def test_foreign_elements_with_many_namespaces(inside: str) -> None:
+def test_parse_of_foreign_elements_with_many_namespaces(inside: str) -> None:
     """What stands in a foreign element is dropped with it, in a time that grows with its bytes: lxml by itself compares
     each of its names with all declarations that it has removed."""
     attributes = " ".join(f"y:a{number}=''" for number in range(29))
@@ -125,7 +125,7 @@ def unbounded() -> dict[str, set[str]]:
     return found
 
 
-def test_every_list_of_the_schema_has_a_bound() -> None:
+def test_parse_bounds_every_list_of_the_schema() -> None:
     """Whatever qs.xsd leaves unbounded has a bound here, at which a document is taken and over which it is refused:
     unread, whether it is valid or not."""
     kinds = unbounded()
@@ -146,7 +146,7 @@ def test_every_list_of_the_schema_has_a_bound() -> None:
         parse(push("<payload>" + "<a/>" * 1001 + "</payload>"))
 
 
-def test_lists_of_both_lengths_agree() -> None:
+def test_parse_of_short_and_long_lists_agrees() -> None:
     """A list that is validated in one go and one that is validated entry by entry get the same refusals."""
     for wrong in ("<mid a=''>1</mid>", "<mid receives='x'>1</mid>", "<message/>", "<queue>a</queue>", "<qs/>", "text",
                   "<message><payload/><payload/></message>", "<mid xmlns=''>1</mid>"):  # fmt: skip
@@ -156,7 +156,7 @@ def test_lists_of_both_lengths_agree() -> None:
 
 
 @pytest.mark.parametrize("name", ["count", "principal", "claim", "claims", "figures"])
-def test_what_only_answers_have(name: str) -> None:
+def test_parse_refuses_parts_of_answers_in_requests(name: str) -> None:
     """A request with an element that only answers have is 400 and says which: it is not looked at. An answer has it."""
     found = fault(qs(f"<{name}>{'<a/>' * 15_000}</{name}>"))
     assert (found.error.code, found.error.closes) == (400, False)
@@ -171,7 +171,7 @@ def test_what_only_answers_have(name: str) -> None:
 
 @pytest.mark.parametrize("op", ["subscribe", "receive-message"])
 @pytest.mark.parametrize("count", [1, 500])
-def test_entries_of_an_answer_sent_back(op: str, count: int) -> None:
+def test_parse_takes_entries_of_an_answer_sent_back(op: str, count: int) -> None:
     """A request whose queues have the figures of `queue-stats`, as in the answer that they were taken from, is read as
     if they had none. What is no figure is refused."""
     queue = "<queue new='3' ready='4' in-flight='0' oldest='1.5' storage='journal' paused='no'>a</queue>"
@@ -200,7 +200,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("inside", "says"), VALUES, ids=[row[1] for row in VALUES])
-def test_long_values(inside: str, says: str) -> None:
+def test_parse_refuses_long_values(inside: str, says: str) -> None:
     """A value of more than 4096 characters, white space included, is 400 before a pattern of the schema sees it."""
     for document in (
         qs(inside),
@@ -213,7 +213,7 @@ def test_long_values(inside: str, says: str) -> None:
         assert (found.error.code, found.error.closes, found.req) == (400, False, "r1")
 
 
-def test_texts_of_any_length() -> None:
+def test_parse_takes_texts_of_any_length() -> None:
     """Values of 4096 characters are taken; payloads, tokens, and what is foreign may be longer; white space between
     elements too."""
     spaces = " " * 4095
@@ -235,7 +235,7 @@ MASKED = [
 
 
 @pytest.mark.parametrize("document", MASKED)
-def test_errors_before_a_warning(document: bytes) -> None:
+def test_parse_finds_errors_before_a_warning(document: bytes) -> None:
     """A document whose namespaces are wrong is not well-formed, also if libxml2 warns of something behind, which lxml
     takes for all that there is. The documents before it are read."""
     found = fault(document)
@@ -249,14 +249,14 @@ def test_errors_before_a_warning(document: bytes) -> None:
     assert second == found
 
 
-def test_warnings_are_no_errors() -> None:
+def test_parse_passes_over_warnings() -> None:
     """What libxml2 merely warns of is taken: a namespace that is no absolute URI, a value of xml:space."""
     document = qs("<payload><y xmlns='a' xml:space='z'/></payload><qid>a</qid>", op="push-message")
     assert parse(document) == PushMessage("a", b'<y xmlns="a" xml:space="z"/>', req="r1")
 
 
 @pytest.mark.parametrize("place", ["etree.fromstring", "_message"])
-def test_whatever_the_parser_raises(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_turns_whatever_is_raised_into_an_answer(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any exception while a document is read is that document's 400."""
 
     def fail(*_: object) -> None:

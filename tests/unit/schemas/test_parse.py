@@ -254,7 +254,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("document", "meaning"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD])
-def test_good(document: bytes, meaning: Message | bytes) -> None:
+def test_parse_of_good_documents(document: bytes, meaning: Message | bytes) -> None:
     """Each of these documents is accepted and means this message, or a push of this payload."""
     peer = Peer()
     peer.receive_data(document)
@@ -264,7 +264,7 @@ def test_good(document: bytes, meaning: Message | bytes) -> None:
     assert message == meaning
 
 
-def test_payload_text() -> None:
+def test_parse_takes_text_of_a_payload_as_it_is() -> None:
     """The text of a message that was got is its payload decoded, and empty when there is none."""
     assert (
         GetMessage(payload="é".encode()).text == GetMessage(payload="é").text == Delivery(1, "é".encode()).text == "é"
@@ -272,20 +272,20 @@ def test_payload_text() -> None:
     assert GetMessage().text == ""
 
 
-def test_many_comments() -> None:
+def test_parse_of_many_comments() -> None:
     """All the comments that a document can hold are taken out of a value."""
     inside = "<qid>" + "<!---->" * 50_000 + "a" + "<!---->b" * 50 + "</qid>"
     assert parse(qs(inside, op="purge-queue")) == PurgeQueue(req="r1", qid="a" + "b" * 50)
 
 
-def test_long_text() -> None:
+def test_parse_of_long_text() -> None:
     """Texts longer than libxml2's own bound are read, where the limits let them through."""
     payload = base64.b64encode(bytes(9_000_000)).decode()
     found = parse(push(f"<payload encoding='base64'>{payload}</payload>"))
     assert found == PushMessage(req="r1", qid="a", payload=bytes(9_000_000))
 
 
-def test_message_parse() -> None:
+def test_message_parse_reads_one_document() -> None:
     """`Message.parse` takes exactly one document, and `xml` gives it back."""
     text = Ping(req="é").xml()
     assert Message.parse(text) == Message.parse(b"\n" + text.encode() + b"\r\n") == Ping(req="é")

@@ -19,7 +19,7 @@ from qs_schemas import (
 PING = serialize(Ping(req="1"))
 
 
-def test_end_between_documents() -> None:
+def test_end_of_data_between_documents() -> None:
     """A stream may end between documents, also after white space."""
     peer = Peer()
     peer.receive_data(PING + b"\r\n")
@@ -28,7 +28,7 @@ def test_end_between_documents() -> None:
     assert peer.end_of_data() is None
 
 
-def test_end_inside_a_document() -> None:
+def test_end_of_data_inside_a_document() -> None:
     """A stream that ends inside a document is 400, once."""
     peer = Peer()
     peer.receive_data(PING[:-4])
@@ -42,7 +42,7 @@ def test_end_inside_a_document() -> None:
     assert list(peer.events()) == []
 
 
-def test_nothing_after_a_fault_that_closes() -> None:
+def test_next_event_after_a_fault_that_closes() -> None:
     """After a fault that closes, found by the framer or by the parser, nothing is read, begun or kept."""
     for bad in (b"x", b"<qs>&a;</qs>", b"<qs a='1' a='2'/>"):
         peer = Peer()
@@ -57,14 +57,14 @@ def test_nothing_after_a_fault_that_closes() -> None:
         assert len(peer._framer.buffer) == 0
 
 
-def test_fault_as_message() -> None:
+def test_fault_message_can_be_sent() -> None:
     """A fault can be sent as an error, whatever it quotes."""
     message = Fault(errors.BAD_REQUEST, "no '\x00\ud800'", "r").message("5" * 64)
     assert message == Error(400, "bad-request", "no '\ufffd\ufffd'", req="r", resp="5" * 64)
     assert serialize(message).endswith(b"</error></qs>\r\n")
 
 
-def test_what_a_server_takes_a_client_can_read() -> None:
+def test_client_limits_take_what_a_server_took() -> None:
     """A payload that filled a document to the limit is within a client's limits, however long it is when written."""
     limits = Limits()
     worst = b"\n" * (limits.document - 200)  # five bytes each when written
@@ -73,7 +73,7 @@ def test_what_a_server_takes_a_client_can_read() -> None:
     assert list(peer.events()) == [PushMessage(qid="a", payload=worst)]
 
 
-def test_9_mib() -> None:
+def test_next_event_of_nine_mebibytes() -> None:
     """A document of 9 MiB is 413 before all of it has come."""
     peer = Peer()
     document = serialize(PushMessage(qid="a", payload=b"x" * 9 * 2**20))
@@ -108,7 +108,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("data", "early"), ENDS)
-def test_an_empty_line_behind_a_document(data: bytes, early: bool) -> None:
+def test_early_by_an_empty_line_behind_a_document(data: bytes, early: bool) -> None:
     """CR LF CR LF behind a document is seen however the bytes are cut; before the first document or inside of one it is
     nothing."""
     for size in (len(data), 1, 2, 3, 5, 1000) if len(data) < 1000 else (len(data), 999, 1000):
@@ -119,7 +119,7 @@ def test_an_empty_line_behind_a_document(data: bytes, early: bool) -> None:
         assert peer.early == early, size
 
 
-def test_what_an_early_client_is_sent() -> None:
+def test_send_to_an_early_client() -> None:
     """After an early client's first empty line, every document to it ends with one, and the answer to list-messages has
     its ids in `m`, at most 200."""
     listed = ListMessages("a", mids=[5], type="response")
@@ -139,7 +139,7 @@ def test_what_an_early_client_is_sent() -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("piece", [10, 10_000])
-def test_documents_are_bounded_for_a_while(*, plain: bool, piece: int) -> None:
+def test_bound_documents_for_a_while(*, plain: bool, piece: int) -> None:
     """A lower bound holds for documents that are read while it is there, in whatever pieces they come, with and without
     the parser; what is within it, and what is read once it is gone, is read."""
     push = serialize(PushMessage("q", payload=b"x" * 2000)).rstrip()

@@ -57,7 +57,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
-def test_malformed(document: bytes, says: str) -> None:
+def test_parse_refuses_malformed_documents(document: bytes, says: str) -> None:
     """A document that is no well-formed XML in UTF-8 is 400 with the reason, and ends the stream."""
     found = fault(document)
     assert (found.error.code, found.error.kind, found.error.closes) == (400, "bad-request", True)
@@ -131,7 +131,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in INVALID], ids=[row[0] for row in INVALID])
-def test_invalid(document: bytes, says: str) -> None:
+def test_parse_refuses_invalid_documents(document: bytes, says: str) -> None:
     """XML that breaks the contract is 400 under its req with the fault, and the stream goes on."""
     found = fault(document)
     assert (found.error.code, found.error.kind, found.error.closes, found.req) == (400, "bad-request", False, "r1")
@@ -150,14 +150,14 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
-def test_refused_before_the_schema(document: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_refuses_before_the_schema_looks(document: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faults that may occur very often are refused without the schema, which would log each."""
     monkeypatch.setattr(sys.modules["qs_schemas.parsing"], "_SCHEMA", None)
     with pytest.raises(ProtocolError, match=says):
         read_document(document)
 
 
-def test_over_a_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_event_parses_nothing_over_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document over the bound of elements never reaches the parser, whole or in pieces; the next one does."""
     parsed = []
     monkeypatch.setattr("qs_schemas.parsing.parse", lambda document, *_: parsed.append(document) or Ping())
@@ -176,7 +176,7 @@ def test_over_a_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed == [following] * 2
 
 
-def test_long_req() -> None:
+def test_parse_drops_a_long_req() -> None:
     """A req over 128 characters is 400 and is not sent back; one of 128 is taken."""
     found = fault(qs("").replace(b"r1", b"r" * 129))
     assert (found.error.code, found.error.closes, found.req) == (400, False, None)
@@ -185,7 +185,7 @@ def test_long_req() -> None:
 
 
 @pytest.mark.parametrize("op", ["frobnicate", "Ping", "PING", "push-messages"])
-def test_unknown_operation(op: str) -> None:
+def test_parse_refuses_unknown_operations(op: str) -> None:
     """An unknown operation is 501 under its req, whatever else is in the document, and the stream goes on."""
     found = fault(qs("<qid>a</qid><something-new/>", op=op))
     assert (found.error.code, found.error.kind, found.error.closes, found.req) == (501, "not-implemented", False, "r1")
@@ -208,7 +208,7 @@ def test_unknown_operation(op: str) -> None:
         ("publish-staged", "<qid>a</qid><producer>c</producer>", "'batch'"),
     ],
 )
-def test_required(op: str, inside: str, missing: str) -> None:
+def test_parse_refuses_missing_fields(op: str, inside: str, missing: str) -> None:
     """A request without what its operation needs is 400 and says which; an answer may leave it out."""
     found = fault(qs(inside, op=op))
     assert (found.error.code, found.error.closes) == (400, False)
@@ -220,7 +220,7 @@ NO_IDS = ["1e3", "-1", "\u0661", "1" * 19, "", "3f2504e0-4f89-11d3-9a0c-0305e82c
 
 
 @pytest.mark.parametrize("mid", NO_IDS)
-def test_no_id_of_ours(mid: str) -> None:
+def test_parse_of_ids_that_are_none_of_ours(mid: str) -> None:
     """A request about a message with an id that is none of ours is 404, after what it lacks is 400; where no message is
     meant the id is ignored, and in a list it is one that no message has. An answer with such an id has none; a list of
     them is refused."""
@@ -238,7 +238,7 @@ def test_no_id_of_ours(mid: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["response", "Request", ""])
-def test_what_a_server_takes_for_a_request(kind: str) -> None:
+def test_parse_for_a_server_takes_requests(kind: str) -> None:
     """A document with an operation is a request to a server, in both lanes, and has to have what a request needs."""
     for comment in ("", "<!-- not plain -->"):
         peer = Peer(serving=True)
@@ -265,7 +265,7 @@ def test_what_a_server_takes_for_a_request(kind: str) -> None:
         qs("<?a?>", op="")[:-1],
     ],
 )
-def test_parse_alone_is_hardened(document: bytes) -> None:
+def test_parse_without_a_framer_is_hardened(document: bytes) -> None:
     """The parser itself also refuses what no framer would pass on, and reads no entity."""
     with pytest.raises(ProtocolError) as caught:
         parse(document)
@@ -276,7 +276,7 @@ def test_parse_alone_is_hardened(document: bytes) -> None:
     "document",
     [qs("<?a?>"), qs("<op><?a?><ping/></op>", op=""), qs("<qid>a<?b?></qid>"), qs("<?a?>", "", op="")],
 )
-def test_parse_alone_meets_instructions(document: bytes) -> None:
+def test_parse_without_a_framer_meets_instructions(document: bytes) -> None:
     """A processing instruction that no framer looked for leads to a message or an error of the table, nothing else."""
     try:
         assert isinstance(parse(document), Ping)

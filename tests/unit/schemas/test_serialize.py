@@ -117,7 +117,7 @@ def body(message: Message) -> bytes:
         ),
     ],
 )
-def test_serialize(message: Message, expected: bytes) -> None:
+def test_serialize_of_each_kind(message: Message, expected: bytes) -> None:
     """The bytes of a message are these: nothing that is not set is written, but for the lists that are the answer."""
     assert body(message) == expected
 
@@ -125,7 +125,7 @@ def test_serialize(message: Message, expected: bytes) -> None:
 @pytest.mark.parametrize(
     "payload", [b"\x00", b"\xff", b"\xed\xa0\x80", b"\xef\xbf\xbe", b"\xef\xbf\xbf", b"a\x1f<", b"\x0b"]
 )
-def test_base64(payload: bytes) -> None:
+def test_write_payload_as_base64(payload: bytes) -> None:
     """Bytes that are not text that XML can carry travel as base64."""
     assert escape_payload(payload) is None
     assert b'<payload encoding="base64">' in serialize(PushMessage(qid="a", payload=payload))
@@ -135,7 +135,7 @@ def test_base64(payload: bytes) -> None:
     ("payload", "encoded"),
     [("\n" * 12, True), ("\n" * 5 + "a" * 20, False), (b"<" * 100, True), ("a" * 100, False), ("\n", False)],
 )
-def test_shorter_as_base64(payload: str | bytes, encoded: bool) -> None:
+def test_serialize_takes_the_shorter_form(payload: str | bytes, encoded: bool) -> None:
     """A request carries text as base64 where that is shorter; an answer never does."""
     told = b'encoding="base64"'
     for document in (PushMessage(qid="a", payload=payload), PushMessage(qid="a", messages=[Draft(payload)])):
@@ -148,7 +148,7 @@ def test_shorter_as_base64(payload: str | bytes, encoded: bool) -> None:
         assert told not in serialize(answer)
 
 
-def test_line_breaks_fit() -> None:
+def test_serialize_of_line_breaks_fits() -> None:
     """A payload near three quarters of a document's limit can be pushed, whatever text it is."""
     for payload in (b"\n" * 6_200_000, b"&" * 6_200_000, b"\0" * 6_200_000):
         document = serialize(PushMessage(qid="a", payload=payload))
@@ -157,12 +157,12 @@ def test_line_breaks_fit() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"a", b"\t", b"\x7f", "\x85\u2028é\U0001f600".encode(), b"\xef\xbb\xbf"])
-def test_plain(payload: bytes) -> None:
+def test_escape_payload_of_plain_text(payload: bytes) -> None:
     """Text without markup or line breaks is written as it is."""
     assert escape_payload(payload) == payload
 
 
-def test_uncarriable() -> None:
+def test_serialize_refuses_what_xml_cannot_carry() -> None:
     """A name or text that XML cannot carry is a ValueError, and can be made one that it can."""
     for text in ("\0", "\x1b", "\ud800", "\uffff"):
         with pytest.raises(ValueError, match=r"cannot|surrogates"):
@@ -172,25 +172,25 @@ def test_uncarriable() -> None:
         serialize(PushMessage(qid="a", payload="\ud800"))
 
 
-def test_escape() -> None:
+def test_escape_of_white_space() -> None:
     """Characters that a line reader or attribute normalization would change are written as references."""
     assert escape("a\t\r\n\"'<&>\U0001f600 ") == "a&#9;&#13;&#10;&quot;'&lt;&amp;&gt;\U0001f600 "
 
 
 @pytest.mark.parametrize("text", ["A", "A===", "@@@@", "é", "AA=A", "AAAA\u00a0"])
-def test_bad_base64(text: str) -> None:
+def test_from_base64_refuses_other_text(text: str) -> None:
     """Invalid base64 is a ValueError."""
     with pytest.raises(ValueError, match=r".+"):
         from_base64(text)
 
 
-def test_bare_message() -> None:
+def test_serialize_refuses_a_bare_message() -> None:
     """A message that is of no operation cannot be sent."""
     with pytest.raises(TypeError, match="Message"):
         serialize(Message())
 
 
-def test_error_table() -> None:
+def test_table_is_in_order() -> None:
     """Codes and types are those of the protocol; the table is in order, and no row stands in it twice."""
     rows = [(row.code, row.kind) for row in errors.TABLE]
     assert sorted(rows, key=lambda row: row[0]) == rows

@@ -48,7 +48,7 @@ Session = tuple[TlsChannel, TlsChannel]
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 300_000])
-def test_both_ways(session: Session, size: int) -> None:
+def test_channel_carries_bytes_both_ways(session: Session, size: int) -> None:
     """Each side receives what the other sends, whatever its size."""
     for sender, taker in (session, session[::-1]):
         data = random.Random(size).randbytes(size)
@@ -58,7 +58,7 @@ def test_both_ways(session: Session, size: int) -> None:
         assert not taker.ended
 
 
-def test_any_pieces(session: Session) -> None:
+def test_receive_of_any_pieces(session: Session) -> None:
     """Ciphertext may come in pieces of any size, and no plaintext waits for more of it than its record."""
     client, server = session
     parts = [b"x" * size for size in (1, 5, 100, 20_000)]
@@ -74,14 +74,14 @@ def test_any_pieces(session: Session) -> None:
     assert got == b"".join(parts)
 
 
-def test_one_record_for_what_is_sent_together(session: Session) -> None:
+def test_send_makes_one_record_at_once(session: Session) -> None:
     """Bytes that are given to `send` at once are one record."""
     session[0].send(b"x" * 16_384)
     data = session[0].take()
     assert int.from_bytes(data[3:5], "big") == len(data) - 5
 
 
-def test_sent_before_the_handshake() -> None:
+def test_send_before_the_handshake() -> None:
     """Bytes sent before the handshake follow it, in order."""
     client, server = pair()
     client.send(b"one ")
@@ -90,7 +90,7 @@ def test_sent_before_the_handshake() -> None:
     assert wire(client, server) == (b"answer", b"one two")
 
 
-def test_the_end(session: Session) -> None:
+def test_close_ends_the_other_side(session: Session) -> None:
     """A side that has ended still receives; the end comes after what was sent before it."""
     client, server = session
     client.send(b"last")
@@ -108,7 +108,7 @@ def test_the_end(session: Session) -> None:
         client.send(b"more")
 
 
-def test_the_last_answer(session: Session) -> None:
+def test_receive_after_close(session: Session) -> None:
     """Bytes that come together with the end are received, also by a side that has ended before."""
     client, server = session
     client.close()
@@ -121,7 +121,7 @@ def test_the_last_answer(session: Session) -> None:
     assert client.ended
 
 
-def test_closed_while_more_arrives(session: Session) -> None:
+def test_close_while_more_arrives(session: Session) -> None:
     """Bytes that arrive after `close` do no harm, readable or not."""
     client, server = session
     client.send(b"on its way")
@@ -133,7 +133,7 @@ def test_closed_while_more_arrives(session: Session) -> None:
     assert client.ended
 
 
-def test_cut_off(session: Session) -> None:
+def test_receive_of_a_cut_off_stream(session: Session) -> None:
     """The end of the ciphertext is the end, also without a word."""
     client, server = session
     client.send(b"begun")
@@ -142,7 +142,7 @@ def test_cut_off(session: Session) -> None:
     assert server.ended
 
 
-def test_cut_off_in_the_handshake() -> None:
+def test_receive_of_a_cut_off_handshake() -> None:
     """An end during the handshake is an error."""
     client, server = pair()
     server.receive(client.take()[:100])
@@ -150,7 +150,7 @@ def test_cut_off_in_the_handshake() -> None:
         server.receive(b"")
 
 
-def test_changed_on_its_way(session: Session) -> None:
+def test_receive_refuses_changed_bytes(session: Session) -> None:
     """A changed record is an error, and the other side gets an alert."""
     client, server = session
     client.send(b"x" * 100)
@@ -163,7 +163,7 @@ def test_changed_on_its_way(session: Session) -> None:
 
 
 @pytest.mark.parametrize("size", [16_384 + 2049, 65_535])
-def test_a_record_that_is_too_long(session: Session, size: int) -> None:
+def test_receive_refuses_a_record_that_is_too_long(session: Session, size: int) -> None:
     """A record beyond TLS's bound is refused before it is complete."""
     with pytest.raises(TlsError, match="length"):
         session[1].receive(b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(5))
@@ -171,7 +171,7 @@ def test_a_record_that_is_too_long(session: Session, size: int) -> None:
 
 @pytest.mark.parametrize("data", [b"<qs/>", b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\x01\x00\x02", b"\0"])
 @pytest.mark.parametrize("side", [0, 1])
-def test_no_tls(data: bytes, side: int) -> None:
+def test_receive_refuses_what_is_no_tls(data: bytes, side: int) -> None:
     """A peer that speaks something else gets no answer."""
     channel = pair()[side]
     channel.take()
@@ -180,7 +180,7 @@ def test_no_tls(data: bytes, side: int) -> None:
     assert channel.take() == b""
 
 
-def test_certificates_that_a_client_refuses() -> None:
+def test_receive_refuses_certificates() -> None:
     """The error says what is wrong with the certificate."""
     other = authority("another CA")
     for certificate, text in (
@@ -194,7 +194,7 @@ def test_certificates_that_a_client_refuses() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_client_certificates() -> None:
+def test_receive_requires_client_certificates() -> None:
     """A server that asks for client certificates refuses clients without one, and those of another CA."""
     clients = authority("a CA of clients")
     context = serving_context(clients_of=clients)
@@ -207,7 +207,7 @@ def test_client_certificates() -> None:
         wire(*pair(authority().trusting(authority().sign("DNS:b.example")), context))
 
 
-def test_the_client_is_told() -> None:
+def test_take_has_an_alert_for_the_client() -> None:
     """After a refusal the client's next read says what the server wants."""
     context = serving_context(clients_of=authority())
     client, server = pair(server=context)
@@ -226,7 +226,7 @@ def test_the_client_is_told() -> None:
         ((), "", ()),
     ],
 )
-def test_peer_names(names: tuple[str, ...], common: str, found: tuple[str, ...]) -> None:
+def test_peer_names_of_a_certificate(names: tuple[str, ...], common: str, found: tuple[str, ...]) -> None:
     """The common name counts only where there are no other names."""
     context = authority().trusting(authority().sign(*names, common=common))
     client, server = pair(context, serving_context(clients_of=authority()))
@@ -234,14 +234,14 @@ def test_peer_names(names: tuple[str, ...], common: str, found: tuple[str, ...])
     assert server.peer_names() == found
 
 
-def test_no_peer_names() -> None:
+def test_peer_names_without_a_certificate() -> None:
     """A client without a certificate has no names."""
     client, server = pair()
     wire(client, server)
     assert server.peer_names() == ()
 
 
-def test_versions() -> None:
+def test_channel_refuses_old_versions() -> None:
     """Sides without a version in common say so."""
     old, new = authority().trusting(), serving_context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -254,13 +254,13 @@ def test_versions() -> None:
 
 
 @pytest.mark.parametrize("host", ["", ".example", "a" * 64 + ".example"])
-def test_no_host_name(host: str) -> None:
+def test_channel_refuses_wrong_host_names(host: str) -> None:
     """A name that no host can have is refused as such."""
     with pytest.raises(TlsError, match="neither a host name nor an address"):
         TlsChannel(authority().trusting(), host=host)
 
 
-def test_it_is_not_imported_with_the_package() -> None:
+def test_package_does_not_import_tls() -> None:
     """Importing the contract does not import ssl."""
     code = "import sys, qs_schemas; sys.exit('ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

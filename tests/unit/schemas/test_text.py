@@ -21,14 +21,14 @@ LISTS = st.lists(PAYLOADS, max_size=5) | st.lists(PAYLOADS, min_size=60, max_siz
 
 @given(LISTS)
 @settings(deadline=None, derandomize=True, max_examples=60)
-def test_written_as_each(payloads: list[bytes]) -> None:
+def test_escape_payloads_writes_each_as_alone(payloads: list[bytes]) -> None:
     """A payload is written the same whatever stands beside it in the list."""
     assert escape_payloads(payloads) == [escape_payload(payload) for payload in payloads]
 
 
 @given(LISTS)
 @settings(deadline=None, derandomize=True, max_examples=60)
-def test_there_and_back(payloads: list[bytes]) -> None:
+def test_escape_payloads_can_be_read_back(payloads: list[bytes]) -> None:
     """Both ways to write a list give the same bytes, and both ways to read it the same payloads."""
     limits = Limits(list_length=1000, elements=10_000)
     messages: tuple[Message, ...] = (
@@ -46,7 +46,7 @@ def test_there_and_back(payloads: list[bytes]) -> None:
         assert found is None or found[0] == message
 
 
-def test_lists_are_plain() -> None:
+def test_escape_payloads_of_lists_are_plain() -> None:
     """The reader of plain documents does not leave lists of what has to be escaped to the parser."""
     payloads = [b"<a>\n&amp; & ]] ></a>", b"x" * 400_000, b"\0\xff", b""] * 40
     message = GetClaim("q", messages=[Delivery(1, payload, None, 2, 3) for payload in payloads], type="response")
@@ -56,7 +56,7 @@ def test_lists_are_plain() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 200])
-def test_portions(count: int) -> None:
+def test_map_payloads_splits_into_portions(count: int) -> None:
     """Every payload once and in order, however many there are; one that has the byte between them is by itself."""
     payloads = [b"%d" % number for number in range(count)]
     wrapped = [b"<%s>" % payload for payload in payloads]
