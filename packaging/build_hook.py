@@ -16,6 +16,8 @@ class ManPages(BuildHookInterface):
         """Writes the pages with a Python of its own, which imports this source and nothing that is installed."""
         self._pages = TemporaryDirectory(prefix="qs-man-")
         writer = Path(self.root, "packaging", "man_pages.py")
+        # Without site-packages: a qs that is installed there would have other flags. Without byte code: a build leaves
+        # nothing in the sources.
         subprocess.run(
             [sys.executable, "-I", "-S", "-B", writer, self._pages.name], check=True, stdout=subprocess.DEVNULL
         )

@@ -31,7 +31,7 @@ _PAGES = {
         "archives, reports, replays and routes queues with Spark",
     ),
 }
-"""The commands: the function that makes the parser, and what the command is for."""
+"""Command -> the function that makes its parser, and the line that says what the command is for."""
 _WIDE = "100000"
 """Columns, so that argparse breaks no line: the formatter of the page does."""
 
@@ -86,13 +86,14 @@ def _page(command: str, about: str, parser: argparse.ArgumentParser, version: st
 
 
 def _shown(group: argparse._ArgumentGroup) -> list[argparse.Action]:
-    """Returns the arguments of a group that its help shows, but for --help."""
+    """Returns the arguments of a group that its help shows, except --help."""
     hidden = "==SUPPRESS=="
     return [each for each in group._group_actions if each.help != hidden and not isinstance(each, argparse._HelpAction)]
 
 
 def _key(action: argparse.Action) -> tuple[object, ...]:
-    """Returns what tells an argument of a subcommand from those of the command, which stand once on the page."""
+    """Returns a key by which an argument of a subcommand that the command has too is known: it stands once on the
+    page."""
     return action.dest, *action.option_strings, action.help
 
 

@@ -134,10 +134,10 @@ def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
 
 
 def _runs() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """Match comments and instructions before a root; and these, CDATA sections and whole elements inside of one.
-
-    They let through nothing that steps would not, and are ten times as quick: for documents that are refused already.
-    """
+    """Returns a pattern of comments and instructions before a root, and one of these, CDATA sections and whole elements
+    inside of a root. They let through nothing that single steps would not, and are ten times as quick."""
+    # They are for documents that have too many elements, and so are refused already, and whose end has to be found all
+    # the same. They compare the names of a start and its end by a group for each level, which is why there are few.
     comment = rb"<!--(?>(?:[^-]++|-(?!-))*)-->"
     cdata = rb"<!\[CDATA\[(?>(?:[^\]]++|\](?!\]>))*)\]\]>"
     instruction = rb"<\?(?>(?:[^?]++|\?(?!>))*)\?>"
@@ -165,8 +165,8 @@ class Framer:
        kept.
     3. A document that is returned has no DTD, and is within the bounds of length, depth, attributes and elements.
     4. Markup that can never become a document is refused as soon as it has come, and not when the time for a document
-       is over: whoever speaks something else is told at once. Then the stream is unreadable, and each further call
-       raises the same error.
+       is over: a client that speaks something else is told at once. Then the stream is unreadable, and each further
+       call raises the same error.
     5. A document that breaks a bound, and whose end can be found, is an error that does not close: the next one is
        read.
 
@@ -186,6 +186,7 @@ class Framer:
         self._in_runs = limits.depth >= _LISTED_DEPTH and limits.attributes >= _LISTED_ATTRIBUTES
         self.buffer: bytes | bytearray = b""
         """The bytes that have come. When it is empty, nothing is left to read; when it is not, something may be."""
+        # Documents that are read are not deleted from the buffer one by one: that would move all that is behind them.
         self._start = 0  # where the next document, or white space before it, stands; 0 when it has been begun
         self._last = -1  # where the last `qs>` of the buffer is, if that is known
         self._failed: ProtocolError | None = None
@@ -229,6 +230,7 @@ class Framer:
         if self._start >= len(self.buffer):
             if data and data[0] <= _BLANK:
                 self._look_behind(data)
+            # Nothing is left: the bytes of the socket are the buffer, without a copy. Most documents come in one piece.
             self.buffer = data if type(data) is bytes else bytes(data)
             self._start = 0
         else:
@@ -291,7 +293,7 @@ class Framer:
         if found is None:
             return None
         event, end = found
-        if end - self._start > self._most:  # with white space around it: `next_document` counts the bytes
+        if end - self._start > self._most:  # with white space around it: `next_document` counts the bytes exactly
             return None
         if buffer[end - _UNFINISHED] <= _BLANK and not self.early:
             self._look_at_end(end)
@@ -320,7 +322,7 @@ class Framer:
             if self._start >= len(self.buffer):
                 self._forget()
                 return None
-            # Only before a document's first step, or the bytes of one that comes in pieces were looked at again.
+            # Only before the first step of a document: else the bytes of one that comes in pieces were looked at again.
             long = len(self.buffer) - self._start > _LONG
             whole = None if long and not self._has_end() else self._usual.match(self.buffer, self._start)
             if whole is not None and whole.end(1) - whole.start(1) <= self._most:
@@ -347,6 +349,7 @@ class Framer:
         """Stops reading: drops what is kept, and whatever comes later."""
         if self._failed is None and self._keep_too_large and error.error is TOO_LARGE:
             self.too_large = bytes(self.buffer)
+        # Where the next document begins is not known any more: what is taken for one could be a part of a payload.
         self._failed = error
         self.buffer, self._start = b"", 0
         self.begun = False
@@ -354,6 +357,7 @@ class Framer:
     def _scan(self) -> bytes | None:
         if not self.begun and not self._begin():
             return None
+        # One byte beyond the bound is looked at, so that a document of exactly as many bytes passes.
         self._end = min(len(self.buffer), self._most + 1)
         while self._step():
             if self._ended:
@@ -390,6 +394,7 @@ class Framer:
         start = 0
         while (found := _NOT_SPACE.search(buffer, start)) is not None:
             start = found.start()
+            # A program that writes a byte order mark at all writes it with each document, not only with the first.
             if buffer.startswith(_BOM, start):
                 start += len(_BOM)
             elif len(buffer) - start < len(_BOM) and _BOM.startswith(buffer[start:]):
@@ -408,7 +413,7 @@ class Framer:
 
     def _take(self) -> bytes:
         too_large = self._at > self._most
-        if too_large or self._broken is not None:
+        if too_large or self._broken is not None:  # no parser will see this document
             self._check_bytes(min(self._at, self._most + 1), quickly=False)
         if too_large:
             raise self._too_large()
@@ -429,7 +434,7 @@ class Framer:
         return document
 
     def _too_large(self) -> ProtocolError:
-        if self._most < self._bound:
+        if self._most < self._bound:  # it is the end of a document of too many elements that is too far
             return ProtocolError(TOO_LARGE, f"{self._too_many()}, and does not end within {_REST} bytes behind these")
         return ProtocolError(TOO_LARGE, f"the document is over the limit of {self._most} bytes{self._why}")
 
@@ -442,23 +447,23 @@ class Framer:
         """Goes from text to the next tag or section, and past it if it is whole. Returns False when more bytes are
         needed."""
         buffer, end = self.buffer, self._end
-        if self._pieces > self._limits.elements:
+        if self._pieces > self._limits.elements:  # only its end is of interest
             run = (_RUN if self._depth else _RUN_BEFORE_ROOT).match(buffer, self._at, end)
             if run is not None:
                 self._at = run.end()
-        elif self._depth == 2 and self._in_runs:
+        elif self._depth == 2 and self._in_runs:  # inside of a child of `qs`, which may be a list
             self._pass_listed()
         found = buffer.find(b"<", self._at, end)
         if self._depth == 0:  # before the root element: only white space between markup
-            stray = _NOT_SPACE.search(buffer, self._at, end if found < 0 else found)
-            if stray is not None:
-                raise _malformed(f"text outside the root element: {bytes(buffer[stray.start() : stray.start() + 8])!r}")
+            text = _NOT_SPACE.search(buffer, self._at, end if found < 0 else found)
+            if text is not None:
+                raise _malformed(f"text outside the root element: {bytes(buffer[text.start() : text.start() + 8])!r}")
         if found < 0:
             self._at = end
             return False
         self._at = self._opened = found
         tag = _TAG.match(buffer, found, end)
-        if tag is not None:
+        if tag is not None:  # nearly all tags are there as a whole
             self._whole_tag(tag)
             return True
         if found + 1 == end:
@@ -491,6 +496,7 @@ class Framer:
         if closing is not None:
             self._close(closing)
         else:
+            # Fewer bytes than attributes allowed hold no more of them, and need not be counted.
             values = len(_VALUE.findall(attributes)) if len(attributes) > self._limits.attributes else 0
             self._open(opening, values, bool(empty))
 
@@ -568,6 +574,8 @@ class Framer:
 
     def _count(self) -> None:
         self._pieces += 1
+        # The document is refused, and the next one should still be read: so its end is looked for, but not further than
+        # `_REST`. 8 MiB of tags held the framer for seven seconds.
         if self._pieces == self._limits.elements + 1:
             self._broken = self._broken or self._too_many()
             self._far = self._opened + _REST
@@ -593,7 +601,7 @@ class Framer:
     def _close(self, name: bytes) -> None:
         if self._depth == 0:
             raise _malformed(f"</{_shown(name)}> closes nothing")
-        if self._depth <= self._limits.depth:
+        if self._depth <= self._limits.depth:  # deeper names were not kept: `_open`
             expected = self._names.pop()
             if expected != name:
                 raise _malformed(f"</{_shown(name)}> where </{_shown(expected)}> is due")
@@ -621,10 +629,10 @@ class Framer:
     def _finish_section(self) -> bool:
         ending = self._until
         found = self.buffer.find(ending, self._at, self._end)
-        if found < 0:
+        if found < 0:  # its first bytes may have come
             self._at = max(self._at, self._end - len(ending) + 1)
             return False
-        if ending is _IN_COMMENT:
+        if ending is _IN_COMMENT:  # XML 1.0, production 15: `--` ends a comment or is an error
             if found + len(ending) == self._end:
                 self._at = found
                 return False
@@ -638,6 +646,8 @@ class Framer:
         return True
 
     def _check_instruction(self, instruction: bytes) -> None:
+        # Only a declaration at the very beginning is none. Its encoding is looked at, since the parser is told to take
+        # UTF-8 whatever the declaration says.
         if self._opened != 0 or _DECLARATION.match(instruction) is None:
             self._broken = self._broken or "a processing instruction is refused: documents need none"
             return

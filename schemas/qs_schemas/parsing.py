@@ -108,8 +108,9 @@ def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> 
     that is not one of ours; 501 when the operation is unknown.
     """
     root = _tree(document)
-    req = root.get("req")
+    req = root.get("req")  # first, so that a client is told which of its documents was wrong
     try:
+        # Comments would cut the text of an element in two. The framer passes them, and few documents have any.
         if b"!" in document and b"<!--" in document:  # the first test is quick, and mostly enough
             _strip_foreign(root)
         return _message(root, len(document), limits, serving)
@@ -117,6 +118,7 @@ def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> 
         error, text = refused.error, refused.text
     except Exception as unforeseen:  # those before it have to be answered
         error, text = BAD_REQUEST, f"the document cannot be read: {type(unforeseen).__name__}: {unforeseen}"
+    # A req that is too long is itself an error, and is not sent back.
     raise ProtocolError(error, text, None if req is None or len(req) > REQ else req)
 
 
@@ -155,7 +157,7 @@ def _message(root: etree._Element, length: int, limits: Limits, serving: bool) -
             f"the root element is '{name[:100]}' in namespace '{namespace[1:201]}'; "
             f"it has to be 'qs' in namespace '{NAMESPACE}'"
         )
-    children = [(child.tag, child) for child in root]
+    children = [(child.tag, child) for child in root]  # lxml makes an object of each look at a tree: once is enough
     tags = dict(children)
     op = tags.get(_OP)
     if op is not None and (len(op) != 1 or op[0].tag not in _PLANS):
@@ -166,7 +168,8 @@ def _message(root: etree._Element, length: int, limits: Limits, serving: bool) -
     for tag, child in children:
         if tag in _LISTS:
             _check_list(child, limits)
-    may_be_long = length > VALUE
+    may_be_long = length > VALUE  # no value is longer than its document
+    # The usual document has each child once and nothing foreign. For others the schema would log every further fault.
     usual = len(tags) == len(children) and _KINDS.keys() >= tags.keys()
     fault = _fault(root, children, may_be_long) if usual else None
     if fault is not None or not usual:
@@ -263,6 +266,7 @@ def _fault(root: etree._Element, children: list[tuple[Any, Any]], may_be_long: b
     if may_be_long:
         _check_values(root, children)
     lists = [(child, _ENTRIES[tag]) for tag, child in children if tag in _LISTS]
+    # Of a short list lxml may log all faults: see `_AT_ONCE`.
     if all(len(child) <= _AT_ONCE for child, _ in lists):
         return None if _SCHEMA.validate(root) else _explain(_SCHEMA.error_log)
     if not _SCHEMA_OF_ENTRIES.validate(root):
@@ -369,7 +373,8 @@ def _inline(element: Any) -> str:
     """Serializes the inline XML in a payload."""
     if len(element) > LIST:
         raise RefusedError(f"a payload of more than {LIST} elements side by side has to be sent as text, escaped")
-    # Of a copy: a serializer writes every declaration that stands above an element, and of a copy those that it uses.
+    # A copy of each: a serializer writes every declaration that stands above an element, and of a copy those that it
+    # uses.
     children = [etree.tostring(copy.copy(child), encoding="unicode", with_tail=True) for child in element]
     return escape_inline(element.text or "") + "".join(children)
 
@@ -396,6 +401,7 @@ def _explain(log: Any) -> str:
     if not entries:
         return "the document is not valid against qs.xsd"
     for entry in entries:
+        # The schema's pattern tells a person nothing. Its documentation in qs.xsd does.
         pattern, where = _PATTERN_IN_MESSAGE.search(entry.message), _WHERE.search(entry.message)
         if pattern and where and pattern.group(1) in _EXPECTED:
             subject = f"'{where.group(2)}' of '{where.group(1)}'" if where.group(2) else f"'{where.group(1)}'"

@@ -42,7 +42,8 @@ Found = tuple[Message, int]
 """A message, and the end of the white space behind its document."""
 
 _DEPTH, _ATTRIBUTES, _ELEMENTS = 4, 12, 8
-"""The depth, attributes and elements that a plain document has at most, not counting the entries of its list."""
+"""The depth, attributes and elements that a plain document has at most, not counting the entries of its list. Where the
+limits are lower, nothing is plain, so that no reader has to count."""
 _REMEMBERED = 1024
 """Names, and lists of attributes, whose values are cached, the last ones of each: a client repeats them."""
 
@@ -93,6 +94,7 @@ def _unchanged(allowed: bytes) -> bytes:
     return bytes(byte if byte in allowed else (0 if byte else 1) for byte in range(256))
 
 
+# Names and values: printable ASCII only. White space in a value would have to be normalized (XML 1.0, 3.3.3).
 _ASCII = bytes(range(32, 127))
 _NAME = _unchanged(bytes(set(_ASCII) - set(b'<&"')))
 _TEXT = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&")))
@@ -143,6 +145,7 @@ def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
             return written
     elif not is_xml_text(written):
         raise _NotPlainError
+    # `]]>` is not allowed in text (XML 1.0, production 14): the parser says so.
     if b"]]>" in written or len(written.translate(None, refused)) != len(written):
         raise _NotPlainError
     left = written.count(b"&")
@@ -171,6 +174,7 @@ def _qid(written: bytes) -> str:
         qid = written.decode()
     except UnicodeDecodeError:
         raise _NotPlainError from None
+    # White space around a name is stripped by the parser, and not here.
     if not qid.isprintable() or qid.strip() != qid or not qid or not {"<", ">", "&"}.isdisjoint(qid):
         raise _NotPlainError
     return qid
@@ -215,8 +219,8 @@ _KNOWN = {
 
 @lru_cache(_REMEMBERED)
 def _attributes(of: bytes, written: bytes) -> tuple[tuple[str, Any], ...]:
-    """Reads attributes. Returns fields and their values. of: a key of `_KNOWN`; written: all between the tag's name and
-    its `>`."""
+    """Reads attributes. Returns fields and their values, as a tuple that is cached and so must not be changed. of: a
+    key of `_KNOWN`; written: all between the tag's name and its `>`."""
     known = _KNOWN.get(of, {})
     values: dict[str, Any] = {}
     at = 0
@@ -250,6 +254,7 @@ def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:
 
 
 def _check_length(entries: int, elements: int, limits: Limits) -> None:
+    """Declines a list over a bound. elements: those of its entries."""
     if entries > limits.list_length or elements + _ELEMENTS > limits.elements:
         raise _NotPlainError
 
@@ -270,13 +275,14 @@ def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> 
 
 def _push(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
     bare = None if request else _BARE_MID.match(data, at)
-    if bare is not None:
+    if bare is not None:  # the answer to a push of one message
         message = _new_push(qid, None, [])
         message.mid = int(bare[1])
         return message, bare.end()
     single = _SINGLE.match(data, at)
     if single is not None:
         encoded, payload = single.groups()
+        # `_payload` would do, with the two calls that this saves for ASCII text without references.
         if encoded is not None or not payload.isascii() or payload.translate(_TEXT) != payload:
             payload = _payload(encoded, payload)
         return _new_push(qid, payload, []), single.end()
@@ -284,7 +290,7 @@ def _push(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) 
         drafts, end = _drafts(data, at, limits)
         return _new_push(qid, None, drafts), end
     mids, end = _mids(data, at, request, limits)
-    if any(isinstance(mid, Receipt) for mid in mids):
+    if any(isinstance(mid, Receipt) for mid in mids):  # the answer to a push has none
         raise _NotPlainError
     return PushMessage(qid, mids=mids), end  # type: ignore[arg-type] # no receipts
 
@@ -293,6 +299,7 @@ def _drafts(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
     found = _DRAFTS.match(data, at)
     if found is None:
         return _drafts_one_by_one(data, at, limits)
+    # Messages without attributes: one match and one split for all of them, and mostly one check of all their text.
     written = found[1]
     payloads = written.split(_BETWEEN)
     _check_length(len(payloads), 2 * len(payloads), limits)
@@ -398,7 +405,7 @@ def _delete(data: _Data, at: int, qid: str | None, request: bool, limits: Limits
         mids, end = _mids(data, at, request, limits)
         return DeleteMessage(qid, mids=mids), end
     status, receives, pushed_at, visible_at, mid = found.groups()
-    if status or pushed_at or visible_at:
+    if status or pushed_at or visible_at:  # a DeleteMessage has no such fields: the parser passes over them
         raise _NotPlainError
     return DeleteMessage(qid, int(mid), None if receives is None else int(receives)), found.end()
 

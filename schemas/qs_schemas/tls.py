@@ -48,7 +48,7 @@ _TEXTS = {
 
 class TlsError(Exception):
     """The session cannot begin, or cannot go on. The text says in one line what is wrong: for usual mistakes in words
-    for whoever made the certificates, else in those of OpenSSL."""
+    for the person who made the certificates, else in those of OpenSSL."""
 
 
 class TlsChannel:

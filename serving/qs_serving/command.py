@@ -1,7 +1,7 @@
 """Runs queue-server.py, queue-bus.py and queue-web.py: the line that says where they listen, --check, exit codes.
 
 A command that cannot start ends with one line on standard error and exit code 1, never with a traceback: the line is
-for whoever has written the flags or the files.
+for the person who wrote the flags or the files.
 """
 
 import socket

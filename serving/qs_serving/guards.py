@@ -14,8 +14,8 @@ from .tls import ServerTls, TlsFiles
 class Guards:
     """Holds the TLS and the access file of a port.
 
-    A server that other machines reach must never start without an access file, unless somebody has said --open: whoever
-    reaches it could read and delete every message.
+    A server that other machines reach must never start without an access file, unless somebody has said --open: anybody
+    who reaches it could read and delete every message.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ async def answer(services: Services, request: Request, handler: Handler, *, publ
             return await handler(visit)
     except Exception as error:
         return _error_page(visit, error, is_action)
-    finally:
+    finally:  # after each request: what was dropped and not closed would grow without end
         await services.upstreams.close_unused()
 
 

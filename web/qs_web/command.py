@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags, or the
     extra is not installed."""
     options, verbose = read_options(arguments)
-    with importing("web", _PROGRAM):  # so that --help needs no extra
+    with importing("web", _PROGRAM):  # not at the top: --help needs no extra
         from qs_serving.command import check_files, run_command  # noqa: PLC0415
         from qs_serving.service_manager import ServiceManager  # noqa: PLC0415
 

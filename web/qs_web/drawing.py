@@ -42,9 +42,9 @@ def draw(points: Sequence[Point], width: int, height: int) -> Chart:
 
 def _line(values: Sequence[float | None], top: float, width: int, height: int) -> str:
     """Returns a path through the values, with a gap where one is None."""
-    scale = (height - 2) / top if top > 0 else 0.0
+    scale = (height - 2) / top if top > 0 else 0.0  # a unit is left at either edge, so that no line is cut off
     parts = []
-    pen = "M"
+    pen = "M"  # moves to the next point, and draws no line to it
     for number, value in enumerate(values):
         if value is None:
             pen = "M"
@@ -59,7 +59,7 @@ def _area(line: str, height: int) -> str:
     """Returns the path of the area under a line."""
     areas = []
     for part in line.split("M"):
-        if "L" in part:
+        if "L" in part:  # a single point has no area
             first, last = part.split("L")[0].split()[0], part.rsplit("L", 1)[1].split()[0]
             areas.append(f"M{first} {height}L{part}L{last} {height}Z")
     return "".join(areas)

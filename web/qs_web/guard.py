@@ -1,6 +1,6 @@
 """Refuses requests before the application sees them, and adds the security headers to every answer.
 
-The page acts with the rights of whoever sits at the browser. So other sites must neither read it nor send its forms:
+The page acts with the rights of the person at the browser. So other sites must neither read it nor send its forms:
 
 - A name of another site that its owner has lead to this machine (DNS rebinding) is refused by its Host header.
 - A form that a page of another site sends is refused by `Sec-Fetch-Site`, or by `Origin` where that is missing.

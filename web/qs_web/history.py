@@ -86,7 +86,7 @@ class History:
         pushed, done, depth = figures
         rows = self._samples.get(name)
         if rows is None:
-            if len(self._samples) < _MOST:
+            if len(self._samples) < _MOST:  # beyond that, a queue has figures and no chart
                 self._samples[name] = array("d", (now, pushed, done, depth))
             return
         if pushed < rows[-3] or done < rows[-2]:  # the queue server was started again, or the queue made again
@@ -107,6 +107,7 @@ class History:
         if rows is None or len(rows) == _ROW:
             return Rates(None, None)
         now = rows[-_ROW]
+        # From the last sample that is at least ten seconds old: a rate over two seconds would jump with each page.
         at = len(rows) - 2 * _ROW
         while at > 0 and rows[at] > now - _RECENT:
             at -= _ROW
@@ -124,7 +125,7 @@ class History:
         points: list[Point] = []
         at = 0
         last: Figures | None = None
-        for bucket in range(BUCKETS + 1):
+        for bucket in range(BUCKETS + 1):  # a rate takes two ends of a part, so there is one end more than parts
             time = now - WINDOW + bucket * step
             while at + _ROW < len(rows) and rows[at + _ROW] <= time:
                 at += _ROW
@@ -145,7 +146,7 @@ def _figures_at(rows: "array[float]", at: int, time: float) -> Figures | None:
     if time < rows[at]:
         return None
     one = (rows[at + 1], rows[at + 2], rows[at + 3])
-    if at + _ROW == len(rows):
+    if at + _ROW == len(rows):  # after the last sample nothing is known to have changed
         return one
     share = (time - rows[at]) / (rows[at + _ROW] - rows[at])
     two = (rows[at + _ROW + 1], rows[at + _ROW + 2], rows[at + _ROW + 3])

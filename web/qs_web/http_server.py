@@ -92,8 +92,10 @@ class _Config(Config):
             return None
 
         def choose(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-            connection.context = tls.context  # the files may have been read again
+            connection.context = tls.context
 
+        # Hypercorn asks for a context once, when it starts. The callback is called in each handshake, with or without a
+        # name, and exchanges it for the one that was read last.
         context = tls.context
         context.sni_callback = choose
         context.set_alpn_protocols(self.alpn_protocols)
@@ -112,7 +114,7 @@ class HttpServer:
         self, app: ASGIApp, listeners: Sequence[trio.SocketListener], tls: ServerTls | None, grace: float
     ) -> None:
         """grace: seconds that a stop leaves for requests that have begun."""
-        logging.getLogger("trio.serve_listeners").addFilter(_log_rarely)
+        logging.getLogger("trio.serve_listeners").addFilter(_log_rarely)  # Hypercorn serves with it
         self._app = app
         self._config = _Config(tls, grace)
         self._config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in listeners]

@@ -124,6 +124,7 @@ def server_metrics(figures: Iterable[Figure], prefix: str = "") -> Iterator[Metr
     families: dict[str, list[Figure]] = {}
     for figure in figures:
         base = _PARTS.sub("", figure.name)
+        # A name that merely ends like a part of a histogram, such as a count, stays a metric of its own.
         families.setdefault(base if base in histograms else figure.name, []).append(figure)
     for name, members in families.items():
         shown, text = _PREFIX + prefix + name, FIGURES.get(name) or BUS.get(name, "")
@@ -179,13 +180,14 @@ def queue_metrics(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
     yield messages
     gauges: dict[str, _Number] = {
         "queue_bytes": lambda queue: queue.bytes,
+        # A time and not an age: Prometheus works out the age when it looks, also between two scrapes.
         "queue_oldest_ready_timestamp_seconds": lambda queue: None if queue.oldest is None else now - queue.oldest,
         "queue_paused": lambda queue: None if queue.paused is None else int(queue.paused),
         "queue_subscriptions": lambda queue: queue.subscribers,
         "queue_waiting_receives": lambda queue: queue.waiting,
     }
     for name, number_of in gauges.items():
-        yield _of_each(GaugeMetricFamily(_PREFIX + name, QUEUES[name], labels=["queue"]), queues, number_of)
+        yield _add_each(GaugeMetricFamily(_PREFIX + name, QUEUES[name], labels=["queue"]), queues, number_of)
     counters = {
         "pushed": "pushed", "received": "delivered", "deleted": "deleted", "expired": "expired",
         "dead_lettered": "dead", "retired": "retired",
@@ -193,10 +195,10 @@ def queue_metrics(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
     for shown, field in counters.items():
         name = f"queue_messages_{shown}"
         family = CounterMetricFamily(_PREFIX + name, QUEUES[name + _TOTAL], labels=["queue"])
-        yield _of_each(family, queues, attrgetter(field))
+        yield _add_each(family, queues, attrgetter(field))
 
 
-def _of_each(
+def _add_each(
     family: GaugeMetricFamily | CounterMetricFamily, queues: list[QueueInfo], number_of: _Number
 ) -> GaugeMetricFamily | CounterMetricFamily:
     for queue in queues:

@@ -185,7 +185,7 @@ def _server(services: Services, request: Request) -> Upstream:
 async def _upstream_for(services: Services, request: Request) -> AsyncIterator[Upstream]:
     """Yields the server as the client of a request may see it, when fewer than eight others ask. A token that the
     server does not accept leaves nothing behind."""
-    async with _AT_ONCE:
+    async with _AT_ONCE:  # before the token is looked at: guesses wait for one another
         upstream = _server(services, request)
         try:
             yield upstream

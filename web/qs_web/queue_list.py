@@ -129,6 +129,8 @@ async def show_queues(visit: Visit) -> Response:
     now, history = visit.services.clock(), visit.services.history
     order = _order(visit)
     letters = dead_letter_counts(queues)
+    # Ten thousand queues are filtered and sorted in each request. So only what sorting needs is made for all of them,
+    # and a row with its chart for those of the page.
     by_rate = order.sort in _BY_RATE
     known = [Figures(info, letters.get(info.qid), history.rates(info.qid) if by_rate else None) for info in queues]
     found, of_bus = _arranged(known, order), []
@@ -141,6 +143,7 @@ async def show_queues(visit: Visit) -> Response:
         spark = draw(history.points(qid, now), *_SPARK)
         return Row(of.info, of.letters, consumers_of(of.info), history.rates(qid), spark)
 
+    # A page that there is not any more shows the last one: queues go while somebody reads.
     last = max((len(found) - 1) // PAGE, 0)
     page = min(max(visit.query_number("page", 1) - 1, 0), last)
     total = visit.upstream.total

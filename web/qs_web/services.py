@@ -102,7 +102,7 @@ class Services:
     upstreams: Upstreams
     sessions: Sessions
     history: History
-    """Samples of every queue, whoever asked for them. A page shows only queues that its visitor may see."""
+    """Samples of every queue, whichever visitor asked for them. A page shows only queues that its visitor may see."""
     links: Links
     clock: Callable[[], float]
     """Returns seconds that only grow."""

@@ -143,7 +143,7 @@ _logger = logging.getLogger(__name__)
 class Access:
     """Keeps the access file of a server. The file is read when this is made, and by `reload`.
 
-    1. A file that cannot be used changes nothing: whoever was let in stays let in, and nobody else is.
+    1. A file that cannot be used changes nothing: clients that were let in stay let in, and no others are.
     2. `table` is replaced as a whole, so a request is checked against one version of the file.
     """
 

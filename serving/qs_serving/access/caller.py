@@ -1,6 +1,6 @@
 """Decides who the client of one connection is, and checks its requests.
 
-A token is 32 random bytes as text. Only its SHA-256 is kept, in the access file and in memory: who reads either of them
+A token is 32 random bytes as text. Only its SHA-256 is kept, in the access file and in memory: a reader of either
 cannot authenticate with it. A plain hash is enough, since nobody guesses 32 random bytes.
 """
 
