@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, overload
 
 _C = TypeVar("_C")
-_MISSING: Any = object()
+_MISSING: Any = object()  # stands for an argument that was not given, where None could be one
 _Check = Callable[[str, Any], Any]
 """A function of a field's name and a value that returns the value as it is kept."""
 
@@ -71,6 +71,7 @@ def checked(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
         return partial(checked, kw_only=kw_only)
     # dataclass() would compile three methods for each class, of which the constructor is replaced: that took longer
     # than all else that a short command does.
+    # Messages can be changed, so they have no hash: as keys they would be lost.
     for name, method in (("__repr__", _repr), ("__eq__", _equal), ("__hash__", None)):
         setattr(cls, name, method)
     made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
@@ -78,6 +79,7 @@ def checked(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
     for name, check in checks.items():
         member = made.__dict__.get(name)
         if isinstance(member, types.MemberDescriptorType):  # else it is inherited, from a class that checks it
+            # The slot moves to `_name`, and a property that checks takes its name. A getter in C costs a read least.
             setattr(made, f"_{name}", member)
             setattr(made, name, property(attrgetter(f"_{name}"), _setter(name, check, member.__set__)))
     made.__init__ = _constructor(made, checks)
@@ -111,6 +113,8 @@ def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., Non
     scope: dict[str, Any] = {"missing": _MISSING}
     for field in dataclasses.fields(cls):
         name, value, parameter = field.name, field.name, field.name
+        # For `qid: str | None = None` this makes the parameter `qid=default_qid` and the line
+        # `self._qid = None if qid is None else qid if qid.__class__ is str else check_qid('qid', qid)`.
         if name in checks:
             scope[f"check_{name}"] = checks[name]
             value = f"check_{name}({name!r}, {name})"

@@ -50,7 +50,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **{"formatter_class": _Paragraphs, **options})
-        self.color = self.suggest_on_error = False  # newer versions of argparse would do this too
+        # Python 3.14's argparse has colours and suggestions of its own: then a message would have both, or differ by
+        # the version of Python.
+        self.color = self.suggest_on_error = False
         self._words: list[str] = []
         self._within = False
 
@@ -135,7 +137,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _explain_choice(self, message: str, argument: str, given: str, help_shows: str) -> str:
         before = [flag for flag in self._flags_given(until=given) if flag not in self._option_string_actions]
-        if before and self._commands():  # a flag's value was taken for the command
+        # `qs --sever x push`: argparse takes the value of the unknown flag for the command.
+        if before and self._commands():
             text = f"{_UNKNOWN}{before[0]}"
             return self._explain_flag(text, before) or f"{text}{help_shows}"
         if argument in (action.metavar for action in self._subparsers_actions()):

@@ -52,6 +52,8 @@ from .peer import Fault, Peer, read_document
 from .serializing import LINE_END, serialize
 from .wire import NAMESPACE
 
+# Messages know neither parser nor serializer, which are built on them. So they are handed over here, where both are
+# there.
 set_codec(read_document, serialize)
 
 __all__ = [

@@ -144,6 +144,7 @@ class Peer:
             self.early = framer.early
             if document is None:
                 return None
+            # The framer has put it together, and is done with it: a plain document needs no parser for that.
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
                 return found[0]
             return _parse(document, self._limits, self._serving)

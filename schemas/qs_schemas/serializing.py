@@ -62,6 +62,7 @@ def _named(kinds: Mapping[str, Kind]) -> _Named:
 
 
 def _attributes(source: object, named: _Named) -> str:
+    """Writes the attributes of a message or an entry."""
     written = ""
     for field, start, write, omitted in named:
         value = getattr(source, field)
@@ -73,7 +74,7 @@ def _attributes(source: object, named: _Named) -> str:
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
     """Writes the element of a payload. shortest: write text as base64 too where that is shorter: a payload of millions
     of line breaks would grow five times, and a request has to be within the server's limit."""
-    if type(payload) is bytes and is_simple(payload):
+    if type(payload) is bytes and is_simple(payload):  # most are, and this saves the calls below
         return b"<payload>" + payload + b"</payload>"
     raw = _raw(payload)
     return _payload(raw, escape_payload(raw), shortest)
@@ -153,6 +154,7 @@ def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
 
 def _options(options: QueueOptions) -> bytes:
     written = _attributes(options, _OPTIONS)
+    # An option that is removed is written with an empty value: a missing attribute leaves the option alone.
     for field, start, *_ in _OPTIONS:
         if field in options.removed and getattr(options, field) is None:
             written += f'{start}"'
@@ -187,7 +189,8 @@ def _element(name: str) -> Callable[[Any], bytes]:
     return write
 
 
-# Written in this order; a field that is None is left out, an empty list only where _keep_empty says so.
+# Written in this order, in which the plain reader of the other side expects them. A field that is None is left out, and
+# so is an empty list, unless `_keep_empty` wants it.
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
     "token": _element("token"), "principal": _element("principal"), "count": _element("count"),
@@ -204,7 +207,7 @@ _SHORTEST: dict[str, Callable[[Any], bytes]] = {
 }
 
 
-# field: (the most characters, whether it is a name: without control characters, and stripped of white space)
+# field: (the most characters, True for a name: without control characters, and stripped of white space)
 _LENGTHS = {
     "qid": (QID, True), "consumer": (QID, True), "producer": (QID, True), "name": (QID, True),
     "dead_letter": (QID, True), "queues": (QID, True), "key": (KEY, False), "req": (REQ, False),
@@ -220,6 +223,7 @@ def check_lengths(message: Message) -> None:
             if 0 < len(value) <= most and (value.isprintable() or not is_name):
                 continue
             kept = strip(value) if is_name else value
+            # A token that is too long is a secret all the same.
             shown = "" if field == "token" else f" {kept[:40]!r}{'…' if len(kept) > 40 else ''}"
             if len(kept) > most or not (kept or field == "req"):
                 raise ValueError(f"{field}{shown} has {len(kept)} characters, and 1 to {most} are allowed")
@@ -235,7 +239,7 @@ def _texts_of(message: Message, field: str) -> list[str]:
     """Returns the values of a field of text: of the message, its options, and the entries of its lists."""
     if field == "queues":
         queues: list[str] = getattr(message, field, [])
-        if isinstance(message, QueueStats):
+        if isinstance(message, QueueStats):  # its entries are figures of an answer
             return []
         return [queue if queue.__class__ is str else text(field, queue) for queue in queues]
     holders = [message, getattr(message, "options", None)]
@@ -259,6 +263,8 @@ class _Plan:
         )
 
 
+# Answers are written as they are quickest, requests as they are shortest: only these have to be within a server's
+# limit.
 _PLANS = {cls: _Plan(cls, {}) for cls in OPERATIONS.values()}
 _REQUEST_PLANS = {cls: _Plan(cls, _SHORTEST) for cls in OPERATIONS.values()}
 

@@ -40,6 +40,7 @@ class _NoTemplateError(Exception):
     """No template is for this message."""
 
 
+# `type(...) is` and not isinstance: True is an int too, and a subclass may be written in another way.
 def _whole(value: Any) -> int:
     if type(value) is not int:
         raise _NoTemplateError
@@ -58,6 +59,7 @@ def _number(name: str, value: Any) -> str:
     return "" if value is None else f' {name}="{_whole(value)}"'
 
 
+# A client repeats the names of its queues. `typed`, so that a subclass of str is not found as the str that it equals.
 @lru_cache(1024, typed=True)  # an unusual one raises, and is not kept
 def _name(name: str) -> str:
     if type(name) is not str or not 0 < len(name) <= QID or not name.isprintable():
@@ -88,6 +90,7 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
     return f"<messages>{''.join(written)}</messages>".encode()
 
 
+# The functions below read `_key`, `_qid` and the like: behind a property, the value costs a call each time.
 def _push(message: PushMessage) -> Written:
     attributes = "" if message.delay is None else _seconds("delay", message.delay)
     if message._key is not None:

@@ -164,6 +164,7 @@ class TlsChannel:
                 return b""
         parts: list[bytes] = []
         try:
+            # b"" says that the other side sends no more. Where nothing has come, there is an SSLWantReadError.
             while plain := self._tls.read(_RECORD):
                 if not incoming.pending and not parts:
                     return plain  # the usual case

@@ -155,11 +155,11 @@ def _value(action: argparse.Action, value: object, folder: str) -> object:
     which may be a secret in the wrong place."""
     if action.nargs == 0 and isinstance(action.default, bool):
         return _of_kind(value, bool)
-    if action.nargs == 0:
+    if action.nargs == 0:  # a flag that is counted: -vv is verbose = 2
         count = _of_kind(value, int)
         AtLeast(0, int)(str(count))
         return count
-    if isinstance(action.default, list):
+    if isinstance(action.default, list):  # a flag that may be repeated
         texts = value if isinstance(value, list) else [value]
         found = [_parsed(action, _text(text, "a text, or a list of texts")) for text in texts]
         return [each for part in found for each in (part if isinstance(part, list) else [part])]
@@ -169,7 +169,7 @@ def _value(action: argparse.Action, value: object, folder: str) -> object:
     text = _text(value, _KINDS[str])
     if action.choices is not None and text not in action.choices:
         raise ValueError(f"has to be one of {', '.join(map(repr, action.choices))}{_nearest(text, action.choices)}")
-    if action.metavar in _PATHS:
+    if action.metavar in _PATHS:  # a service starts in any directory: paths go from that of the file
         if not text:
             raise ValueError("has to name a file or a directory")
         text = os.path.join(folder, text)

@@ -78,6 +78,7 @@ def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.envir
     environ: the environment, which says whether standard error is systemd's journal."""
     if form == "json":
         formatter: logging.Formatter = _JsonLines()
+        # Python writes both to standard error as text, where a reader of JSON lines stumbles over them.
         logging.captureWarnings(True)
         sys.excepthook = _log_traceback
     elif _is_journal(environ):

@@ -106,6 +106,7 @@ class ServiceManager:
         if self._address is None:
             return
         try:
+            # A socket for each datagram, as they are few: nothing is open that a stop would have to close.
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(_PATIENCE)
                 sender.sendto("\n".join(lines).encode(), self._address)
