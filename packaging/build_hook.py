@@ -24,5 +24,5 @@ class ManPages(BuildHookInterface):
         build_data["shared_data"][self._pages.name] = "share/man/man1"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Removes what is in the wheel now."""
+        """Removes the pages, which are in the wheel now."""
         self._pages.cleanup()

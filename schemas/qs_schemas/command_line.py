@@ -125,7 +125,7 @@ class CommandParser(argparse.ArgumentParser):
                 yield word.partition("=")[0]
 
     def _explain_flag(self, message: str, unknown: Sequence[str]) -> str | None:
-        """Returns the message with the flag that is nearest to one of the unknown, or None if there is none."""
+        """Returns the message with the flag that was perhaps meant by one of the unknown, None if no flag is near."""
         for word in unknown:
             if not word.startswith("--"):
                 continue

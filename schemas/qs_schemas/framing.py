@@ -78,15 +78,16 @@ T = TypeVar("T")
 
 
 class _Part(NamedTuple):
-    """A part of a tag that comes in pieces. run: what it consists of; then: the byte behind it -> the next part."""
+    """A part of a tag that comes in pieces. run: matches the bytes of the part; then: the byte behind it -> the next
+    part. Any other byte there is an error."""
 
     run: re.Pattern[bytes]
     then: dict[int, str]
 
 
 def _part(run: bytes, **then: bytes) -> _Part:
-    """Makes a part. run: the bytes that it consists of, as of a set of a pattern; then: the next parts, each with the
-    bytes that lead to it, as of a set too."""
+    """Makes a part. run: its bytes, written like a set in a pattern; then: name of a next part -> the bytes that lead
+    to it, written in the same way."""
     sets = {name: re.compile(rb"[%b]" % bytes_of) for name, bytes_of in then.items()}
     behind = {byte: name for name, found in sets.items() for byte in range(256) if found.match(bytes((byte,)))}
     return _Part(re.compile(rb"[%b]*+" % run if run else rb""), behind)
@@ -111,7 +112,8 @@ _PARTS = {
 
 @lru_cache(maxsize=1)
 def _in_no_name() -> re.Pattern[str]:
-    """Finds characters beyond ASCII that no name has."""
+    """Returns a pattern of the characters beyond ASCII that no name has (XML 1.0, productions 4 and 4a)."""
+    # Made when first needed: nearly all names are ASCII.
     return re.compile(
         "[^\x00-\x7f\xb7\xc0-\xd6\xd8-\xf6\xf8-\u037d\u037f-\u1fff\u200c\u200d\u203f\u2040\u2070-\u218f\u2c00-\u2fef"
         "\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff]"
@@ -120,11 +122,10 @@ def _in_no_name() -> re.Pattern[str]:
 
 @lru_cache(maxsize=16)
 def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
-    """Matches one whole document that is nothing but elements, attributes and text, and within the bounds.
-
-    Nearly every document is; one match is five times as fast as a step for each tag. It does not compare the names
-    of the tags: where they differ, the parser says so, and the stream is closed as it would be here.
-    """
+    """Returns a pattern of one whole document that is nothing but elements, attributes and text, and within the
+    bounds."""
+    # Nearly every document is; one match is five times as fast as a step for each tag. It does not compare the names of
+    # the tags: where they differ, the parser says so, and the stream is closed as it would be here.
     start = rb"<" + _NAME + rb"(?>(?:" + _WHOLE_ATTRIBUTE + rb"){0,%d})" % attributes + _SPACE + rb"*+"
     end = rb"</" + _NAME + _SPACE + rb"*+>"
     element = start + rb"(?:/>|>[^<]*+" + end + rb")"
@@ -267,7 +268,7 @@ class Framer:
             self.early = tag is not None and any(name in _DOTNET for name, _ in _ATTRIBUTE.findall(tag[3] or b""))
 
     def _own(self) -> bytearray:
-        """Makes the buffer one that can grow, with nothing before the next document."""
+        """Returns the buffer as a bytearray, which can grow, with nothing before the next document."""
         buffer = self.buffer
         if isinstance(buffer, bytes):
             self.buffer = buffer = bytearray(memoryview(buffer)[self._start :])

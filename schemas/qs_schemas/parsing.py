@@ -67,8 +67,9 @@ _KINDS = {
 
 
 def _schema_of_entries() -> tuple[etree.XMLSchema, dict[str, frozenset[str]]]:
-    """Returns qs.xsd changed so that lists may hold anything, and that their entries are documents of their own; and
-    list -> its entries."""
+    """Returns a schema like qs.xsd, in which lists may hold anything and their entries are valid as roots; and list ->
+    the tags of its entries."""
+    # With it a long list is validated entry by entry: `_fault`. It is made of qs.xsd, so that there is one contract.
     xsd: Any = copy.deepcopy(_XSD)
     entries = {}
     for kind in {_KINDS[name] for name in _LISTS}:
@@ -89,7 +90,7 @@ _WHERE = re.compile(r"Element '(?:\{[^}]*\})?([^']*)'(?:, attribute '([^']*)')?"
 
 
 def _documentation() -> dict[str, str]:
-    """Returns the schema's patterns with their documentation: pattern -> words."""
+    """Returns the documentation of the schema's patterns: pattern -> words for people."""
     return {
         pattern.get("value", ""): simple.findtext(f"{_XS}annotation/{_XS}documentation", "")
         for simple in _XSD.iter(f"{_XS}simpleType")

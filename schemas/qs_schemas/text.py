@@ -58,13 +58,13 @@ def map_payloads(
 
 @functools.cache  # made when first needed: sets of so many characters take a tenth of a program's start
 def _remarkable() -> re.Pattern[str]:
-    """Finds characters that are no Char of XML 1.0 (production 2) or have to be escaped."""
+    """Returns a pattern of the characters that are no Char of XML 1.0 (production 2) or have to be escaped."""
     return re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @functools.cache
 def _not_xml() -> re.Pattern[str]:
-    """Finds characters that XML 1.0 cannot carry at all, not even escaped."""
+    """Returns a pattern of the characters that XML 1.0 cannot carry at all, not even escaped."""
     return re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -91,12 +91,11 @@ class Principal:
         self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)
 
     def may(self, right: Right, qid: str) -> bool:
-        """Returns whether the principal has this right to the queue of this name, whether there is such a queue or
-        not."""
+        """Tells whether the principal has this right to the queue of this name. There need not be such a queue."""
         return self.decisions[right][qid]
 
     def may_see(self, qid: str) -> bool:
-        """Returns whether the principal may know that the queue exists: it has one of the listed rights to it."""
+        """Tells whether the principal may know that the queue exists: it has one of the listed rights to it."""
         return any(self.decisions[right][qid] for right in _LISTED)
 
 
