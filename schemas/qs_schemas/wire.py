@@ -36,6 +36,7 @@ would be rounded up to one of ten digits, which no document can have."""
 
 
 def _duration(text: str) -> float:
+    # Not refused: qs.xsd allows nine digits behind the point, and an older server or a person may have written them.
     return min(float(text), LONGEST)
 
 

@@ -15,6 +15,7 @@ from .logs import FORMATS
 from .options import ServerLimits
 from .tls import TlsFiles
 
+# Every command prints this line, so that a script that starts one knows when clients can connect.
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
 
 
@@ -34,6 +35,7 @@ def basic_parser(program: str, description: str, port: int) -> argparse.Argument
         "--log-format", choices=FORMATS, default="text", help="'json' writes one object a line (default: %(default)s)"
     )
     add_config(parser)
+    # Without a flag only this machine can connect: nothing is open to others by an oversight.
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")
     _add_tls(parser)
@@ -71,6 +73,7 @@ def add_buckers(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> No
         parser.add_argument(flag, type=refusing(text), help=argparse.SUPPRESS)
 
 
+# The answer to bucker's flag for a log file, of the server and of the bus.
 LOG_FILE = "the log goes to standard error: leave -l out, and write 2>>VALUE behind the command"
 
 
@@ -78,6 +81,7 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
     """Adds the flags of `ServerLimits` and of the wire's `Limits`. outbox: the names of the flag for that."""
     add = number_group(group, "N")
     limits, wire = ServerLimits(), Limits()
+    # The least of each is what the contract itself needs: a lower bound would refuse every request.
     add("--max-document", wire.document, "bytes of one document", 256)
     add("--max-depth", wire.depth, "elements inside one another", 5)
     add("--max-attributes", wire.attributes, "attributes of one element", 12)
@@ -116,6 +120,7 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
     )
     early = parsed.end_of_document == "empty-line"
     if parsed.access is not None and parsed.open:
+        # The two contradict each other, and a guess would let in everybody, or nobody.
         parser.error("--open lets everybody do everything, and --access says who may do what: give one of them")
     return {
         "host": parsed.host,

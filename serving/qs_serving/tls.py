@@ -88,6 +88,7 @@ class ServerTls:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET
         context.num_tickets = 0
         _load_pair(context, files)
+        # Before a client CA is set: the client in memory that reads the certificate shows none.
         about, warnings, expires = self._examine(context)
         if files.client_ca is not None:
             _load_client_ca(context, files.client_ca)

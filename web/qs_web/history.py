@@ -42,7 +42,7 @@ class Rates:
     rate_out: float | None
 
 
-Figures = tuple[float, float, float]
+Counters = tuple[float, float, float]
 """Messages pushed, messages done, and depth."""
 
 
@@ -51,8 +51,8 @@ def depth_of(info: QueueInfo) -> int:
     return (info.ready or 0) + (info.in_flight or 0) + (info.delayed or 0)
 
 
-def figures_of(info: QueueInfo) -> tuple[int, int, int]:
-    """Returns the `Figures` of a queue. Done are messages that consumers deleted, that became dead letters, or that
+def counters_of(info: QueueInfo) -> tuple[int, int, int]:
+    """Returns the `Counters` of a queue. Done are messages that consumers deleted, that became dead letters, or that
     were too old."""
     return info.pushed or 0, (info.deleted or 0) + (info.dead or 0) + (info.retired or 0), depth_of(info)
 
@@ -74,16 +74,16 @@ class History:
     def observe_queues(self, now: float, queues: Iterable[QueueInfo]) -> None:
         """Adds what the queue server has said about queues."""
         for info in queues:
-            self.observe(now, info.qid, figures_of(info))
+            self.observe(now, info.qid, counters_of(info))
         if now - self._pruned > WINDOW / BUCKETS:
             self._pruned = now
             for name in [name for name, rows in self._samples.items() if rows[-_ROW] < now - WINDOW]:
                 del self._samples[name]
 
-    def observe(self, now: float, name: str, figures: Figures) -> None:
+    def observe(self, now: float, name: str, counters: Counters) -> None:
         """Adds a sample. It replaces the last one if that is less than 5 s after the one before, or if nothing has
         changed."""
-        pushed, done, depth = figures
+        pushed, done, depth = counters
         rows = self._samples.get(name)
         if rows is None:
             if len(self._samples) < _MOST:  # beyond that, a queue has figures and no chart
@@ -124,12 +124,12 @@ class History:
         step = WINDOW / BUCKETS
         points: list[Point] = []
         at = 0
-        last: Figures | None = None
+        last: Counters | None = None
         for bucket in range(BUCKETS + 1):  # a rate takes two ends of a part, so there is one end more than parts
             time = now - WINDOW + bucket * step
             while at + _ROW < len(rows) and rows[at + _ROW] <= time:
                 at += _ROW
-            here = _figures_at(rows, at, time)
+            here = _counters_at(rows, at, time)
             if bucket and here is not None:
                 rate_in, rate_out = (
                     (None, None) if last is None else ((here[0] - last[0]) / step, (here[1] - last[1]) / step)
@@ -141,8 +141,8 @@ class History:
         return points
 
 
-def _figures_at(rows: "array[float]", at: int, time: float) -> Figures | None:
-    """Returns the figures at a time between the sample at `at` and the next. None before the first sample."""
+def _counters_at(rows: "array[float]", at: int, time: float) -> Counters | None:
+    """Returns the counters at a time between the sample at `at` and the next. None before the first sample."""
     if time < rows[at]:
         return None
     one = (rows[at + 1], rows[at + 2], rows[at + 3])
@@ -175,8 +175,8 @@ class Totals:
             self.ready += info.ready or 0
             self.in_flight += info.in_flight or 0
             self.delayed += info.delayed or 0
-            figures = figures_of(info)
-            pushed, done, depth = pushed + figures[0], done + figures[1], depth + figures[2]
+            counters = counters_of(info)
+            pushed, done, depth = pushed + counters[0], done + counters[1], depth + counters[2]
         self._history.observe(now, "", (pushed, done, depth))
 
     def rates(self) -> Rates:

@@ -75,12 +75,12 @@ class _Config(Config):
         self.read_timeout = _SILENT
         self.graceful_timeout = grace
         self.ssl_handshake_timeout = _IDLE
-        self.include_server_header = False
+        self.include_server_header = False  # strangers need not know which version they meet
         self.alpn_protocols = ["http/1.1"]
         self.errorlog = logging.getLogger("qs_web.http")
         self.errorlog.setLevel(logging.WARNING)  # its line of level INFO says where it listens, which we say ourselves
         self.errorlog.addFilter(_is_news)
-        self.accesslog = None
+        self.accesslog = None  # an open page asks every two seconds
 
     @property
     def ssl_enabled(self) -> bool:

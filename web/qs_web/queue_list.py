@@ -30,7 +30,7 @@ def consumers_of(info: QueueInfo) -> int:
     return (info.subscribers or 0) + (info.waiting or 0)
 
 
-class Figures(NamedTuple):
+class QueueFigures(NamedTuple):
     """The figures of a queue by which the table is filtered and sorted."""
 
     info: QueueInfo
@@ -40,24 +40,24 @@ class Figures(NamedTuple):
     """None unless the table is sorted by a rate: else they are worked out for the 50 queues of a page only."""
 
 
-_SORTS: dict[str, Callable[[Figures], Any]] = {
-    "name": lambda of: of.info.qid.casefold(),
-    "ready": lambda of: of.info.ready or 0,
-    "in-flight": lambda of: of.info.in_flight or 0,
-    "delayed": lambda of: of.info.delayed or 0,
-    "dead": lambda of: of.letters or 0,
-    "consumers": lambda of: consumers_of(of.info),
-    "oldest": lambda of: of.info.oldest or 0,
-    "in": lambda of: (of.rates and of.rates.rate_in) or 0,
-    "out": lambda of: (of.rates and of.rates.rate_out) or 0,
-    "storage": lambda of: of.info.storage or "",
+_SORTS: dict[str, Callable[[QueueFigures], Any]] = {
+    "name": lambda queue: queue.info.qid.casefold(),
+    "ready": lambda queue: queue.info.ready or 0,
+    "in-flight": lambda queue: queue.info.in_flight or 0,
+    "delayed": lambda queue: queue.info.delayed or 0,
+    "dead": lambda queue: queue.letters or 0,
+    "consumers": lambda queue: consumers_of(queue.info),
+    "oldest": lambda queue: queue.info.oldest or 0,
+    "in": lambda queue: (queue.rates and queue.rates.rate_in) or 0,
+    "out": lambda queue: (queue.rates and queue.rates.rate_out) or 0,
+    "storage": lambda queue: queue.info.storage or "",
 }
 _BY_RATE = frozenset({"in", "out"})
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A queue on the page. letters: see `Figures`."""
+    """A queue on the page. letters: see `QueueFigures`."""
 
     info: QueueInfo
     letters: int | None
@@ -92,13 +92,13 @@ class Order:
         return "none" if column != self.sort else "descending" if self.down else "ascending"
 
 
-_KINDS: dict[str, Callable[[Figures], bool]] = {
+_KINDS: dict[str, Callable[[QueueFigures], bool]] = {
     "": lambda _: True,
-    "messages": lambda of: depth_of(of.info) > 0,
-    "waiting": lambda of: bool(of.info.ready),
-    "dead": lambda of: bool(of.letters),
-    "paused": lambda of: bool(of.info.paused),
-    "bus": lambda of: of.info.qid.startswith(OF_BUS),
+    "messages": lambda queue: depth_of(queue.info) > 0,
+    "waiting": lambda queue: bool(queue.info.ready),
+    "dead": lambda queue: bool(queue.letters),
+    "paused": lambda queue: bool(queue.info.paused),
+    "bus": lambda queue: queue.info.qid.startswith(OF_BUS),
 }
 
 
@@ -114,11 +114,11 @@ def _order(visit: Visit) -> Order:
     )
 
 
-def _arranged(queues: list[Figures], order: Order) -> list[Figures]:
+def _arranged(queues: list[QueueFigures], order: Order) -> list[QueueFigures]:
     """Returns the queues that the order asks for, in its order. queues: sorted by name, which decides between
     equals."""
     part, kind = order.text.casefold(), _KINDS[order.only]
-    found = [of for of in queues if part in of.info.qid.casefold() and kind(of)]
+    found = [queue for queue in queues if part in queue.info.qid.casefold() and kind(queue)]
     found.sort(key=_SORTS[order.sort], reverse=order.down)
     return found
 
@@ -132,16 +132,16 @@ async def show_queues(visit: Visit) -> Response:
     # Ten thousand queues are filtered and sorted in each request. So only what sorting needs is made for all of them,
     # and a row with its chart for those of the page.
     by_rate = order.sort in _BY_RATE
-    known = [Figures(info, letters.get(info.qid), history.rates(info.qid) if by_rate else None) for info in queues]
+    known = [QueueFigures(info, letters.get(info.qid), history.rates(info.qid) if by_rate else None) for info in queues]
     found, of_bus = _arranged(known, order), []
     if order.only != "bus":
-        of_bus = [of for of in found if _KINDS["bus"](of)]
-        found = [of for of in found if not _KINDS["bus"](of)]
+        of_bus = [queue for queue in found if _KINDS["bus"](queue)]
+        found = [queue for queue in found if not _KINDS["bus"](queue)]
 
-    def row(of: Figures) -> Row:
-        qid = of.info.qid
+    def row(queue: QueueFigures) -> Row:
+        qid = queue.info.qid
         spark = draw(history.points(qid, now), *_SPARK)
-        return Row(of.info, of.letters, consumers_of(of.info), history.rates(qid), spark)
+        return Row(queue.info, queue.letters, consumers_of(queue.info), history.rates(qid), spark)
 
     # A page that there is not any more shows the last one: queues go while somebody reads.
     last = max((len(found) - 1) // PAGE, 0)
@@ -150,13 +150,13 @@ async def show_queues(visit: Visit) -> Response:
     return visit.page(
         "queues",
         live=LIVE,
-        rows=[row(of) for of in found[page * PAGE : (page + 1) * PAGE]],
-        bus_rows=[row(of) for of in of_bus[:PAGE]],
+        rows=[row(queue) for queue in found[page * PAGE : (page + 1) * PAGE]],
+        bus_rows=[row(queue) for queue in of_bus[:PAGE]],
         bus_found=len(of_bus),
         few=FEW,
         order=order,
         found=len(found),
-        count=sum(_KINDS["bus"](of) == (order.only == "bus") for of in known),
+        count=sum(_KINDS["bus"](queue) == (order.only == "bus") for queue in known),
         number=page + 1,
         pages=last + 1,
         first=page * PAGE + 1,

@@ -11,7 +11,7 @@ from qs_client import Draft, Forbidden, NotImplementedByServer, QueueOptions
 from .dead_letters import dead_letters_of
 from .drawing import draw
 from .forms import AffectedQueue, Form, ask_to_confirm, is_confirmed, read_form, read_large_form
-from .history import depth_of, figures_of
+from .history import counters_of, depth_of
 from .message_list import STATES, list_page
 from .visit import LIVE, ProblemError, Visit
 
@@ -50,7 +50,7 @@ async def show_queue(visit: Visit) -> Response:
     listing = await list_page(visit.client, info, state, after)
     options = await _options(visit, qid)
     now, history = visit.services.clock(), visit.services.history
-    history.observe(now, qid, figures_of(info))
+    history.observe(now, qid, counters_of(info))
     return visit.page(
         "queue",
         live=_LIVE_LARGE if listing.is_heavy else LIVE,

@@ -61,7 +61,7 @@ class AccessTable:
             raise self._error(
                 _shown(name), f"is no name of a principal: 1 to {_NAME} characters, no control characters"
             )
-        self._refuse_unknown(section, (*_LISTS, *_FLAGS), where)
+        self._refuse_unknown(section, (*_LISTS, *_FLAGS), where)  # a mistyped right must not be a right less, or more
         flags = {flag: section.get(flag, False) for flag in _FLAGS}
         for flag, value in flags.items():
             if not isinstance(value, bool):
@@ -71,11 +71,12 @@ class AccessTable:
             found = _TOKEN.fullmatch(token)
             if found is None:
                 raise self._error(where, "a token is written as sha256: and 64 hex digits; `qs token` makes one")
-            self._claim(self.tokens, bytes.fromhex(found[1]), name, "token")
+            self._assign(self.tokens, bytes.fromhex(found[1]), name, "token")
         for listed in self._strings(section, "certificates", where):
-            self._claim(self.certificates, listed, name, "certificate")
+            self._assign(self.certificates, listed, name, "certificate")
 
-    def _claim(self, known: dict[Any, str], key: object, name: str, what: str) -> None:
+    def _assign(self, known: dict[Any, str], key: object, name: str, what: str) -> None:
+        # With the same token, two principals could not be told apart.
         other = known.setdefault(key, name)
         if other != name:
             raise self._error(f"principals.{name}", f"has a {what} that {other!r} has too; give each its own")
@@ -118,7 +119,7 @@ def read_access_file(path: str) -> tuple[AccessTable, list[str]]:
     wrong."""
     try:
         with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            mode = os.fstat(file.fileno()).st_mode  # of the file that is read, and not of one that takes its place
             content = tomllib.loads(file.read().decode())
     except OSError as error:
         raise AccessFileError(f"cannot read --access {path}: {error.strerror}") from None

@@ -52,13 +52,13 @@ class NotAllowedError(Exception):
         self.delay = delay
 
 
-class _How(Enum):
-    """The way in which a client has said who it is."""
+class _Credential(Enum):
+    """The credential by which a client has said who it is, last."""
 
-    NOT = "not at all"
+    NONE = "not at all"
     TOKEN = "by a token"  # noqa: S105 - not a token
     CERTIFICATE = "by a client certificate"
-    WRONGLY = "by a wrong token"
+    REFUSED = "by a wrong token"
 
 
 class Caller:
@@ -78,7 +78,7 @@ class Caller:
         self._access = access
         self._peer = peer
         self._certificate = tuple(certificate)
-        self._how = _How.CERTIFICATE if self._certificate else _How.NOT
+        self._credential = _Credential.CERTIFICATE if self._certificate else _Credential.NONE
         self._digest = b""
         self._wrong = 0
         self._found: tuple[AccessTable | None, Principal | None] = None, None
@@ -106,19 +106,19 @@ class Caller:
         return principal is not None and (principal.name is not None or principal.has_rights)
 
     def _find(self, current: AccessTable) -> Principal | None:
-        if self._how is _How.TOKEN:
+        if self._credential is _Credential.TOKEN:
             return current.principals.get(current.tokens.get(self._digest, ""))
-        if self._how is _How.CERTIFICATE:
+        if self._credential is _Credential.CERTIFICATE:
             for listed, name in current.certificates.items():
                 if listed in self._certificate:
                     return current.principals[name]
-        return None if self._how is _How.WRONGLY else current.anonymous
+        return None if self._credential is _Credential.REFUSED else current.anonymous
 
     def authenticate(self, token: str) -> str:
         """Makes the client the principal of a token, and returns its name. Raises NotAllowedError if the token is
         wrong: then the client is nobody. The error is to be sent after its delay, and a 429 closes the connection."""
         found = owner_of(token, self._access.table.tokens)
-        self._how = _How.WRONGLY if found is None else _How.TOKEN
+        self._credential = _Credential.REFUSED if found is None else _Credential.TOKEN
         self._digest, name = found or (b"", "")
         self._found = None, None
         if found is not None:
@@ -193,7 +193,7 @@ class Caller:
             what = "may not monitor the server"
         if principal is None or principal.name is None:
             advice = _FIRST
-            if self._how is _How.CERTIFICATE:
+            if self._credential is _Credential.CERTIFICATE:
                 advice = f"no principal has a name of your certificate ({', '.join(map(repr, self._certificate))})"
             text = advice if principal is None else f"a client that has not authenticated {what}: {advice}"
             return NotAllowedError(table.UNAUTHORIZED, text)

@@ -2,7 +2,7 @@
 
 from qs_client import QueueInfo
 from qs_web.drawing import draw
-from qs_web.history import BUCKETS, WINDOW, History, Point, Rates, figures_of
+from qs_web.history import BUCKETS, WINDOW, History, Point, Rates, counters_of
 
 
 def test_rates_are_those_of_ten_seconds() -> None:
@@ -79,11 +79,11 @@ def test_observe_keeps_the_window_only() -> None:
     assert set(history._samples) == {"new"}
 
 
-def test_figures_of_counts_what_is_done() -> None:
+def test_counters_of_counts_what_is_done() -> None:
     """Messages that were deleted, moved to a dead-letter queue or too old count as done."""
     info = QueueInfo("q", ready=1, in_flight=2, delayed=3, pushed=100, deleted=10, dead=20, retired=30)
-    assert figures_of(info) == (100, 60, 6)
-    assert figures_of(QueueInfo("null")) == (0, 0, 0)
+    assert counters_of(info) == (100, 60, 6)
+    assert counters_of(QueueInfo("null")) == (0, 0, 0)
 
 
 def test_draw_leaves_gaps() -> None:
