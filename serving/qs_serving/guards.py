@@ -31,7 +31,7 @@ class Guards:
         access file; is_open: everybody may do everything. Raises StartError if a file cannot be used, or if nothing
         says who may connect from other machines."""
         self.host = host
-        inherited = [each.getsockname()[0] for each in sockets]
+        inherited = [each.getsockname()[0] for each in sockets]  # where it really listens: --host is not used then
         if access is None and not is_open and not all(map(is_loopback, inherited or [host])):
             where = f"the socket of the service manager on {', '.join(inherited)}" if inherited else f"--host {host}"
             raise StartError(

@@ -67,6 +67,7 @@ async def list_page(client: AsyncQueueClient, queue: QueueInfo, state: str, afte
         mids = await list_ids(client, queue.qid, state, after, MESSAGES + 1)  # one more, to know of a next page
         more = len(mids) > MESSAGES
         mids = mids[:MESSAGES]
+        # One request: the messages that do not fit into its answer are shown without their payloads.
         found = await client.peek_many(queue.qid, mids[:most], once=True) if mids else []
     except (Forbidden, NotImplementedByServer) as error:  # may see only figures, or the storage cannot
         return Listing([], refused=error.text)

@@ -89,7 +89,7 @@ async def act_on_queues(visit: Visit) -> Response:
         return visit.redirect("", "nothing")
     try:
         return await action(visit, form, qids)
-    finally:
+    finally:  # after an error too: it may have come after the first of several queues
         visit.upstream.invalidate()
 
 
@@ -117,6 +117,8 @@ async def _resume(visit: Visit, form: Form, qids: list[str]) -> Response:
 
 async def _affected(visit: Visit, qids: list[str]) -> list[AffectedQueue]:
     found = []
+    # The figures of now, also when the form is confirmed: a queue that has grown past 1,000 messages since the question
+    # is asked about again. `Visit.stats` may be a second old.
     for qid in qids:
         info = await visit.figures(qid)
         parts = (info.ready, info.in_flight, info.delayed)
@@ -158,6 +160,7 @@ async def _delete(visit: Visit, form: Form, qids: list[str]) -> Response:
             button=f"Delete {_queues(affected)}", back=_back(visit, form, qids), affected=affected,
         )  # fmt: skip
     for qid in qids:
+        # The question was about the messages too. A queue that somebody else has deleted meanwhile is what was wanted.
         await visit.client.delete_queue(qid, force=True, missing_ok=True)
     return visit.redirect("", "queues-deleted", len(qids))
 

@@ -281,6 +281,7 @@ def _operations(table: FigureTable) -> Sequence[OperationCounts]:
             counts = answered if figure.labels.get("code") == "200" else refused
             operation = figure.labels.get("operation", "")
             counts[operation] = counts.get(operation, 0) + figure.value
+    # The operations that are used most come first. Refused ones count too: they may be all that there is.
     names = sorted(answered.keys() | refused.keys(), key=lambda name: -answered.get(name, 0) - refused.get(name, 0))
     return [OperationCounts(name, answered.get(name, 0), refused.get(name, 0), took.get(name)) for name in names]
 

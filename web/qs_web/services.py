@@ -78,7 +78,7 @@ class Sessions:
 
     def find(self, name: str | None) -> Session | None:
         """Returns the session of an id, None if there is none or it has ended."""
-        self._drop_old(0)
+        self._drop_old(0)  # a token does not stay in memory because nobody signs in any more
         return None if name is None else self._by_id.get(name)
 
     def end(self, name: str | None) -> None:
@@ -88,6 +88,7 @@ class Sessions:
 
     def _drop_old(self, room: int = 1) -> None:
         now = self._clock()
+        # All last equally long, so those that have ended are the oldest, and the first of the dict.
         for name in list(self._by_id):
             if self._by_id[name].ends > now and len(self._by_id) + room <= _MOST:
                 break

@@ -25,6 +25,7 @@ queue server."""
 
 def _is_here(options: WebOptions, sockets: Sequence[socket.socket] = ()) -> bool:
     """Tells whether only this machine reaches the page. Raises StartError if the host cannot be found."""
+    # Sockets of the service manager decide, if there are any: --host is not used then.
     return all(map(is_loopback, [each.getsockname()[0] for each in sockets] or [options.host]))
 
 

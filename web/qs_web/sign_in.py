@@ -25,6 +25,7 @@ async def show_sign_in(visit: Visit) -> Response:
         return _again(visit, "", visit.link(""), 200)
     form = await read_form(visit.request, _FORM)
     after = form.one("after")
+    # A link to the sign-in that somebody else has made must not lead to a copy of this page elsewhere afterwards.
     after = after if visit.services.links.is_local(after) else visit.link("")
     try:
         token = Token(form.one("token").strip())
@@ -33,6 +34,7 @@ async def show_sign_in(visit: Visit) -> Response:
     principal = await _principal(visit, token)
     if isinstance(principal, Error):
         text = "The queue server does not know this token." if principal.code == 401 else f"{principal.text}."
+        # 429: the queue server has had too many wrong tokens, and here too that is a sign-in that failed.
         return _again(visit, text[:1].upper() + text[1:], after, 401 if principal.code in {401, 429} else 400)
     return _begun(visit, token, principal, after)
 

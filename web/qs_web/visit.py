@@ -62,6 +62,7 @@ class Visit:
     def query_number(self, name: str, default: int, most: int = 10**18) -> int:
         """Returns a whole number of the address's query, the default if there is none."""
         text = self.query(name)
+        # Anybody can write an address: a wrong number means the default, and a large one no more digits than an id has.
         return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else default
 
     @property
@@ -92,6 +93,7 @@ class Visit:
     def redirect(self, page: str, done: str, number: int | None = None, /, **query: object) -> Response:
         """Answers a form by sending the browser to another page. done: the key of the notice to show there; number: the
         number in the notice."""
+        # 303 makes the browser ask with GET. A reload of that page then repeats no action.
         return RedirectResponse(self.link(page, **query, done=done, n=number), 303)
 
     def _layout(self) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Caller:
         found = owner_of(token, self._access.table.tokens)
         self._credential = _Credential.REFUSED if found is None else _Credential.TOKEN
         self._digest, name = found or (b"", "")
-        self._found = None, None
+        self._found = None, None  # forgets the principal of before
         if found is not None:
             return name
         self._wrong += 1
@@ -134,6 +134,8 @@ class Caller:
         principal may."""
         if rights is None:
             return
+        # Each request comes here: the property is called only after the file has been read again, and a decision that
+        # is known is a look-up in a dict.
         current, principal = self._found
         if current is not self._access.table:
             principal = self.principal

@@ -42,9 +42,10 @@ class Failures:
         first = self.total == self._logged
         self.total += 1
         self._peer = peer
-        if first and self._token is not None:
+        if first and self._token is not None:  # `note` runs in the broker's thread too, where no Event may be set
             self._token.run_sync_soon(self._wake)
         now = self._clock()
+        # Answers queue up behind one another, at `_RATE` a second: more guesses only wait longer.
         self._answered = max(now + _DELAY, self._answered + 1 / _RATE)
         return self._answered - now
 

@@ -88,7 +88,7 @@ class Principal:
         self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
         """Right -> decision by the name of a queue. The check of each request reads it, and saves the call of `may`."""
         self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
-        self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)
+        self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)  # whatever the name: see `MONITOR`
 
     def may(self, right: Right, qid: str) -> bool:
         """Tells whether the principal has this right to the queue of this name. There need not be such a queue."""
