@@ -24,7 +24,7 @@ from qs_serving.access.caller import Caller
 from qs_serving.command import guards_of
 from qs_serving.connection import Connection
 from qs_serving.listening import Announce, fit_descriptors, open_listeners
-from qs_serving.service_manager import ServiceManager, inherited_sockets, inherited_sockets
+from qs_serving.service_manager import ServiceManager, inherited_sockets
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 
