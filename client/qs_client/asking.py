@@ -1,8 +1,10 @@
-"""Building blocks of calls: one request and its answer."""
+"""The building blocks of calls: a request and its answer, the driver of a call, and the method that is made of it."""
 
-from collections.abc import Generator, Iterable
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from qs_schemas import Error, Message
 from qs_schemas.checked import text
@@ -13,7 +15,6 @@ from .errors import InternalError, NoAnswer, ServerError, ServerUnavailable, exc
 
 TEXT = str | bytes | bytearray | memoryview
 """The types of a name. Bytes are UTF-8; the messages decode them and refuse any other type."""
-
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -95,3 +96,69 @@ def checked_reason(reason: str | None) -> str | None:
     if reason is not None and (size := len(text("reason", reason).encode())) > REASON:
         raise ValueError(f"reason has {size} bytes of UTF-8; at most {REASON} are kept with a message")
     return reason
+
+
+# -- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def drive(call: Call[T], exchange: Callable[[Exchange], Message]) -> T:
+    """Runs the call and returns its value."""
+    try:
+        wanted = next(call)
+        while True:
+            try:
+                answer = exchange(wanted)
+            except Exception as error:
+                wanted = call.throw(error)
+            else:
+                wanted = call.send(answer)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def drive_async(call: Call[T], exchange: Callable[[Exchange], Awaitable[Message]]) -> T:
+    """Runs the call and returns its value, like `drive`."""
+    try:
+        wanted = next(call)
+        while True:
+            try:
+                answer = await exchange(wanted)
+            except Exception as error:
+                wanted = call.throw(error)
+            else:
+                wanted = call.send(answer)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+def copy_signature(
+    method: Callable[..., Any],
+    call: Callable[..., Any],
+    owner: str,
+    *,
+    iterator: Any = Iterator,
+    returns: Any = None,
+) -> None:
+    """Gives a method the name, docstring, parameters and return type of its call.
+
+    owner: the name of the method's class; iterator: replaces the return type of a paged call; returns: the return type,
+    where the call does not tell. The call's annotations must be objects, not strings.
+    """
+    functools.update_wrapper(method, call)
+    signature = inspect.signature(call)
+    if returns is None:
+        given = get_args(signature.return_annotation)  # Generator[yield, send, return]
+        returns = given[2] if given[2] is not type(None) else None
+        if get_origin(given[1]) is list:  # a paged call: the method iterates over the entries
+            returns = iterator[get_args(given[1])[0]]
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[this, *signature.parameters.values()], return_annotation=returns
+    )
+    method.__qualname__ = f"{owner}.{call.__name__}"
+    method.__annotations__ = {**call.__annotations__, "return": returns}

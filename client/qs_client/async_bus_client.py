@@ -10,13 +10,12 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
-from .async_connect import Connecting
 from .async_connection import AsyncConnection
-from .bus import Bus
+from .async_wire import Connecting
+from .bus_client import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
-from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError
-from .forks import call_after_fork
+from .lifetimes import AsyncClosing, call_after_fork
 from .session import Session
 from .waiting import LINGER
 

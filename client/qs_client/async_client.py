@@ -18,17 +18,15 @@ from qs_schemas import CLIENT_LIMITS, Message
 from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
-from .asking import Call, Exchange
+from .asking import Call, Exchange, copy_signature, drive_async
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
 from .async_opening import Opening
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
-from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
-from .forks import call_after_fork
 from .handling import Hold, finish, give_back, is_outcome, is_settled
-from .methods import copy_signature
+from .lifetimes import call_after_fork
 from .place import Place, endpoint
 from .security import Tls, Token
 from .settings import Settings

@@ -15,15 +15,13 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Limits, Message
 
-from .asking import Call, Exchange
+from .asking import Call, Exchange, drive_async
 from .async_wire import AsyncWire
-from .driving import drive_async
-from .errors import ServerUnavailable, closes
-from .forks import call_after_fork
+from .errors import ServerUnavailable, Unexpected, closes
+from .lifetimes import call_after_fork
 from .place import Place
 from .session import Session
 from .skimming import may_hold_messages, releases_of
-from .stream_errors import Unexpected
 from .waiting import LINGER, Pending, Subscription, Waitable
 
 T = TypeVar("T")

@@ -11,11 +11,9 @@ import anyio
 from qs_schemas import Error, GetMessage, Subscribe
 
 from .async_connection import AsyncConnection
-from .closing import AsyncClosing
-from .errors import OtherProcess, ServerError, exception_for
-from .forks import call_after_fork
-from .outages import Outages
-from .stream_errors import Ended
+from .backoff import Outages
+from .errors import Ended, OtherProcess, ServerError, exception_for
+from .lifetimes import AsyncClosing, call_after_fork
 from .waiting import Pending, Subscription
 
 

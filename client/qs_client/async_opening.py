@@ -6,8 +6,8 @@ import anyio
 
 from qs_schemas import CLIENT_LIMITS, Authenticate, Error, Limits
 
-from .async_connect import Connecting
 from .async_connection import AsyncConnection
+from .async_wire import Connecting
 from .errors import exception_for
 from .place import Place
 from .security import PLAIN, Security

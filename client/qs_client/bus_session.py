@@ -10,11 +10,10 @@ from typing import TypeAlias, TypeVar
 from qs_schemas import Authenticate, DeleteMessage, Error, GetMessage, Message, ReleaseMessage, Subscribe
 
 from .backoff import delays
-from .errors import ProtocolMismatch, ServerError, exception_for
+from .errors import ProtocolMismatch, ServerError, Unexpected, exception_for
 from .place import Place
 from .security import Token
 from .session import Session
-from .stream_errors import Unexpected
 from .waiting import LINGER, Pending, Subscription
 
 M = TypeVar("M", bound=Message)

@@ -43,10 +43,10 @@ from qs_schemas.checked import text
 from qs_schemas.limits import COPIES, EARLY_LIST
 
 from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
+from .backoff import Outages
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .bounds import checked_options, seconds, whole
-from .errors import BadRequest, Conflict, NotFound, ServerError, ServerUnavailable, Stale
-from .outages import Outages, log
+from .errors import BadRequest, Conflict, NotFound, ServerError, ServerUnavailable, Stale, log
 from .waiting import Lease
 
 T = TypeVar("T")

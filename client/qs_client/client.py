@@ -18,21 +18,18 @@ from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage
 from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
-from .asking import Call, Exchange
+from .asking import Call, Exchange, copy_signature, drive
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
 from .connection import Connection, open_connection
 from .deliveries import Begun, Deliveries
-from .driving import drive
-from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
-from .forks import call_after_fork
+from .errors import CLOSING, Ended, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .handling import Extender, Handling
-from .methods import copy_signature
+from .lifetimes import call_after_fork
 from .place import Place, endpoint
 from .security import Tls, Token
 from .settings import Settings
 from .skimming import may_hold_messages, releases_of
-from .stream_errors import Ended
 from .waiting import LINGER, Pending, Subscription
 
 P = ParamSpec("P")

@@ -2,15 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from enum import Enum
 
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from .argument_values import key, positive, positive_seconds, seconds
-from .command_help import overview, show_help
-from .command_target import Target
-from .lazy_verbs import LazyVerbs
+from .command_help import overview
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import (
     DEFAULT_BUS,
@@ -24,19 +22,14 @@ from .server_arguments import (
 )
 from .work_arguments import add_work, check_work
 
-if TYPE_CHECKING:
-    from . import command_look as look
-    from . import command_verbs as verbs
-    from .command_claims import list_or_release
-    from .command_export import export
-    from .command_tail import tail
-    from .command_token import new_token
-else:
-    look, verbs = LazyVerbs("command_look"), LazyVerbs("command_verbs")
-    list_or_release = LazyVerbs("command_claims").list_or_release
-    export = LazyVerbs("command_export").export
-    tail = LazyVerbs("command_tail").tail
-    new_token = LazyVerbs("command_token").new_token
+
+class Target(Enum):
+    """Names the kind of server that a subcommand talks to."""
+
+    SERVER = "server"
+    BUS = "bus"
+    NOTHING = "nothing"
+
 
 _EXAMPLES = """\
 examples:
@@ -154,7 +147,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     def add(
         name: str,
-        run: Callable[..., int],
+        run: str,
         summary: str,
         details: str = "",
         *,
@@ -177,7 +170,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     for arguments_of in (_push, _receive, add_work, _tail, _messages, _listings, add_queue_commands, _export, _server):
         arguments_of(add)
-    about = add("help", show_help, "show the commands with an example each, or the flags of one", target=Target.NOTHING)
+    about = add(
+        "help",
+        "command_help:show_help",
+        "show the commands with an example each, or the flags of one",
+        target=Target.NOTHING,
+    )
     about.add_argument("topic", metavar="COMMAND", nargs="?")
     about.set_defaults(parser=parser)
     return parser
@@ -186,7 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _push(add: AddCommand) -> None:
     push = add(
         "push",
-        verbs.push,
+        "command_verbs:push",
         "store messages and print their ids",
         "Without PAYLOAD and --file: all of stdin, as one message.",
     )
@@ -209,7 +207,7 @@ def _push(add: AddCommand) -> None:
 def _receive(add: AddCommand) -> None:
     receive = add(
         "receive",
-        verbs.receive,
+        "command_verbs:receive",
         "print the oldest visible messages",
         "They are hidden from other consumers for the visibility window, and delivered again after it unless deleted. "
         "Exits with 3 when there was none.",
@@ -228,7 +226,7 @@ def _receive(add: AddCommand) -> None:
 def _tail(add: AddCommand) -> None:
     added = add(
         "tail",
-        tail,
+        "command_verbs:tail",
         "print the messages of the bus as they come",
         "Each is acknowledged once it is printed, and deleted from its queue when all subscribers have handled it: so "
         "it takes messages away from the workers of a queue. To look without taking, use qs peek. "
@@ -246,7 +244,7 @@ def _tail(add: AddCommand) -> None:
 def _messages(add: AddCommand) -> None:
     peek = add(
         "peek",
-        look.peek,
+        "command_look:peek",
         "print messages without receiving them",
         "Without MID: the oldest ready ones, or those of --state. Messages that a consumer has, or that are scheduled "
         "for later, are shown too.",
@@ -258,10 +256,10 @@ def _messages(add: AddCommand) -> None:
     peek.add_argument(
         "--state", choices=_STATES, default="ready", help="without MID: those in this state (default: ready)"
     )
-    delete = add("delete", verbs.delete, "acknowledge messages: remove them for good", aliases=["ack"])
+    delete = add("delete", "command_verbs:delete", "acknowledge messages: remove them for good", aliases=["ack"])
     name_queue(delete)
     delete.add_argument("mids", metavar="MID", nargs="+", type=positive)
-    release = add("release", verbs.release, "give received messages back for another try")
+    release = add("release", "command_verbs:release", "give received messages back for another try")
     name_queue(release)
     release.add_argument("mids", metavar="MID", nargs="+", type=positive)
     release.add_argument("--delay", type=seconds, metavar="S", help="seconds until they are visible again")
@@ -272,7 +270,7 @@ def _messages(add: AddCommand) -> None:
 
     reject = add(
         "reject",
-        verbs.reject,
+        "command_verbs:reject",
         "make messages dead letters now",
         "For messages that no further attempt can help. The queue needs a dead-letter queue: qs set --dead-letter.",
     )
@@ -284,7 +282,7 @@ def _messages(add: AddCommand) -> None:
 def _listings(add: AddCommand) -> None:
     ls = add(
         "ls",
-        verbs.ls,
+        "command_verbs:ls",
         "list the queues, or messages",
         "With QUEUE: the ids of its messages. Without QUEUE, --state lists the messages of all queues in that state.",
         aliases=["list"],
@@ -300,30 +298,14 @@ def _listings(add: AddCommand) -> None:
         help="only messages that were never received (new), are visible now (ready), that a consumer has (in-flight), "
         "that are scheduled for later (delayed); or all (the default with QUEUE)",
     )
-    claims = add(
-        "claims",
-        list_or_release,
-        "list the claims on a queue: consumer, messages, time",
-        "--release gives up the claims of a consumer that will not come back: their messages are visible again. A "
-        "consumer that does come back gets these messages, or others, a second time.",
-    )
-    name_queue(claims, hint=True)
-    claims.add_argument("--release", metavar="CONSUMER", help="give up the claims of this consumer")
-    claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only this claim")
-    claims.add_argument(
-        "--owner",
-        metavar="NAME",
-        help="with --release: the principal whose consumer it is, '' for clients without one (default: yourself). "
-        "Needs the right admin",
-    )
-    stats = add("stats", verbs.stats, "show the figures of one queue or of all")
+    stats = add("stats", "command_verbs:stats", "show the figures of one queue or of all")
     name_queue(stats, hint=True, nargs="?")
 
 
 def _export(add: AddCommand) -> None:
     added = add(
         "export",
-        export,
+        "command_export:export",
         "write the visible messages of a queue to files",
         "Each becomes a file in DIR, named by its id (the layout of vsqs); the queue stays unchanged. Nothing is "
         "overwritten: a file that exists with the same content counts as written, so the command can be repeated.",
@@ -337,10 +319,10 @@ def _export(add: AddCommand) -> None:
 
 
 def _server(add: AddCommand) -> None:
-    add("ping", verbs.ping, "check that the server answers")
+    add("ping", "command_verbs:ping", "check that the server answers")
     figures = add(
         "figures",
-        verbs.figures,
+        "command_verbs:figures",
         "show the figures of the server itself, or of a bus",
         "Requests, connections, messages, the journal, the process: one figure a line, in the notation of Prometheus. "
         "-s with the address of a bus shows those of the bus. Needs the right to monitor the server.",
@@ -353,7 +335,7 @@ def _server(add: AddCommand) -> None:
     figures.add_argument("names", metavar="NAME", nargs="*", help="only these; * and ? stand for any characters")
     add(
         "token",
-        new_token,
+        "command_verbs:new_token",
         "make a token, without a server",
         "Prints the token, for the client, and a line for the principal's section in the server's access file, which "
         "does not show the token.",

@@ -2,12 +2,14 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
+from importlib import import_module
 
 from qs_schemas.terminal import READER_GONE, silence_stdout
 
 from .client import QueueClient
+from .command_arguments import Target
 from .command_output import Output, complain
-from .command_target import Target
 from .errors import Conflict, Forbidden, NotFound, ServerError, Unauthorized
 from .security import Security
 from .server_arguments import make_security
@@ -34,30 +36,25 @@ def _run(arguments: Namespace) -> int:
     if sys.stdout is None:  # checked first: no result could be printed later
         return _fail("standard output is closed: redirect it to a file, or to /dev/null")
     out = Output(sys.stdout.buffer, as_json=arguments.json)
-    code = _OF[arguments.target](arguments, out)
+    code = _run_subcommand(arguments, out)
     out.flush()
     return code
 
 
-def _without(arguments: Namespace, out: Output) -> int:
-    code: int = arguments.run(arguments, out)
-    return code
-
-
-def _on_bus(arguments: Namespace, out: Output) -> int:
-    code: int = arguments.run(_security(arguments), arguments, out)
-    return code
-
-
-def _on_server(arguments: Namespace, out: Output) -> int:
+def _run_subcommand(arguments: Namespace, out: Output) -> int:
+    """Calls the function of the subcommand with what it needs: a connected client, the security of a bus's client, or
+    nothing."""
+    # Only now is its module imported: each subcommand starts without what the others need, and `--help` without all.
+    module, _, name = arguments.run.partition(":")
+    function: Callable[..., int] = getattr(import_module(f".{module}", __package__), name)
+    if arguments.target is Target.NOTHING:
+        return function(arguments, out)
     security = _security(arguments)
+    if arguments.target is Target.BUS:
+        return function(security, arguments, out)
     host, port, _ = arguments.address
     with QueueClient(host, port, timeout=arguments.timeout, tls=security.context, token=security.token) as client:
-        code: int = arguments.run(client, arguments, out)
-    return code
-
-
-_OF = {Target.SERVER: _on_server, Target.BUS: _on_bus, Target.NOTHING: _without}
+        return function(client, arguments, out)
 
 
 def _security(arguments: Namespace) -> Security:

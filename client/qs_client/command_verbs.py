@@ -1,4 +1,7 @@
-"""The subcommands of `qs`: each is a function (client, arguments, output) that returns the exit code."""
+"""The subcommands of `qs`: each is a function (client, arguments, output) that returns the exit code.
+
+Those of queues are in `command_queues`, those that look at messages in `command_look`. `tail` has no client, but the
+security of one of a bus; `new_token` needs neither."""
 
 import contextlib
 import itertools
@@ -19,9 +22,11 @@ from .command_look import list_messages
 from .command_output import INCOMPLETE, NOTHING, OK, Output, complain
 from .errors import NotFound, ServerError, Stale
 from .place import endpoint
+from .security import Security
 
 _AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
 _PIECE = 1024 * 1024  # bytes of a read
+_TIMEOUT = 30.0  # seconds for a connection to a bus
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
 _COUNTS = ("new", "ready", "in_flight", "delayed")
 _LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
@@ -220,4 +225,41 @@ def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:
     seconds = time.perf_counter() - start
     server = endpoint(client.host, client.port)
     out.line(f"{server} answered in {seconds * 1000:.1f} ms", {"server": server, "seconds": round(seconds, 6)})
+    return OK
+
+
+# -- tail -------------------------------------------------------------------------------------------------------------
+
+
+def tail(security: Security, arguments: Namespace, out: Output) -> int:
+    """Prints each message, and then acknowledges it. Returns after --max messages, otherwise only by an exception.
+
+    Raises ServerUnavailable when the bus cannot be reached at the start; later outages are reported and survived. A bus
+    without its queue server does not take the subscription: that is reported, and raised only after a given --timeout.
+    """
+    from .bus_client import BusClient  # noqa: PLC0415 - it imports logging, which takes long
+
+    host, port, _ = arguments.address
+    timeout = _TIMEOUT if arguments.timeout is None else arguments.timeout
+    with BusClient(host, port, timeout=timeout, on_trouble=complain, tls=security.context, token=security.token) as bus:
+        messages = bus.subscribe(arguments.queues, ack=True, name=arguments.name)
+        messages.open(patient=arguments.timeout is None)
+        for message in itertools.islice(messages, arguments.max):
+            out.message(message, heading=arguments.verbose, ended=True)
+            out.flush()
+            bus.delete(message)
+    return OK
+
+
+# -- token ------------------------------------------------------------------------------------------------------------
+
+
+def new_token(_: Namespace, out: Output) -> int:
+    """Prints a token of 32 random bytes, and the line of the access file: the SHA-256 of its UTF-8 bytes."""
+    import hashlib  # noqa: PLC0415 - other subcommands start faster without these
+    import secrets  # noqa: PLC0415
+
+    token = f"qs_{secrets.token_urlsafe(32)}"
+    digest = f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+    out.line(f'{token}\ntokens = ["{digest}"]', {"token": token, "hash": digest})
     return OK

@@ -14,12 +14,11 @@ from typing import TypeVar
 
 from qs_schemas import CLIENT_LIMITS, Authenticate, Error, Limits, Message
 
-from .errors import exception_for
-from .forks import call_after_fork
+from .errors import Unexpected, exception_for
+from .lifetimes import call_after_fork
 from .place import Place, tune
 from .security import PLAIN, Security, Token
 from .session import Session
-from .stream_errors import Unexpected
 from .waiting import Pending
 from .wire import LONGEST, Wire
 

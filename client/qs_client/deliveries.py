@@ -11,11 +11,10 @@ from typing import Self, TypeAlias
 
 from qs_schemas import GetMessage, Subscribe
 
-from .closing import Closing
+from .backoff import Outages
 from .connection import Connection
 from .errors import OtherProcess, ServerError
-from .forks import call_after_fork
-from .outages import Outages
+from .lifetimes import Closing, call_after_fork
 from .waiting import Subscription
 
 Begun: TypeAlias = Callable[[Connection, Subscription], None]

@@ -2,11 +2,17 @@
 
 `recv()` raises none of the server's errors: it returns the `Error` message, as bucker's client does.
 """
+# ruff: noqa: N818 - internal, named after what happened
 # ruff: noqa: N818 - named after the protocol's errors
+
+from typing import TYPE_CHECKING
 
 from qs_schemas import TABLE, Error
 
 from .bounds import seconds
+
+if TYPE_CHECKING:
+    from typing import Literal
 
 UNREADABLE = "unreadable"
 """The kind of an `Error` that the client makes in place of an answer that it cannot read. Its code is 500."""
@@ -165,3 +171,45 @@ class OtherProcess(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("this subscription belongs to the process that was forked: subscribe again in this one")
+
+
+def log(level: "Literal['info', 'warning']", text: str) -> None:
+    """Logs a line of the client, to the logger `qs_client`."""
+    import logging  # noqa: PLC0415 - a third of the start of a short command, which has nothing to log
+
+    getattr(logging.getLogger("qs_client"), level)("%s", text)
+
+
+# -- inside this package ----------------------------------------------------------------------------------------------
+
+
+class Unexpected(Exception):
+    """The data is not of this protocol, or does not belong to any request of this connection."""
+
+
+class TooLong(Unexpected):
+    """A document is over the client's bound."""
+
+
+class SpeaksTls(Unexpected):
+    """The data is TLS, on a connection without."""
+
+
+class SpeaksHttp(Unexpected):
+    """The data is what an HTTP server answers."""
+
+
+class OtherProgram(Unexpected):
+    """The other side is another program than the one expected. The text is its name."""
+
+
+class Cut(Unexpected):
+    """The server received only a part of a request: the network has cut it off."""
+
+
+class Ended(Exception):
+    """Raised when this side has ended the subscription and all its messages have been handed out."""
+
+
+class TlsFailed(ConnectionError):
+    """The TLS session cannot begin, or cannot go on. The text says what is wrong."""

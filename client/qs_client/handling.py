@@ -30,10 +30,10 @@ from .errors import (
     ServerError,
     ServerUnavailable,
     Stale,
+    log,
     passes_by_itself,
 )
-from .forks import call_after_fork
-from .outages import log
+from .lifetimes import call_after_fork
 from .waiting import Lease
 
 _OFTEN_ENOUGH = 15.0

@@ -6,8 +6,20 @@ from dataclasses import dataclass
 
 from qs_schemas.wire import BUS, SERVER
 
-from .errors import Disconnected, NoAnswer, ProtocolMismatch, ServerUnavailable, WrongProgram
-from .stream_errors import Cut, OtherProgram, SpeaksHttp, SpeaksTls, TlsFailed, TooLong, Unexpected
+from .errors import (
+    Cut,
+    Disconnected,
+    NoAnswer,
+    OtherProgram,
+    ProtocolMismatch,
+    ServerUnavailable,
+    SpeaksHttp,
+    SpeaksTls,
+    TlsFailed,
+    TooLong,
+    Unexpected,
+    WrongProgram,
+)
 
 _UNKNOWN = "whether the request was carried out is not known"
 

@@ -2,18 +2,13 @@
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .argument_values import CHANGEABLE, given_options, positive, positive_seconds, receives, seconds
-from .lazy_verbs import LazyVerbs
-
-if TYPE_CHECKING:
-    from . import command_policy as policy
-else:
-    policy = LazyVerbs("command_policy")
 
 AddCommand = Callable[..., argparse.ArgumentParser]
-"""Adds a subcommand: its name, its function, a summary and details. Returns its parser."""
+"""Adds a subcommand: its name, its function as MODULE:FUNCTION of this package, a summary and details. Returns its
+parser."""
 
 _SET_EXAMPLES = """\
 examples:
@@ -37,23 +32,24 @@ def name_queue(parser: argparse.ArgumentParser, *, hint: bool = False, **more: A
 
 
 def add_queue_commands(add: AddCommand) -> None:
-    """Adds `new`, `set`, `options`, `rm`, `purge`, `pause`, `resume` and `redrive`."""
-    new = add("new", policy.new, "create a queue")
+    """Adds `new`, `set`, `options`, `rm`, `purge`, `pause`, `resume`, `redrive` and `claims`."""
+    new = add("new", "command_queues:new", "create a queue")
     name_queue(new)
     new.add_argument("--storage", metavar="ENGINE", help="how it is stored (default: the server's choice)")
     new.add_argument(
         "--exist-ok", action="store_true", help="a queue that exists is no error if it has the options that are named"
     )
     _add_options(new)
-    rm = add("rm", policy.rm, "delete queues")
+    rm = add("rm", "command_queues:rm", "delete queues")
     rm.add_argument("queues", metavar="QUEUE", nargs="+")
     rm.add_argument("--force", action="store_true", help="also queues that hold messages, with the messages")
-    purge = add("purge", policy.purge, "remove all messages of a queue and print how many there were")
+    purge = add("purge", "command_queues:purge", "remove all messages of a queue and print how many there were")
     name_queue(purge)
     for parser in (rm, purge):
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask; scripts are not asked anyway")
     _add_changes(add)
     _add_redrive(add)
+    _add_claims(add)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +71,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_changes(add: AddCommand) -> None:
-    change = add("set", policy.change, "change options of a queue", "Those that are not named stay as they are.")
+    change = add(
+        "set", "command_queues:change", "change options of a queue", "Those that are not named stay as they are."
+    )
     change.epilog = _SET_EXAMPLES
     name_queue(change, hint=True)
     _add_options(change)
@@ -87,11 +85,13 @@ def _add_changes(add: AddCommand) -> None:
         metavar="OPTION",
         help=f"remove an option: {', '.join(name.replace('_', '-') for name in CHANGEABLE)}",
     )
-    options = add("options", policy.options, "print the options of a queue")
+    options = add("options", "command_queues:options", "print the options of a queue")
     name_queue(options, hint=True)
-    pause = add("pause", policy.pause, "let queues give nothing out until they are resumed", "They still take pushes.")
+    pause = add(
+        "pause", "command_queues:pause", "let queues give nothing out until they are resumed", "They still take pushes."
+    )
     pause.add_argument("queues", metavar="QUEUE", nargs="+")
-    resume = add("resume", policy.resume, "let paused queues give messages out again")
+    resume = add("resume", "command_queues:resume", "let paused queues give messages out again")
     resume.add_argument("queues", metavar="QUEUE", nargs="+")
 
 
@@ -108,7 +108,7 @@ def check_changes(arguments: argparse.Namespace) -> None:
 def _add_redrive(add: AddCommand) -> None:
     redrive = add(
         "redrive",
-        policy.redrive,
+        "command_queues:redrive",
         "move dead letters back and print how many",
         "QUEUE is the dead-letter queue.\n"
         "Without MID: all that it holds now, oldest first. Exits with 3 when there was none.",
@@ -118,3 +118,22 @@ def _add_redrive(add: AddCommand) -> None:
     redrive.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
     redrive.add_argument("--to", metavar="QUEUE", help="move them here (default: each to the queue that it came from)")
     redrive.add_argument("-n", "--max", type=positive, metavar="N", help="without MID: at most N messages")
+
+
+def _add_claims(add: AddCommand) -> None:
+    claims = add(
+        "claims",
+        "command_queues:claims",
+        "list the claims on a queue: consumer, messages, time",
+        "--release gives up the claims of a consumer that will not come back: their messages are visible again. A "
+        "consumer that does come back gets these messages, or others, a second time.",
+    )
+    name_queue(claims, hint=True)
+    claims.add_argument("--release", metavar="CONSUMER", help="give up the claims of this consumer")
+    claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only this claim")
+    claims.add_argument(
+        "--owner",
+        metavar="NAME",
+        help="with --release: the principal whose consumer it is, '' for clients without one (default: yourself). "
+        "Needs the right admin",
+    )

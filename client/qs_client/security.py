@@ -14,7 +14,7 @@ from qs_schemas.limits import TOKEN
 if TYPE_CHECKING:
     import ssl
 
-    from .tls_layer import TlsLayer
+    from .tls import TlsLayer
 
 
 class Token:
@@ -85,7 +85,7 @@ class Security:
         be for the host."""
         if self.context is None:
             return None
-        from .tls_layer import TlsLayer  # noqa: PLC0415
+        from .tls import TlsLayer  # noqa: PLC0415
 
         return TlsLayer(self.context, host)
 
@@ -117,7 +117,7 @@ def security(tls: Tls, token: str | Token | None) -> Security:
     """
     context = None
     if tls is not None and tls is not False:
-        from .tls_contexts import client_context  # noqa: PLC0415
+        from .tls import client_context  # noqa: PLC0415
 
         context = client_context(tls)
     return Security(context, Token(token) if token is not None and not isinstance(token, Token) else token)

@@ -182,7 +182,7 @@ def make_security(
         if not _is_here(address.host):
             warn(f"the token goes to {address.host} without TLS: anybody on the way can read it; use qss://")
         return Security(token=token)
-    from .tls_contexts import client_context, show_certificate, unverified_context  # noqa: PLC0415
+    from .tls import client_context, show_certificate, unverified_context  # noqa: PLC0415
 
     if given.insecure:
         warn(f"{prefix}tls-insecure: {INSECURE}")

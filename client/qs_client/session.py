@@ -27,10 +27,20 @@ from qs_schemas import (
 from qs_schemas.errors import BAD_REQUEST, INTERNAL, NOT_IMPLEMENTED, TOO_LARGE
 from qs_schemas.wire import NAMESPACE
 
-from .errors import CLOSING, UNREADABLE, closes, exception_for
-from .outages import log
+from .errors import (
+    CLOSING,
+    UNREADABLE,
+    Cut,
+    OtherProgram,
+    SpeaksHttp,
+    SpeaksTls,
+    TooLong,
+    Unexpected,
+    closes,
+    exception_for,
+    log,
+)
 from .skimming import Skim, may_hold_messages, releases_of
-from .stream_errors import Cut, OtherProgram, SpeaksHttp, SpeaksTls, TooLong, Unexpected
 from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
 _DOCUMENT_ERRORS = frozenset((408, 413))

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from qs_schemas import Error, GetMessage, Message, Subscribe
 
-from .errors import exception_for
-from .stream_errors import Ended
+from .errors import Ended, exception_for
 
 LINGER = 1.0
 """Seconds that a client which leaves waits for the server: for messages to be released, for acknowledgements to be

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .stream_errors import TlsFailed
+from .errors import TlsFailed
 
 if TYPE_CHECKING:
-    from .tls_layer import TlsLayer
+    from .tls import TlsLayer
 
 _PIECE = 64 * 1024  # bytes of a read: the system maps a larger buffer anew each time
 LONGEST = 86400.0

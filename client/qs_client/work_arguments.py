@@ -1,16 +1,9 @@
 """The arguments of `qs work`."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from .argument_values import positive, seconds
-from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand
-
-if TYPE_CHECKING:
-    from .work_processes import work
-else:
-    work = LazyVerbs("work_processes").work
 
 GRACE = 30.0
 """Seconds for the running jobs at a stop: supervisors wait 90 (systemd) or 30 seconds (Kubernetes) for a process."""
@@ -31,7 +24,7 @@ def add_work(add: AddCommand) -> None:
     """Adds `work`."""
     added = add(
         "work",
-        work,
+        "work_processes:work",
         "call a Python function with each message, in several processes",
         "The function is imported as 'python -m' imports: from the current directory, or from where packages are "
         "installed. A message is deleted when the function returns, and given back with the reason when it raises.",

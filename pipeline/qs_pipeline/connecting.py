@@ -17,7 +17,7 @@ from qs_client import (
     ServerUnavailable,
 )
 from qs_client.backoff import delays
-from qs_client.closing import Closing
+from qs_client.lifetimes import Closing
 
 from .errors import NoServerError, NoSuchQueueError, PipelineError
 from .options import Options

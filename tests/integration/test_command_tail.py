@@ -14,7 +14,7 @@ import pytest
 from support.scripted_bus import Seen, accept, delivered, delivering
 from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
 
-from qs_client import DeleteMessage, Error, Message, Subscribe, bus_session, command, command_tail
+from qs_client import DeleteMessage, Error, Message, Subscribe, bus_session, command, command_verbs
 
 Run = Callable[..., tuple[int, str, str]]
 SCRIPT = """
@@ -186,8 +186,8 @@ def test_a_bus_that_waits_for_its_server(qs: Run, monkeypatch: pytest.MonkeyPatc
         command_tail_complain(text)
         told.set()
 
-    command_tail_complain = command_tail.complain
-    monkeypatch.setattr(command_tail, "complain", complain)
+    command_tail_complain = command_verbs.complain
+    monkeypatch.setattr(command_verbs, "complain", complain)
     monkeypatch.setattr(bus_session, "LATE", SOON)
     with scripted(script) as server:
         code, out, err = qs("tail", "q", "-n1", at(server))

@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+from importlib import import_module
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_work() -> None:
 
 
 def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    """`qs` alone is wrong usage: it shows the commands, each with an example that the command takes."""
+    """`qs` alone is wrong usage: it shows the commands, each with an example that the command takes, and a function."""
     with pytest.raises(SystemExit, match="2"):
         command_line([])
     said = capsys.readouterr().err
@@ -175,7 +176,10 @@ def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"push", "receive", "new", "ls", "help"}.issubset(name for name, _ in commands)
     assert {name for name, _ in commands} == {name for name, _ in make_parser().get_default("commands")}
     for name, example in commands:
-        assert command_line(shlex.split(example)).command == name
+        arguments = command_line(shlex.split(example))
+        assert arguments.command == name
+        module, _, function = arguments.run.partition(":")  # no checker sees these names
+        assert callable(getattr(import_module(f"qs_client.{module}"), function))
 
 
 def test_help_of_a_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

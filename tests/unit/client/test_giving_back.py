@@ -22,8 +22,7 @@ from qs_client import (
     Stale,
     calls,
 )
-from qs_client.asking import Call, Exchange
-from qs_client.driving import drive
+from qs_client.asking import Call, Exchange, drive
 from qs_client.handling import finish, give_back, is_outcome, reason_of
 from qs_schemas.limits import REASON
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from qs_client import Disconnected, NoAnswer, NotFound, ProtocolMismatch, ServerUnavailable, ShuttingDown
-from qs_client.outages import Outages
+from qs_client.backoff import Outages
 
 GONE = ServerUnavailable("gone")
 

@@ -13,7 +13,7 @@ from support.certificates import authority
 
 from qs_client import AsyncBusClient, AsyncQueueClient, Authenticate, BusClient, QueueClient
 from qs_client.security import PLAIN, Security, Token, read_token, security
-from qs_client.tls_contexts import client_context, show_certificate, unverified_context
+from qs_client.tls import client_context, show_certificate, unverified_context
 
 SECRET = "qs_MARKED-a-secret"
 CA = str(authority().cert)

@@ -21,9 +21,8 @@ from qs_client import (
     Subscribe,
     Unsubscribe,
 )
-from qs_client.errors import InternalError, closes, exception_for
+from qs_client.errors import Cut, InternalError, OtherProgram, SpeaksHttp, Unexpected, closes, exception_for
 from qs_client.session import GREETING, Session
-from qs_client.stream_errors import Cut, OtherProgram, SpeaksHttp, Unexpected
 from qs_client.waiting import Pending, Subscription
 from qs_schemas import TABLE, Fault, Peer
 

@@ -1,7 +1,9 @@
-"""Context managers for everything that has a `close` or an `aclose`: the end of the block calls it."""
+"""The ends of clients, connections and iterators: at the end of a with block, and in a child of os.fork."""
 
+import os
+import weakref
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 
 class Closing:
@@ -34,3 +36,27 @@ class AsyncClosing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class Inherited(Protocol):
+    """An object that has to be told about a fork."""
+
+    def after_fork(self) -> None:
+        """Drops what the parent uses. Called in the child. Must not wait, and must not shut a socket down."""
+
+
+_objects: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
+
+
+def call_after_fork(inherited: Inherited) -> None:
+    """Calls the object's `after_fork` in every child, for as long as the object is referenced."""
+    _objects.add(inherited)
+
+
+def _in_child() -> None:
+    for inherited in list(_objects):
+        inherited.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_in_child)
