@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 
 from qs_schemas import Error, Message
 from qs_schemas.checked import text
@@ -42,7 +42,7 @@ def ask(request: M, patience: float = 0.0) -> Call[M]:
     answer = yield Exchange(request, patience)
     if isinstance(answer, Error):
         raise exception_for(answer)
-    return cast(M, answer)  # checked by the session
+    return answer  # type: ignore[return-value] # the session has checked that it is of the request's kind
 
 
 REPEAT_FOR = 20.0
@@ -68,7 +68,7 @@ def ask_until_answered(
             answer = yield Exchange(request, pause=pause)
             if isinstance(answer, Error):
                 raise exception_for(answer)
-            return cast(M, answer)
+            return answer  # type: ignore[return-value] # see `ask`
         except ServerUnavailable as error:
             timeouts += isinstance(error, NoAnswer)
             if not passes_by_itself(error) or left <= 0 or timeouts == _MOST_ATTEMPTS:

@@ -266,7 +266,7 @@ class AsyncQueueClient(Settings):
         try:
             return await connection.exchange(exchange, self.timeout)
         except ServerUnavailable:
-            await self._give_back(connection)
+            await self._release_unseen(connection)
             raise
 
     async def _exchange_alone(self, exchange: Exchange) -> Message:
@@ -278,7 +278,7 @@ class AsyncQueueClient(Settings):
             answer = await connection.exchange(exchange, self.timeout, alone=True)
         except BaseException:
             connection.close()
-            await self._give_back(connection)
+            await self._release_unseen(connection)
             raise
         finally:
             self._waiting.discard(connection)
@@ -288,9 +288,9 @@ class AsyncQueueClient(Settings):
             connection.close()
         return answer
 
-    async def _give_back(self, connection: AsyncConnection) -> None:
+    async def _release_unseen(self, connection: AsyncConnection) -> None:
         """Releases the messages of a connection that can no longer be used, if the server can be reached."""
-        releases, connection.session.returns = connection.session.returns, []
+        releases, connection.session.releases = connection.session.releases, []
         if not releases:
             return
         with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(ServerError, OSError):

@@ -57,7 +57,7 @@ class AsyncConnection:
         self.session = Session(limits, place.program)
         self._wire = wire
         self._place = place
-        self._introducing = anyio.Lock(fast_acquire=True)
+        self._greeting_lock = anyio.Lock(fast_acquire=True)
         self._all_sent = _Condition(lambda: not self._wire.unsent)
         self._reads = 0  # reads that got bytes
         self._documents = 0  # documents read
@@ -141,7 +141,7 @@ class AsyncConnection:
         """Sends a request and returns its answer, an `Error` too. May be cancelled at any time.
 
         timeout: seconds, beyond the exchange's patience; None for no limit; alone: the connection is used for nothing
-        else, and not again when this is left early, see `answer_or_return`.
+        else, and not again when this is left early, see `answer_or_release`.
 
         Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
         ServerUnavailable when the connection fails. ValueError when XML cannot carry a field; then nothing is sent.
@@ -149,16 +149,16 @@ class AsyncConnection:
         await checkpoint_if_cancelled()
         self._check()
         seconds = exchange.within(timeout)
-        wait_for = self.answer_or_return if alone else self.answer
+        wait_for = self.answer_or_release if alone else self.answer
         return await wait_for(self.session.ask(exchange.request), seconds)
 
-    async def introduce(self, timeout: float | None) -> None:  # noqa: ASYNC109
+    async def await_greeting(self, timeout: float | None) -> None:  # noqa: ASYNC109
         """Waits until the other side has said which program it is. WrongProgram; ServerError when it ends the
         connection. timeout: as in `exchange`."""
         greeting = self.session.greeting
         if greeting is None:
             return
-        async with self._introducing:  # one task at a time can wait for the same answer
+        async with self._greeting_lock:  # one task at a time can wait for the same answer
             if not greeting.ready:
                 await self.answered(greeting, _deadline(timeout), timeout)
         self._check_program()
@@ -187,9 +187,9 @@ class AsyncConnection:
                     await self._until(returning, math.inf)
             raise
 
-    async def answer_or_return(self, pending: Pending, seconds: float | None) -> Message:
+    async def answer_or_release(self, pending: Pending, seconds: float | None) -> Message:
         """Like `answer`, but leaving it early ends the connection, so that the server stops waiting. Messages that come
-        then go into the session's `returns`."""
+        then go into the session's `releases`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
@@ -197,7 +197,7 @@ class AsyncConnection:
                 self._wire.end()
                 with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
                     await self._until(pending, math.inf)
-            self.session.returns += releases_of(pending.request, pending.answer)
+            self.session.releases += releases_of(pending.request, pending.answer)
             self.close()
             raise
 
@@ -237,7 +237,7 @@ class AsyncConnection:
         greeting = self.session.greeting
         if greeting is not None and self.session.checks_program:  # another program would send nothing
             self.flush()
-            async with self._introducing:
+            async with self._greeting_lock:
                 await self._until(greeting, _deadline(seconds))
             self._check_program()
         while (message := self.session.next_message()) is None:

@@ -93,7 +93,7 @@ class AsyncDeliveries(AsyncClosing):
                 await anyio.sleep_until(self._next_attempt)
             self._outages.check(self._disconnects())
             connection = await self._opened()
-            await connection.introduce(timeout)  # see `QueueClient._begin_subscription`
+            await connection.await_greeting(timeout)  # see `QueueClient._begin_subscription`
             self._open = connection, connection.session.subscribe(replace(self._request))
             self._deadline = math.inf if timeout is None else anyio.current_time() + timeout
         connection, subscription = self._open

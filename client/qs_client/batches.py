@@ -18,15 +18,20 @@ MOST_BYTES = 4 * 1024 * 1024
 alone."""
 
 
-def draft(payload: bytes | str | Draft) -> Draft:
-    """Returns a payload as an entry of a list. TypeError when it is neither bytes nor text: `bytes(5)` would be five
-    NULs."""
+def checked_payload(payload: bytes | str) -> bytes | str:
+    """Checks a payload and returns it. TypeError when it is neither bytes nor text: `bytes(5)` would be five NULs, and
+    a `Draft` would lose its delay and its key where they have arguments of their own."""
+    if not isinstance(payload, bytes | bytearray | memoryview | str):
+        raise TypeError(f"a payload is bytes or str, not {type(payload).__name__}")
+    return payload
+
+
+def _draft(payload: bytes | str | Draft) -> Draft:
+    """Returns a payload as an entry of a list."""
     if isinstance(payload, Draft):
         seconds(payload.delay, "delay")
         return payload
-    if not isinstance(payload, bytes | bytearray | memoryview | str):
-        raise TypeError(f"a payload is bytes or str, not {type(payload).__name__}")
-    return Draft(payload)
+    return Draft(checked_payload(payload))
 
 
 def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[Draft]]:
@@ -35,7 +40,7 @@ def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[
         raise TypeError("several payloads are wanted, not one: push() takes one")
     batch: list[Draft] = []
     size = 0
-    for entry in map(draft, payloads):
+    for entry in map(_draft, payloads):
         written = _longest(entry.payload)
         if batch and (len(batch) == MOST or size + written > MOST_BYTES):
             yield batch

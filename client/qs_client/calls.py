@@ -44,7 +44,7 @@ from qs_schemas.limits import COPIES, EARLY_LIST
 
 from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
 from .backoff import Outages
-from .batches import MOST, draft, drafts_in_batches, in_batches
+from .batches import MOST, checked_payload, drafts_in_batches, in_batches
 from .bounds import checked_options, seconds, whole
 from .errors import BadRequest, Conflict, NotFound, ServerError, ServerUnavailable, Stale, log
 from .waiting import Lease
@@ -183,8 +183,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     key the push repeats itself after ServerUnavailable, for some 20 seconds of waiting; without one it never does.
     Raises Full, TooLarge, and NotImplementedByServer when the storage has no keys.
     """
-    entry = draft(payload)
-    request = PushMessage(qid, entry.payload, seconds(delay, "delay"), key)
+    request = PushMessage(qid, checked_payload(payload), seconds(delay, "delay"), key)
     answer = yield from (ask(request) if key is None else ask_until_answered(request))
     return required(answer.mid, "mid")
 

@@ -1,7 +1,7 @@
 """QueueClient: bucker's client, with a method for each operation.
 
-`calls` has the logic of the methods, `connection` moves the bytes. This module opens and closes connections: one that
-an exchange left early is never used again, so no answer is taken for that of another request.
+A call goes from the method through `drive`, which takes the requests of its generator (`calls`), to `_exchange` here,
+which lends the connection to one request at a time, and to `Connection.answer`, which sends it and reads.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -40,7 +39,7 @@ def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P]
     """Makes a method of a call. It returns what the call returns."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._drive(call(*args, **kwargs))
+        return drive(call(*args, **kwargs), self._exchange)
 
     copy_signature(method, call, "QueueClient")
     return method
@@ -90,6 +89,18 @@ class QueueClient(Settings):
     with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a TimeoutError). After the last two
     the connection is closed, and the next call opens a new one.
     """
+
+    # Ensures
+    # 1. A connection that an exchange left early, by an error, a time-out or an interrupt, is never used again: no
+    #    answer is taken for that of another request.
+    # 2. Messages in an answer that the caller does not get are released, if the server answers within LINGER.
+    # 3. A request is sent once. Only the calls that are safe to repeat do so, by themselves (`ask_until_answered`).
+    # 4. disconnect(), wake-ups and the end of a subscription wait for no lock that a reading thread holds, so threads
+    #    and signal handlers may ask for them at any time.
+    #
+    # Assumes that the server answers the requests of one connection in order: a request that waits at the server delays
+    # those of other threads, so each exchange holds the lock until its answer has come.
+    # Never reads without `_reading`, and never connects with a lock that `disconnect` needs.
 
     def __init__(
         self,
@@ -176,7 +187,7 @@ class QueueClient(Settings):
                 raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
             deadline = connection.deadline(self.timeout if timeout is None else checked_seconds(timeout, "timeout"))
             try:
-                return connection.read(connection.session.next_message, deadline)
+                return connection.read(connection.session.next_message, deadline=deadline)
             except BaseException as error:
                 if type(error) is not TimeoutError:
                     self._drop(connection)
@@ -235,7 +246,7 @@ class QueueClient(Settings):
         or `reject`, is left alone. When the server has given the message to somebody else meanwhile, or cannot be told
         within the client's timeout that it is done, that is logged and not raised: the message is delivered again.
         """
-        return Handling(message, self._extender_now(), self._drive, self.timeout, self._without_reasons)
+        return Handling(message, self._extender_now(), self._exchange, self.timeout, self._without_reasons)
 
     def _extender_now(self) -> Extender:
         """Returns what extends messages with the settings as they are now. An earlier one ends by itself."""
@@ -246,32 +257,31 @@ class QueueClient(Settings):
             self._extender = settings, extender
         return self._extender[1]
 
-    # -- the driver of calls ------------------------------------------------------------------------------------------
-
-    def _drive(self, call: Call[T]) -> T:
-        return drive(call, self._exchange)
+    # -- requests and answers -----------------------------------------------------------------------------------------
 
     def _iterate(self, pages: Pages[T]) -> Iterator[T]:
         with contextlib.suppress(StopIteration):
             call = next(pages)
             while True:
-                page = self._drive(call)
+                page = drive(call, self._exchange)
                 yield from page
                 call = pages.send(page)
 
     def _exchange(self, exchange: Exchange) -> Message:
+        """Sends a request, and returns its answer or the server's `Error`. ServerUnavailable, ValueError."""
         if exchange.pause:
-            time.sleep(exchange.pause)
+            time.sleep(exchange.pause)  # without the lock: other threads make their calls meanwhile
         with self._reading:
             if self._connection is None:  # before waiting for one in vain; otherwise sending does it
                 check_lengths(exchange.request)
             connection = self._opened(fresh=True)
-            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))
+            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self._timeout))
 
     def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
+        """Waits for the answer to a request that the session was given. Closes the connection if none comes."""
         try:
             answer = connection.answer(pending, seconds)
-        except BaseException as error:
+        except BaseException as error:  # also an interrupt: the answer would come in place of the next one
             self._leave(connection, pending, interrupted=not isinstance(error, OSError))
             raise
         if isinstance(answer, Error) and closes(answer):
@@ -289,18 +299,18 @@ class QueueClient(Settings):
                 connection.last_answer(pending, LINGER)
         finally:
             self._drop(connection)
-        releases = [*connection.session.returns, *releases_of(pending.request, pending.answer)]
+        releases = [*connection.session.releases, *releases_of(pending.request, pending.answer)]
         if releases:
-            with contextlib.suppress(ServerError, OSError):
-                self._give_back(releases)
+            with contextlib.suppress(ServerError, OSError):  # then they come again when their window ends
+                self._release_unseen(releases)
 
-    def _give_back(self, releases: list[ReleaseMessage]) -> None:
+    def _release_unseen(self, releases: list[ReleaseMessage]) -> None:
         """Releases messages on a new connection: connecting and the answers have LINGER seconds in all."""
         deadline = time.monotonic() + LINGER
         other = self._open(LINGER)
         try:
             for asked in [other.session.ask(release) for release in releases]:
-                other.read(partial(other.session.answer_to, asked), deadline)
+                other.read(other.session.answer_to, asked, deadline=deadline)
         finally:
             other.close()
 
@@ -329,6 +339,7 @@ class QueueClient(Settings):
         return connection
 
     def _drop(self, connection: Connection) -> None:
+        """Closes a connection after an error, and uses it no more. The next call opens another one."""
         if self._connection is connection:
             self._connection = None
         connection.close(broken=True)
@@ -341,7 +352,7 @@ class QueueClient(Settings):
             connection = self._opened(fresh=True)
             try:
                 # A bus must not take the subscription: it would count messages as handled that nobody handles.
-                connection.introduce(self.timeout)
+                connection.await_greeting(self.timeout)
             except BaseException:
                 self._drop(connection)
                 raise
@@ -358,7 +369,7 @@ class QueueClient(Settings):
             try:
                 # What is left of a lost connection has gone back to its queue, and will come again.
                 connection.check()
-                return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
+                return connection.read(connection.session.next_delivery, subscription, deadline=math.inf)
             except Ended:
                 self._confirm_end(connection, subscription)
                 return None

@@ -1,7 +1,4 @@
-"""One connection of the sync client: a wire and its session. Only this module reads and writes bytes.
-
-It does not reconnect or retry: errors are raised, and the client then closes the connection.
-"""
+"""One connection of the sync client: a wire and its session. Only this module reads and writes bytes."""
 
 import contextlib
 import math
@@ -16,16 +13,19 @@ from qs_schemas import CLIENT_LIMITS, Authenticate, Error, Limits, Message
 
 from .errors import Unexpected, exception_for
 from .lifetimes import call_after_fork
-from .place import Place, tune
+from .place import Place
 from .security import PLAIN, Security, Token
 from .session import Session
 from .waiting import Pending
-from .wire import LONGEST, Wire
+from .wire import LONGEST, Wire, open_wire
 
 M = TypeVar("M", bound=Message)
 
-_WOKEN = 1024  # bytes of a read from a waker
-_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # poll needs no descriptor of its own
+_WOKEN = 1024
+"""Bytes of a read from a waker: one for each `wake` since the last read, so one read usually empties it."""
+
+# poll, where the system has it: it needs no descriptor of its own, as epoll does.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 def open_connection(
@@ -39,32 +39,23 @@ def open_connection(
 ) -> "Connection":
     """Connects. timeout: seconds for each address of the host, and for the handshake of TLS; limits: of what is read;
     security: whose token is not sent yet. ServerUnavailable when nothing answers, or TLS cannot begin."""
-    sock = _connected_socket(host, port, place, timeout)
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    try:
-        tune(sock)
-        wire = Wire(sock, security.layer(host))
-        wire.shake_hands(deadline)
-    except BaseException as error:
-        sock.close()
-        if isinstance(error, OSError):
-            raise place.handshake_failed(error) from error
-        raise
-    return Connection(wire, place, limits)
-
-
-def _connected_socket(host: str, port: int, place: Place, timeout: float | None) -> socket.socket:
-    try:
-        return socket.create_connection((host, port), None if timeout is None else min(timeout, LONGEST))
-    except TimeoutError as error:
-        raise place.connect_timed_out() from error
-    except (OSError, UnicodeError) as error:
-        raise place.cannot_connect(error) from error
+    return Connection(open_wire(host, port, place, timeout, security), place, limits)
 
 
 class Connection:
-    """A connection. wire: connected; place: for error texts. Threads may send while one reads; only one may read at a
-    time."""
+    """The socket and the session of a sync client.
+
+    Ensures
+    1. `read` returns what the session has found, or raises ServerUnavailable with a text that names the server, or
+       TimeoutError; at the deadline nothing is lost, and the next `read` goes on.
+    2. Any thread may send, wake or close it at any time, also a signal handler; a thread that reads notices.
+    3. The descriptor is closed once, by the thread that reads if there is one.
+    4. In a child of a fork it is closed without a word to the server.
+
+    Assumes that one thread reads at a time: the lock is its owner's, `QueueClient` or `BusMessages`.
+    Never reconnects, and never repeats a request: it cannot know whether that is safe. Its owner closes it after any
+    error but TimeoutError, as a part of a document may have been sent or read.
+    """
 
     def __init__(
         self,
@@ -73,6 +64,7 @@ class Connection:
         limits: Limits = CLIENT_LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """wire: connected; place: for error texts."""
         self.session = Session(limits, place.program)
         self._wire = wire
         self._place = place
@@ -81,12 +73,13 @@ class Connection:
         self._selector = _Selector()
         wire.register(self._selector)
         self._wakers: tuple[socket.socket, socket.socket] | None = None
-        self._busy = False  # a thread reads. It sets this before it checks _ended; close() does the reverse
+        # A thread reads. It sets this before it checks _ended, and close() does the reverse, so one of the two closes.
+        self._busy = False
         self._ended = self._broken = False
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes the sockets in a child process, see `forks`."""
+        """Closes the sockets in a child process, see `lifetimes`."""
         self._ended = True
         self._close_sockets()
 
@@ -94,8 +87,14 @@ class Connection:
         """Returns the time that many seconds from now, on this connection's clock; None: never."""
         return math.inf if seconds is None else self._clock() + seconds
 
+    # -- the beginning ------------------------------------------------------------------------------------------------
+
     def is_stale(self) -> bool:
-        """Tells whether the server has closed the connection, or is about to, while no answer was awaited."""
+        """Tells whether the server has closed the connection, or is about to, while no answer was awaited.
+
+        A call looks first: a request on such a connection would fail, and the caller would not know whether it was
+        carried out. A restart of the server between two calls is nothing that a program has to handle.
+        """
         session = self.session
         try:
             while not session.may_get_unasked and self._readable(0):
@@ -122,7 +121,7 @@ class Connection:
         with contextlib.suppress(OSError):  # the next call will get the error
             self.send(self.deadline(seconds))
 
-    def introduce(self, seconds: float | None) -> None:
+    def await_greeting(self, seconds: float | None) -> None:
         """Waits until the other side has said which program it is. WrongProgram; ServerError when it ends the
         connection. seconds: as in `answer`."""
         if self.session.greeting is not None:
@@ -132,12 +131,14 @@ class Connection:
             except Unexpected as error:
                 raise self._place.protocol_error(error) from None
 
+    # -- requests and answers -----------------------------------------------------------------------------------------
+
     def send(self, deadline: float, message: Message | None = None) -> None:
         """Writes what the session has to send. message: is posted first.
 
         TimeoutError, OSError: the connection must then be closed, as a part may have been sent.
         """
-        with self._writing:
+        with self._writing:  # so that documents of two threads do not mix
             if message is not None:
                 self.session.post(message)
             if data := self.session.data_to_send():
@@ -147,7 +148,7 @@ class Connection:
         """Sends what the session has to send, and returns the answer. seconds: None for no limit. After an exception
         the connection is out of step and must be closed."""
         try:
-            return self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
+            return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
         except TimeoutError:  # the deadline, or a limit of the system
             raise self._place.no_answer(seconds) from None
 
@@ -156,13 +157,17 @@ class Connection:
         sending side, which makes the server stop waiting."""
         with contextlib.suppress(OSError):
             self._wire.end()
-            self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
+            self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
 
-    def read(self, next_message: Callable[[], M | None], deadline: float) -> M:
-        """Reads until next_message returns a message. TimeoutError at the deadline; nothing is lost then."""
+    def read(self, next_message: Callable[..., M | None], *arguments: object, deadline: float) -> M:
+        """Sends pending bytes, and reads until the session's `next_message(*arguments)` returns a message.
+
+        ServerUnavailable when the connection ends; TimeoutError at the deadline, when nothing is lost.
+        """
         self._busy = True
         try:
-            while (message := next_message()) is None:
+            # Asked first: what it waits for may have come with the bytes of an earlier read.
+            while (message := next_message(*arguments)) is None:
                 self._fill(deadline)
         except Unexpected as error:
             raise self._place.protocol_error(error) from None
@@ -188,7 +193,8 @@ class Connection:
             raise self._place.given_up() if self._broken else self._place.closed()
 
     def _fill(self, deadline: float) -> None:
-        self.check()
+        if self._ended:
+            self.check()
         try:
             self.send(deadline)
         except TimeoutError:
@@ -196,6 +202,7 @@ class Connection:
         except OSError:
             pass  # the server may have sent a reason; otherwise reading fails as well
         if not self._readable(deadline - self._clock()):
+            # Only the clock decides: woken, or after the longest wait of the system, the caller looks and waits again.
             if self._clock() >= deadline:
                 raise TimeoutError(f"nothing came from {self._place.name} in time")
             return
@@ -206,7 +213,7 @@ class Connection:
         if data is None:
             return
         if not data:
-            self.check()
+            self.check()  # first: it was this program that ended it, in another thread
             raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
         self.session.receive_data(data)
 
@@ -228,8 +235,11 @@ class Connection:
                 self._wakers[0].recv(_WOKEN)
         return False
 
+    # -- other threads, and the end -----------------------------------------------------------------------------------
+
     def make_wakeable(self) -> None:
-        """Prepares for `wake`. Not while another thread reads."""
+        """Prepares for `wake`. Not while another thread reads. Only subscriptions need it, so other clients save two
+        descriptors."""
         if self._wakers is None:
             self._wakers = socket.socketpair()
             for end in self._wakers:
@@ -238,7 +248,7 @@ class Connection:
 
     def wake(self) -> None:
         """Makes a thread that reads check again what it waits for, and send pending bytes. Any thread or signal handler
-        may call it at any time."""
+        may call it at any time: a socket has no lock that the interrupted thread could hold."""
         if self._wakers is not None:
             with contextlib.suppress(OSError):
                 self._wakers[1].send(b"!")

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from types import TracebackType
 
-from qs_schemas import DeleteMessage, RejectMessage, ReleaseMessage
+from qs_schemas import DeleteMessage, Message, RejectMessage, ReleaseMessage
 from qs_schemas.limits import REASON
 from qs_schemas.text import replace_uncarriable
 
-from .asking import Call, ask, ask_until_answered
+from .asking import Call, Exchange, ask, ask_until_answered, drive
 from .calls import Received, message_key
 from .errors import (
     BadRequest,
@@ -287,16 +287,17 @@ class Handling:
         self,
         message: Received,
         extender: Extender,
-        drive: Callable[[Call[bool]], bool],
+        exchange: Callable[[Exchange], Message],
         patience: float | None,
         without_reasons: set[str],
     ) -> None:
-        """drive: runs a call; patience: see `finish`; without_reasons: see `give_back`."""
+        """exchange: sends a request, and returns its answer; patience: see `finish`; without_reasons: see
+        `give_back`."""
         self.taken_away = False
         self._message = message
         self._hold = Hold(message)
         self._extender = extender
-        self._drive = drive
+        self._exchange = exchange
         self._patience = patience
         self._without_reasons = without_reasons
 
@@ -309,8 +310,8 @@ class Handling:
     ) -> bool:
         self._extender.discard(self._hold)
         if error is None:
-            self.taken_away = not self._drive(finish(self._message, self._patience))
+            self.taken_away = not drive(finish(self._message, self._patience), self._exchange)
             return False
         with contextlib.suppress(ServerError, OSError):
-            self.taken_away = not self._drive(give_back(self._message, error, self._without_reasons))
+            self.taken_away = not drive(give_back(self._message, error, self._without_reasons), self._exchange)
         return is_outcome(error)

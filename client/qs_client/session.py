@@ -1,7 +1,7 @@
 """The conversation on one connection, without I/O: matches messages with requests.
 
-Bytes in, bytes out, over the `Peer` of qs_schemas, for the sync and the async client. A waiter sets `wake`, which is
-called when what it waits for has come.
+Bytes in, bytes out, over the `Peer` of qs_schemas, for the sync and the async clients. `connection` and
+`async_connection` move the bytes, and wait: a waiter sets `wake`, which is called when what it waits for has come.
 """
 
 import itertools
@@ -41,7 +41,7 @@ from .errors import (
     log,
 )
 from .skimming import Skim, may_hold_messages, releases_of
-from .waiting import DroppedRequest, Mailbox, Pending, Subscription
+from .waiting import DroppedRequest, MessageBuffer, Pending, Subscription
 
 _DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors about one document, also when the server could not read its `req`."""
@@ -53,12 +53,13 @@ _HTTP = (b"http/", b"<!doctype html", b"<html")
 """The first bytes, in lower case, of an HTTP server's answer to what is no HTTP. Some send the page alone."""
 
 _BEGINNING = 16
-"""The first bytes of a stream that are kept: they tell what else than the protocol the other side speaks."""
+"""The first bytes of a stream that are kept: they tell what else than the protocol the other side speaks. The longest
+beginning above has 14."""
 
 GREETING = "qs-0"
 """The `req` of the first request of a connection."""
 
-_OF_EVERY_PROGRAM = (Authenticate, ServerStats)
+_FOR_ANY_PROGRAM = (Authenticate, ServerStats)
 """The requests that a client of one program may make of another: the figures of the bus are asked for like those of the
 server."""
 
@@ -72,19 +73,28 @@ line, the end of a request's head, before it answers that it does not understand
 class Session:
     """Gives each request a `req` of its own, by which its answer is recognized, in any order.
 
-    Posted messages (bucker's `send` and `recv`) keep the user's `req` or have none. From the first one on, messages
-    that answer no request go to `on_unmatched`, if it is set, or else to `unmatched`, in order.
+    Ensures
+    1. A request gets its own answer or an error about it, once. An answer of another kind, or to no request, raises
+       Unexpected: the connection is out of step, and any further answer could be that of somebody else.
+    2. A message that the program will not see goes back to its queue: what still comes to a subscription that has
+       ended, and what is in the answer to a request that was dropped.
+    3. Another program than the expected one is reported, with OtherProgram, before any of its answers is believed.
+    4. An answer that is well-formed and not valid fails its request alone.
 
-    The first request of a connection, the greeting, asks for the name of the program at the other side. Another one
-    than expected raises OtherProgram when it answers any other request, unless a message has been posted: programs may
-    speak to a bus with `send` and `recv`, as bucker's do.
+    Posted messages (bucker's `send` and `recv`) keep the user's `req` or have none, so their answers cannot be told
+    from other messages. From the first one on, messages that answer no request go to `on_unmatched`, if it is set, or
+    else to `unmatched`, in order, and 3. holds no longer: programs may speak to a bus that way, as bucker's do.
+
+    Assumes one thread at a time that calls `receive_data`, `route` and what routes; another one may call `ask`, `end`
+    and `data_to_send` meanwhile.
+    Never reads, writes or waits. After Unexpected it is of no more use.
     """
 
     def __init__(self, limits: Limits = CLIENT_LIMITS, program: str | None = None) -> None:
         """program: the name of the one expected; None: it is not asked."""
-        self.unmatched = Mailbox()
+        self.unmatched = MessageBuffer()
         self.on_unmatched: Callable[[Message], None] | None = None
-        self.returns: list[ReleaseMessage] = []  # releases to send on another connection
+        self.releases: list[ReleaseMessage] = []  # releases to send on another connection
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
         self._beginning = b""  # the first bytes that have come
@@ -95,7 +105,7 @@ class Session:
         self._pending: dict[str | None, Pending] = {}  # in order of request
         self._subscriptions: dict[str | None, Subscription] = {}
         self._out: deque[bytes] = deque()  # threads may add and take at any time
-        self.greeting: Pending | None = None
+        self.greeting: Pending | None = None  # the request that asks for the program's name
         if program is not None:
             self._out.append(_GREETING)
             self.greeting = self._pending[GREETING] = Pending(Ping(req=GREETING))
@@ -104,7 +114,7 @@ class Session:
 
     @property
     def may_get_unasked(self) -> bool:
-        """Tells whether the server may send messages that no request waits for."""
+        """Tells whether the server may send messages that no request waits for: then data is no sign of the end."""
         return self._has_posted or self.on_unmatched is not None or bool(self._subscriptions)
 
     @property
@@ -129,9 +139,9 @@ class Session:
     def data_to_send(self) -> bytes:
         """Returns the bytes to send, each only once. Empty when there are none."""
         documents: list[bytes] = []
-        while self._out:
+        while self._out:  # taken one by one, as another thread may add one at any time
             documents.append(self._out.popleft())
-        return documents[0] if len(documents) == 1 else b"".join(documents)
+        return documents[0] if len(documents) == 1 else b"".join(documents)  # a large document is not copied
 
     def ask(self, request: Message) -> Pending:
         """Sends a request with a new `req`. ValueError when XML cannot carry a field."""
@@ -144,7 +154,7 @@ class Session:
         """Sends a message unchanged. Its answer belongs to no request. ValueError when XML cannot carry a field."""
         self._out.append(self._peer.send(message))
         self._has_posted = True
-        self._program, self._other = None, ""
+        self._program, self._other = None, ""  # from now on, whoever is there is the one that is wanted
 
     def subscribe(self, request: Subscribe) -> Subscription:
         """Subscribes. Deliveries go to the subscription; the answer, or the error, to its `asked`."""
@@ -165,10 +175,10 @@ class Session:
         return asked
 
     def drop(self, pending: Pending) -> DroppedRequest:
-        """Stops waiting for an answer: messages in it are released when it comes. The result becomes ready when that is
-        done."""
+        """Stops waiting for an answer, which may come all the same: messages in it are released then. The result
+        becomes ready when that is done."""
         returning = DroppedRequest()
-        pending.wake = lambda: returning.begin(self._give_back(pending))
+        pending.wake = lambda: returning.begin(self._undo(pending))
         if pending.ready:
             pending.wake()
         return returning
@@ -209,13 +219,13 @@ class Session:
         if isinstance(message, Fault):
             return self._take_fault(message)
         if message.req is None:
-            self._without_req(message)
+            self._take_without_req(message)
         elif (pending := self._pending.get(message.req)) is not None:
             self._answer(pending, message)
         elif (subscription := self._subscriptions.get(message.req)) is not None:
             self._deliver(subscription, message)
         else:
-            self._keep(message)
+            self._take_unmatched(message)
         return True
 
     def _take_fault(self, fault: Fault) -> bool:
@@ -230,6 +240,7 @@ class Session:
             return True
         if fault.error is not TOO_LARGE:
             raise Unexpected(fault.text)
+        # The messages in the answer are in flight: they would wait for their window to end. So it is read on.
         self._skim = Skim(self._peer.too_large, fault.text)
         return self._skimmed(self._skim)
 
@@ -242,7 +253,7 @@ class Session:
             error = Error(INTERNAL.code, UNREADABLE, text, req=req)
             pending = self._pending.get(req)
             if pending is None:
-                self._keep(error)
+                self._take_unmatched(error)
             else:
                 self._answer(pending, error)
         elif not subscription.skipped:
@@ -260,11 +271,12 @@ class Session:
         if pending is not None and may_hold_messages(pending.request):
             if not skim.ended:
                 return False
-            self.returns = skim.releases(pending.request)
+            self.releases = skim.releases(pending.request)
         raise TooLong(skim.text)
 
     def answer_to(self, pending: Pending) -> Message | None:
-        """Returns the answer to a request, or None until more bytes come. Routes no more than needed."""
+        """Returns the answer to a request, or None until more bytes come. Routes no more than needed: an error of what
+        comes after the answer is for the next call."""
         while pending.answer is None and self.route():
             pass
         return pending.answer
@@ -286,20 +298,23 @@ class Session:
         return self.unmatched.take()
 
     def _answer(self, pending: Pending, message: Message) -> None:
+        """Gives a request its answer. Raises Unexpected if it cannot be one."""
         request = pending.request
         if not isinstance(message, Error) and (type(message) is not type(request) or message.type != "response"):
             raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
-        if self._other and not isinstance(request, _OF_EVERY_PROGRAM):
+        if self._other and not isinstance(request, _FOR_ANY_PROGRAM):
             raise OtherProgram(self._other)
         if pending is self.greeting:
             if isinstance(message, Error) and message.code in CLOSING:
-                self._without_req(message)  # a server that leaves answers the next request, and no other
+                # A server that is full or stops says so to the first request of a connection, the greeting, and to no
+                # other: the program's request behind it would wait in vain.
+                self._take_without_req(message)
                 return
             self._take_name(message)
         del self._pending[message.req]
         if isinstance(message, Error) and (refused := self._subscriptions.pop(message.req, None)) is not None:
             refused.over = True
-        if isinstance(request, Unsubscribe):
+        if isinstance(request, Unsubscribe):  # only now: deliveries that crossed the request have been released
             self._subscriptions.pop(request.subscription, None)
         pending.settle(message)
 
@@ -311,7 +326,7 @@ class Session:
             self._other = name
 
     def _deliver(self, subscription: Subscription, message: Message) -> None:
-        if isinstance(message, Error):
+        if isinstance(message, Error):  # the server has ended it, as when its queues were deleted
             subscription.over = True
             del self._subscriptions[message.req]
         elif not isinstance(message, GetMessage):
@@ -321,15 +336,16 @@ class Session:
             return
         subscription.put(message)
 
-    def _without_req(self, message: Message) -> None:
+    def _take_without_req(self, message: Message) -> None:
         """Handles a message without `req`. An error about the connection goes to all that wait on it; one about a
         document to the first request without an answer, as answers come in order. The end of the stream then tells the
         other requests.
 
-        A 400 blames no request: all are well-formed and have a `req`, so the server has not read a whole one.
+        A 400 blames no request: all are well-formed and have a `req`, so the server has not read a whole one. The
+        network has cut it off, and the caller may repeat it, which it must not after a BadRequest.
         """
         if not isinstance(message, Error) or (self._has_posted and message.code not in CLOSING):
-            self._keep(message)
+            self._take_unmatched(message)
             return
         if message.code == BAD_REQUEST.code:
             raise Cut(message.text)
@@ -340,14 +356,15 @@ class Session:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
                 subscription.over = True
                 subscription.put(message)
+        # The greeting is nobody's request: an error that only it waits for would be lost with it.
         others = [pending for pending in concerned if pending is not self.greeting]
         if not others and not self._subscriptions and (self._has_posted or not concerned):
-            self._keep(message)
+            self._take_unmatched(message)
         for pending in concerned:
             del self._pending[pending.request.req]
             pending.settle(message)
 
-    def _keep(self, message: Message) -> None:
+    def _take_unmatched(self, message: Message) -> None:
         if self.on_unmatched is not None:
             self.on_unmatched(message)
         elif self._has_posted:
@@ -355,9 +372,10 @@ class Session:
         else:
             raise Unexpected(f"an unexpected answer to {message.req!r} came")
 
-    # -- giving back --------------------------------------------------------------------------------------------------
+    # -- releasing what nobody takes ----------------------------------------------------------------------------------
 
-    def _give_back(self, pending: Pending) -> list[Pending]:
+    def _undo(self, pending: Pending) -> list[Pending]:
+        """Takes back what an answer has brought that nobody waits for. Returns the requests that do it."""
         if isinstance(pending.answer, Subscribe) and (found := self._subscriptions.get(pending.request.req)):
             ending = self.end(found)
             return [] if ending is None else [ending]

@@ -14,7 +14,10 @@ taken."""
 
 
 class Waitable:
-    """An object to wait for. wake: called when it may be ready; None when nobody waits."""
+    """An object to wait for. wake: called when it may be ready; None when nobody waits.
+
+    Whoever makes it ready calls `wake`, from the code that routes messages. So `wake` must not wait or raise.
+    """
 
     __slots__ = ("wake",)
 
@@ -37,7 +40,7 @@ class Pending(Waitable):
     __slots__ = ("answer", "request")
 
     def __init__(self, request: Message) -> None:
-        super().__init__()
+        self.wake: Callable[[], None] | None = None  # not through the base class: one is made for each request
         self.request = request
         self.answer: Message | None = None
 
@@ -47,11 +50,12 @@ class Pending(Waitable):
 
     def settle(self, answer: Message) -> None:
         self.answer = answer
-        self._has_come()
+        if self.wake is not None:
+            self.wake()
 
 
-class Mailbox(Waitable):
-    """Messages in the order in which they came."""
+class MessageBuffer(Waitable):
+    """Messages that nobody has taken yet, in the order in which they came."""
 
     __slots__ = ("_messages",)
 
@@ -86,7 +90,7 @@ class Lease:
         self.lost = False
 
 
-class Subscription(Mailbox):
+class Subscription(MessageBuffer):
     """The deliveries of a subscribe request. asked: the request and its answer; ending: the unsubscribe request, once
     it is sent; skipped: whether one could not be read; lease: shared by all messages that are delivered."""
 

@@ -1,4 +1,4 @@
-"""A socket of the sync client: sends within a time, reads what has come. With TLS, or without."""
+"""A socket of the sync client: connects, sends within a time, reads what has come. With TLS, or without."""
 
 import contextlib
 import math
@@ -9,21 +9,37 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .errors import TlsFailed
+from .place import Place, tune
+from .security import PLAIN, Security
 
 if TYPE_CHECKING:
     from .tls import TlsLayer
 
-_PIECE = 64 * 1024  # bytes of a read: the system maps a larger buffer anew each time
+_PIECE = 64 * 1024
+"""Bytes of a read: a larger buffer is mapped anew by the system for each read, so reads would take longer."""
+
 LONGEST = 86400.0
-"""Seconds of one wait: the system counts milliseconds in 31 bits."""
+"""Seconds of one wait: the system counts milliseconds in 31 bits, and a `timeout` may be up to 31 years."""
 
 
 class Wire:
-    """A connected socket. layer: encrypts what is sent. One thread at a time may send, and one may read."""
+    """A connected socket, and the TLS session over it if there is one.
+
+    Ensures
+    1. `send` returns when the system has taken all bytes, or raises. Nothing can be sent after it has raised, as a part
+       may have gone out.
+    2. `receive` never waits: its caller has found the socket readable, and a spurious wake-up is None.
+    3. `shut_down` may be called at any moment, by any thread and by a signal handler, and wakes whoever waits.
+
+    Assumes one thread at a time that sends, and one that reads.
+    Never closes the descriptor by itself: `close` is called when no thread waits for it, as the system would give the
+    same number to the next file that is opened.
+    """
 
     def __init__(
         self, sock: socket.socket, layer: "TlsLayer | None" = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """layer: encrypts what is sent."""
         self._sock = sock
         self._layer = layer
         self._clock = clock
@@ -48,24 +64,23 @@ class Wire:
                 self.send(b"", deadline)
                 if layer.established:
                     return
+                # Before each read: a server that sends a byte now and then would begin the time anew.
                 if self._clock() >= deadline:
                     raise TimeoutError("the handshake is not complete")
                 self._limit(deadline)
                 layer.feed(self._sock.recv(_PIECE))
         except TlsFailed:
             with contextlib.suppress(OSError):
-                self._sock.send(layer.encrypt())  # sends an alert of TLS
+                self._sock.send(layer.encrypt())  # the alert tells the server's log what was wrong
             raise
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Sends all of the data. TimeoutError, OSError: a part may have been sent, so nothing else can be.
-
-        Tries first without waiting, as the socket usually takes all at once.
-        """
+        """Sends all of the data. TimeoutError, OSError: a part may have been sent, so nothing else can be."""
         self._sending = True
         if self._layer is not None:
             data = self._layer.encrypt(data)
         try:
+            # Without waiting first: the socket usually takes all at once, and a send with a time limit polls before it.
             self._sock.settimeout(0)
             sent = self._sock.send(data) if data else 0
         except BlockingIOError:
@@ -128,3 +143,25 @@ class Wire:
     def close(self) -> None:
         """Closes the descriptor, and says nothing: in a child process, the connection is the parent's."""
         self._sock.close()
+
+
+def open_wire(host: str, port: int, place: Place, timeout: float | None, security: Security = PLAIN) -> Wire:
+    """Connects, and begins TLS. The arguments and errors are those of `open_connection`."""
+    try:
+        sock = socket.create_connection((host, port), None if timeout is None else min(timeout, LONGEST))
+    except TimeoutError as error:
+        raise place.connect_timed_out() from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: of a name that IDNA cannot encode
+        raise place.cannot_connect(error) from error
+    # The handshake has a time of its own: an address that does not answer must take none of it.
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    try:
+        tune(sock)
+        wire = Wire(sock, security.layer(host))
+        wire.shake_hands(deadline)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise place.handshake_failed(error) from error
+        raise
+    return wire

@@ -311,6 +311,7 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
         lambda: calls.copy(DELIVERY, [5], "a"),
         lambda: calls.push("q", 5),  # type: ignore[arg-type]
         lambda: calls.push("q", None),  # type: ignore[arg-type]
+        lambda: calls.push("q", Draft("x", delay=5)),  # type: ignore[arg-type] # its delay would be lost
         lambda: calls.push_many("q", "abc"),
         lambda: calls.push_many("q", b"abc"),
         lambda: calls.push_many("q", [5]),  # type: ignore[list-item]
