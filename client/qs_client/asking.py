@@ -21,8 +21,8 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout; pause:
-    seconds to wait before it is sent."""
+    """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout, as it
+    was asked to wait; pause: seconds to wait before it is sent."""
 
     request: Message
     patience: float = 0.0
@@ -59,6 +59,9 @@ def ask_until_answered(
     """Sends a request that is safe to repeat, again after each error that passes by itself, and returns its answer.
     Raises the last error when the pauses took `patience` seconds in all (None: `REPEAT_FOR`).
 
+    Safe are a push with a key, which the server stores once, and a delete with the count of receives, which removes no
+    message that has been received again since.
+
     unanswered: gets the errors after which it is not known whether the server has carried out the request.
     """
     pauses, pause, timeouts = delays(), 0.0, 0
@@ -73,6 +76,7 @@ def ask_until_answered(
             timeouts += isinstance(error, NoAnswer)
             if not passes_by_itself(error) or left <= 0 or timeouts == _MOST_ATTEMPTS:
                 raise
+            # An answer of the server, such as 503, says that the request has changed nothing. No answer says nothing.
             if unanswered is not None and not isinstance(error, ServerError):
                 unanswered.append(error)
             pause = next(pauses)
@@ -99,6 +103,9 @@ def checked_reason(reason: str | None) -> str | None:
 
 
 # -- drivers ----------------------------------------------------------------------------------------------------------
+
+
+# Only Exception is thrown into a call: an interrupt or a cancellation is no answer, and ends the call where it waits.
 
 
 def drive(call: Call[T], exchange: Callable[[Exchange], Message]) -> T:

@@ -13,7 +13,7 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 from .async_connection import AsyncConnection
 from .async_wire import Connecting
 from .bus_client import Bus
-from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .bus_session import BusSession, Connect, Deliver, Pause, Read, Ready, Send, Step, Steps
 from .errors import OtherProcess, ServerError
 from .lifetimes import AsyncClosing, call_after_fork
 from .session import Session
@@ -33,6 +33,10 @@ class AsyncBusMessages(AsyncClosing):
     iteration may be resumed: what was under way continues, with the same deadline.
     """
 
+    # Drives the steps of a `BusSession`, as BusMessages does, with one guarantee more: a cancelled poll loses nothing.
+    # The step under way is kept with its deadline, and the attempt to connect too, as a poll shorter than a pause or a
+    # handshake would never come to the end of either.
+
     def __init__(self, bus: "AsyncBusClient", session: BusSession) -> None:
         self._bus = bus
         self._session = session
@@ -48,7 +52,7 @@ class AsyncBusMessages(AsyncClosing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process, see `forks`."""
+        """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
         self._session.abandon()
         self._connection = self._attempt = self._wait_scope = None
@@ -61,13 +65,13 @@ class AsyncBusMessages(AsyncClosing):
         if self._inherited:
             raise OtherProcess
         async with self._running:
-            with anyio.CancelScope() as self._wait_scope:
+            with anyio.CancelScope() as self._wait_scope:  # `aclose` in another task cancels it
                 try:
-                    step = await self._run(self._steps, Give)
+                    step = await self._run(self._steps, Deliver)
                 except Exception:
                     self.close()
                     raise
-                if isinstance(step, Give):
+                if isinstance(step, Deliver):
                     return step.message
         raise StopAsyncIteration
 
@@ -78,7 +82,7 @@ class AsyncBusMessages(AsyncClosing):
         async with self._running:
             if not self._session.subscribed:
                 try:
-                    with self._session.without_retry(patient=patient):
+                    with self._session.without_reconnect(patient=patient):
                         await self._run(self._steps, Ready)
                 except Exception:
                     self.close()
@@ -92,7 +96,7 @@ class AsyncBusMessages(AsyncClosing):
             self._running.acquire_nowait()
             try:
                 with anyio.move_on_after(LINGER, shield=True):
-                    await self._run(self._session.leave())
+                    await self._run(self._session.last_steps())
             finally:
                 self._running.release()
         self.close()
@@ -102,7 +106,7 @@ class AsyncBusMessages(AsyncClosing):
     def close(self) -> None:
         """Ends the subscription at once. Messages that were acknowledged last may be delivered again."""
         self._closed = True
-        self._hang_up()
+        self._disconnect()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
         settled = self._session.settle(message, request)
@@ -137,7 +141,7 @@ class AsyncBusMessages(AsyncClosing):
             pass
         finally:
             if self._closed:
-                self._hang_up()
+                self._disconnect()
         return None
 
     async def _take(self, step: Step) -> Session | None:
@@ -147,7 +151,7 @@ class AsyncBusMessages(AsyncClosing):
                 self._connection = await self._connected()
                 return self._connection.session
             case Pause():
-                self._hang_up()
+                self._disconnect()
                 await anyio.sleep_until(self._deadline)
             case Send() if connection is not None:
                 connection.flush()
@@ -168,7 +172,7 @@ class AsyncBusMessages(AsyncClosing):
         self._attempt = None
         return AsyncConnection(wire, bus.place, bus.limits)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -25,7 +25,7 @@ from .async_opening import Opening
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
 from .errors import ServerError, ServerUnavailable
-from .handling import Hold, finish, give_back, is_outcome, is_settled
+from .handling import WindowExtension, acknowledge, is_outcome, is_settled, negative_acknowledge
 from .lifetimes import call_after_fork
 from .place import Place, endpoint
 from .security import Tls, Token
@@ -35,7 +35,8 @@ from .waiting import LINGER
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SPARE = 8  # idle connections kept for receives that wait
+_SPARE = 8
+"""Idle connections that are kept, so that the next receives that wait need not connect. The others are closed."""
 
 
 def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncQueueClient, P], Coroutine[Any, Any, T]]":
@@ -79,6 +80,16 @@ class AsyncQueueClient(Settings):
     other calls, unless no whole answer came from the server at all.
     """
 
+    # Ensures
+    # 1. A task that is cancelled harms no other one: calls that share the connection go on, and a connection of its own
+    #    is closed, so that the server stops waiting.
+    # 2. Messages that a call has received and does not return go back to their queues, within LINGER.
+    # 3. At most one connection is opened at a time for the shared one; an attempt that was cancelled is resumed.
+    # 4. `disconnect` ends every call, subscription and attempt, without waiting for a lock.
+    #
+    # Assumes one event loop. Never uses the shared connection for a request that may wait long at the server
+    # (`Exchange.patience`): the server answers each connection in order, so every other call would wait behind it.
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -91,7 +102,7 @@ class AsyncQueueClient(Settings):
     ) -> None:
         super().__init__(host, port, 9876, timeout, max_document, tls=tls, token=token)
         self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
-        self._without_reasons: set[str] = set()  # queues, see `give_back`
+        self._without_reasons: set[str] = set()  # queues, see `negative_acknowledge`
         self.after_fork()
         call_after_fork(self)
 
@@ -208,21 +219,21 @@ class AsyncQueueClient(Settings):
         """`async with client.handling(delivery):` deletes the message when the block ends without an exception, and
         releases it when the block raises or is cancelled; Reject makes it a dead letter, and Retry says when it comes
         again. Meanwhile a task extends its window. See `QueueClient.handling`."""
-        hold = Hold(message, anyio.current_time)
+        extension = WindowExtension(message, anyio.current_time)
         raised: BaseException | None = None
         try:
             async with anyio.create_task_group() as extending:
-                extending.start_soon(self._extend, hold)
+                extending.start_soon(self._extend, extension)
                 try:
                     yield message
                 except BaseException as error:
-                    raised = error  # and is raised below, as the task group would wrap it
+                    raised = error  # raised below: the task group would wrap it in a group
                 extending.cancel_scope.cancel()
                 if raised is not None:
                     with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
-                        await drive_async(give_back(message, raised, self._without_reasons), self._exchange)
+                        await drive_async(negative_acknowledge(message, raised, self._without_reasons), self._exchange)
             if raised is None:
-                await drive_async(finish(message, self.timeout), self._exchange)
+                await drive_async(acknowledge(message, self.timeout), self._exchange)
         except anyio.get_cancelled_exc_class():
             if raised is None and not is_settled(message):  # the block is done, and should not be done again
                 with contextlib.suppress(ServerError, OSError), anyio.move_on_after(LINGER, shield=True):
@@ -235,14 +246,14 @@ class AsyncQueueClient(Settings):
             finally:
                 del raised  # it refers to this frame
 
-    async def _extend(self, hold: Hold) -> None:
+    async def _extend(self, extension: WindowExtension) -> None:
         """Extends a message whenever half of its window has passed, until it is taken away."""
-        while not hold.taken:
-            await anyio.sleep_until(hold.due)
+        while not extension.taken:
+            await anyio.sleep_until(extension.due)
             try:
-                hold.extended(await self.extend(hold.message, visibility=hold.visibility))
+                extension.extended(await self.extend(extension.message, visibility=extension.visibility))
             except Exception as error:  # whatever it is, the block goes on
-                hold.failed(error)
+                extension.failed(error)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -272,7 +283,7 @@ class AsyncQueueClient(Settings):
     async def _exchange_alone(self, exchange: Exchange) -> Message:
         """Makes an exchange that may take the server long, on a connection of its own. If the exchange is left early,
         the server is told to stop waiting, and messages that it has handed out are released."""
-        connection = await self._spare_connection()
+        connection = await self._connection_alone()
         self._waiting.add(connection)
         try:
             answer = await connection.exchange(exchange, self.timeout, alone=True)
@@ -302,7 +313,8 @@ class AsyncQueueClient(Settings):
             finally:
                 other.close()
 
-    async def _spare_connection(self) -> AsyncConnection:
+    async def _connection_alone(self) -> AsyncConnection:
+        """Returns a connection that no other call uses: an idle one, or a new one."""
         while self._spare:
             connection = self._spare.pop()
             if connection.usable and not connection.is_stale():
@@ -317,9 +329,9 @@ class AsyncQueueClient(Settings):
         if connection is not None and connection.usable and not (fresh and connection.is_stale()):
             return connection
         async with self._opening:
-            if self._connection is connection:
+            if self._connection is connection:  # else another task has replaced it meanwhile
                 if connection is not None:
-                    connection.retire()
+                    connection.retire()  # tasks that wait on it get their answers, if they still come
                 self._connection = None
                 self._connection = await self._open()
         return await self._opened(fresh=False)
@@ -340,7 +352,7 @@ class AsyncQueueClient(Settings):
             return await attempt.opened()
         except (ServerError, OSError):
             raise
-        except BaseException:
+        except BaseException:  # cancelled
             self._attempts.append(attempt)
             raise
 

@@ -1,9 +1,4 @@
-"""One connection of the async clients, over anyio: a wire, its session, and which of many tasks reads and writes.
-
-It has no task of its own. The first task that waits for something reads for all (the leader); others follow, and one of
-them takes over when the leader is done or cancelled. Outgoing bytes are buffered, so a cancelled caller leaves no
-incomplete document behind. The answer to a call that was cancelled or timed out is dropped.
-"""
+"""One connection of the async clients, over anyio: a wire, its session, and which of many tasks reads and writes."""
 
 import contextlib
 import math
@@ -26,7 +21,8 @@ from .waiting import LINGER, Pending, Subscription, Waitable
 
 T = TypeVar("T")
 
-_IN_A_ROW = 4  # reads before other tasks get their turn
+_IN_A_ROW = 4
+"""Reads before other tasks run: otherwise a server that sends fast enough would have the event loop for itself."""
 
 
 def _deadline(seconds: float | None) -> float:
@@ -51,9 +47,24 @@ class _Condition(Waitable):
 
 
 class AsyncConnection:
-    """A connection for one event loop. wire: connected, owned by the connection; place: for error texts."""
+    """The socket and the session of an async client, for any number of tasks.
+
+    It has no task of its own: a client is made and used without a task group. The first task that waits for something
+    reads for all (the leader); others follow, and one of them takes over when the leader is done or cancelled.
+
+    Ensures
+    1. A call may be cancelled at any moment: other calls go on, no incomplete document is sent, and messages in its
+       answer are released when that comes.
+    2. A call that times out leaves the connection to the others, unless no whole answer came from the server meanwhile.
+    3. When the connection ends, each task that waits gets an error of its own, with the reason.
+    4. Only the leader waits for the socket, and it closes the descriptor if the connection ends meanwhile.
+
+    Assumes one event loop, and the same one for the life of the connection.
+    Never reconnects and never repeats a request.
+    """
 
     def __init__(self, wire: AsyncWire, place: Place, limits: Limits = CLIENT_LIMITS) -> None:
+        """wire: connected, owned by the connection; place: for error texts."""
         self.session = Session(limits, place.program)
         self._wire = wire
         self._place = place
@@ -126,7 +137,7 @@ class AsyncConnection:
             self._wire.close()
 
     def _check(self) -> None:
-        if self._failure is not None:
+        if self._failure is not None:  # raised anew for each task: a traceback belongs to one of them
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
     # -- what is done with it -----------------------------------------------------------------------------------------
@@ -183,6 +194,7 @@ class AsyncConnection:
             returning = self.session.drop(pending)
             self.flush()  # releases the messages of an answer that has already come
             if may_hold_messages(pending.request) and not isinstance(error, OSError):
+                # A cancelled receive has messages in flight that nobody knows of: they go back before it ends.
                 with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
                     await self._until(returning, math.inf)
             raise
@@ -194,7 +206,7 @@ class AsyncConnection:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
             if not isinstance(error, OSError):
-                self._wire.end()
+                self._wire.end()  # a half-closed connection ends a receive that waits at the server, with its answer
                 with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
                     await self._until(pending, math.inf)
             self.session.releases += releases_of(pending.request, pending.answer)
@@ -207,13 +219,13 @@ class AsyncConnection:
         self.flush()
         greeting, understood = self.session.greeting, self._documents
         if greeting is not None and not greeting.ready:
-            understood += 1  # its answer says nothing about this request
+            understood += 1  # the answer to the greeting says nothing about the request behind it
         try:
             await self._until(pending, deadline)
         except TimeoutError as error:
             if isinstance(error, ServerUnavailable):
                 raise
-            if self._documents <= understood:
+            if self._documents <= understood:  # the server is stuck, or the network is gone without a word
                 self.retire()
             raise self._place.no_answer(seconds) from None
         answer = pending.answer
@@ -304,7 +316,7 @@ class AsyncConnection:
         finally:
             self._users -= 1
             if not self._leading and self._followers:
-                next(iter(self._followers)).set()  # the new leader
+                next(iter(self._followers)).set()  # it looks, finds no leader and becomes it
             if self._retired and not self._users:
                 self.close(broken=True)
             self._close_unless_read()

@@ -25,6 +25,11 @@ class AsyncDeliveries(AsyncClosing):
     iteration may be resumed: what was under way continues.
     """
 
+    # Ensures what `Deliveries` does, and that a cancelled poll loses nothing: neither a message, nor the answer to the
+    # subscribe request, nor the time of the next attempt. A poll shorter than these take would never come to an end.
+    #
+    # Never waits in `_end`, which also runs when the iterator is collected.
+
     def __init__(
         self,
         opened: Callable[[], Awaitable[AsyncConnection]],
@@ -49,7 +54,7 @@ class AsyncDeliveries(AsyncClosing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process, see `forks`."""
+        """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
         self._asking = anyio.Lock(fast_acquire=True)
         self._open = self._wait_scope = None
@@ -66,11 +71,11 @@ class AsyncDeliveries(AsyncClosing):
                     try:
                         connection, subscription = await self._subscribed()
                         return await connection.delivery(subscription)
-                    except Ended:
+                    except Ended:  # by `aclose`, in another task
                         break
                     except (ServerError, OSError) as error:
                         self._lost(error)
-        raise StopAsyncIteration  # ended by aclose() meanwhile
+        raise StopAsyncIteration
 
     def _lost(self, error: ServerError | OSError) -> None:
         """Sets the time of the next attempt. Raises the error when there is to be none."""

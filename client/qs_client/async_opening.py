@@ -18,7 +18,9 @@ class Opening:
     """An attempt to open a connection. seconds: for the lookup, for each address of the host, TLS included, and for the
     answer to the token.
 
-    A cancelled attempt continues and can be awaited again, by any task, with the same deadline; otherwise call `close`.
+    Ensures: a cancelled attempt continues and can be awaited again, by any task, with the same deadline, see
+    `Connecting`; nothing but the token is sent until the server has accepted it. An attempt that nobody awaits any more
+    has to be closed with `close`.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class Opening:
         self._deadline = math.inf  # for the answer to the token
 
     def matches(self, place: Place, security: Security) -> bool:
-        """Tells whether the attempt leads to this place, in this way, and has time left."""
+        """Tells whether the attempt leads to this place, in this way, and has time left. The settings of a client may
+        have changed since it began."""
         if (self._place, self._security) != (place, security):
             return False
         if self._authenticating is not None:

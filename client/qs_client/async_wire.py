@@ -21,14 +21,24 @@ if TYPE_CHECKING:
     from .tls import TlsLayer
 
 
-_PIECE = 64 * 1024  # bytes of a read: a larger buffer costs an allocation each time
+_PIECE = 64 * 1024  # bytes of a read, see `wire`
 
 
 class AsyncWire:
-    """A connected, non-blocking socket, owned by the wire. layer: encrypts what is sent. One task at a time may wait;
-    any may send."""
+    """A connected, non-blocking socket, and the TLS session over it if there is one.
+
+    Ensures
+    1. `send` and `receive` never wait, so no cancellation can leave half of a document behind: what the socket does not
+       take is kept, and sent by a later `send` or by the task that waits.
+    2. After an error of sending, what has come before can still be read: the server may have said why.
+    3. `shut_down` wakes the task that waits; the descriptor stays open until `close`, which its owner calls when no
+       task waits for it, lest the number be reused meanwhile.
+
+    Assumes one event loop, and one task at a time that waits.
+    """
 
     def __init__(self, sock: socket.socket, layer: "TlsLayer | None" = None) -> None:
+        """layer: encrypts what is sent."""
         self.cut = False  # nothing more can be sent; earlier data can still be read
         self._sock = sock
         self._layer = layer
@@ -118,13 +128,13 @@ class AsyncWire:
         layer = self._layer
         try:
             if layer is None:
-                self._sock.recv(1, socket.MSG_PEEK)
+                self._sock.recv(1, socket.MSG_PEEK)  # what has come stays for the task that reads
             while layer is not None and not layer.readable:
                 layer.feed(self._sock.recv(_PIECE))  # the bytes may be a message of TLS itself
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            pass
+            pass  # the end of the connection, which a read will report
         return True
 
     async def wait(self, deadline: float) -> bool:
@@ -139,10 +149,11 @@ class AsyncWire:
                     await anyio.wait_readable(self._sock)
                 finally:
                     self._wait_scope = None
+        # `send` cancels the scope too, and then it is not the deadline: the caller goes on, and waits for both.
         return not scope.cancelled_caught or anyio.current_time() < deadline
 
     async def _readable_or_writable(self) -> None:
-        async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group:  # a task more, so only when bytes are unsent
 
             async def writable() -> None:
                 await anyio.wait_writable(self._sock)
@@ -182,7 +193,10 @@ class Connecting:
     """An attempt to connect to the first address of a host that answers, and to begin TLS there. seconds: for the
     lookup and for each address.
 
-    A cancelled attempt continues and can be awaited again, by any task, with the same deadline; otherwise call `close`.
+    Ensures: a cancelled attempt continues and can be awaited again, by any task, with the same deadline. Polls that are
+    shorter than a handshake takes would otherwise never connect. An attempt that nobody awaits any more has to be
+    closed with `close`.
+    Never blocks the event loop: the lookup of a name, which can, is done in a thread.
     """
 
     def __init__(
@@ -201,7 +215,7 @@ class Connecting:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes the sockets in a child process, see `forks`."""
+        """Closes the sockets in a child process, see `lifetimes`."""
         self.close()
 
     @property

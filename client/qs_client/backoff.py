@@ -1,4 +1,8 @@
-"""When to try again: pauses that grow, and the rules by which a subscription outlives its connection."""
+"""When to try again: pauses that grow, and the rules by which a subscription outlives its connection.
+
+Nothing here waits: the sync and the async subscriptions do, and make the next attempt. The bus clients have rules of
+their own, as they may start before their bus (`bus_session`).
+"""
 
 import random
 import time
@@ -13,7 +17,8 @@ def delays(
     factor: float = 2.0,
     uniform: Callable[[float, float], float] = random.uniform,
 ) -> Iterator[float]:
-    """Yields the seconds to wait before each further attempt, without end: exponential growth with full jitter.
+    """Yields the seconds to wait before each further attempt, without end: exponential growth with full jitter, so that
+    the clients of a server that has been away do not all come back in the same moment.
 
     The first delay is between 0 and `first`; that bound grows by `factor` up to `most`. uniform: draws from a range,
     for tests. Start a new iterator after an attempt has succeeded.
@@ -32,8 +37,13 @@ at once would be asked without a pause."""
 class Outages:
     """Decides after each error of one subscription whether to subscribe again, and when.
 
-    Ensures: an error before the first success is raised (a wrong address must not look like an outage), and so is every
-    error that another attempt cannot cure; an outage is logged once when it begins and once when it ends.
+    Ensures
+    1. An error before the first success is raised: a wrong address must not look like an outage.
+    2. So is every error that another attempt cannot cure (`passes_by_itself`).
+    3. An outage is logged once when it begins and once when it ends, whatever the number of attempts.
+    4. `disconnect()` ends a subscription in an outage too, when there is no connection that could tell.
+
+    Assumes that its one user reports each success with `over` and each error with `pause_after`.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from qs_schemas import QueueOptions
 
 MOST_SECONDS = 999_999_999
-"""Some 31 years: the protocol's bound of times."""
+"""Some 31 years: the protocol's bound of times. A larger one would be refused by the server, after a round trip."""
 
 MOST = 10**18 - 1
 """The protocol's bound of ids and counts."""
@@ -22,6 +22,7 @@ def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> 
     """Checks a time and returns it; None stays None. more_than_none: 0 is not allowed."""
     if value is None:
         return None
+    # bool is a number to Python, and True as a time is a slip. Real takes the numbers of numpy and Fraction, too.
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
     if not 0 <= value <= MOST_SECONDS:  # False for NaN too
@@ -54,5 +55,6 @@ def checked_options(options: "QueueOptions") -> "QueueOptions":
 
 
 def _shown(value: int) -> str:
+    """Returns a number for an error text. A very long one would be no help, and Python refuses to print some."""
     text = "a larger one" if value > MOST else repr(value)
     return "a smaller one" if value < -MOST else text

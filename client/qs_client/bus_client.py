@@ -12,7 +12,7 @@ from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, Release
 
 from .asking import checked_reason, queue_names
 from .bounds import seconds, whole
-from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .bus_session import BusSession, Connect, Deliver, Pause, Read, Ready, Send, Step, Steps
 from .connection import Connection, open_connection
 from .errors import OtherProcess, ServerError, Unexpected
 from .lifetimes import Closing, call_after_fork
@@ -23,7 +23,7 @@ from .settings import Settings
 
 
 class Settling(Protocol):
-    """A subscription that may have a message in hand."""
+    """A subscription that may have a message in hand: BusMessages or AsyncBusMessages."""
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
         """Sends the request if the message is in hand there. Returns whether it was."""
@@ -50,7 +50,7 @@ class Bus(Settings, Generic[S]):
         super().__init__(host, port, 9878, timeout, max_document, tls=tls, token=token)
         self.reconnect = reconnect
         self.on_trouble = on_trouble
-        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that are still referenced
+        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # weak: a loop that was left by `break` ends there
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {endpoint(self.host, self.port)}>"
@@ -80,7 +80,7 @@ class Bus(Settings, Generic[S]):
             token=self.token,
             timeout=self.timeout,
             reconnect=self.reconnect,
-            tell=self.on_trouble,
+            on_trouble=self.on_trouble,
         )
 
     def _added(self, messages: S) -> S:
@@ -101,6 +101,15 @@ class BusMessages(Closing):
     """Iterates over the messages of a subscription. It ends with `close()`, also in another thread, at the end of its
     `with` block, or when it is no longer referenced, as after a `break`."""
 
+    # Drives the steps of a `BusSession`.
+    # Ensures
+    # 1. The connection is closed when the iterator ends, whatever ends it, and what was acknowledged is confirmed
+    #    first, as the bus would deliver it again: within LINGER, and if no other thread iterates.
+    # 2. An error ends it: the program cannot know how far the steps have come.
+    # 3. In a child of a fork it hands out nothing, and leaves the parent's connection alone.
+    #
+    # Assumes one thread at a time that iterates; `close` and `settle` may be called by others.
+
     def __init__(self, bus: "BusClient", session: BusSession) -> None:
         self._bus = bus
         self._session = session
@@ -112,7 +121,7 @@ class BusMessages(Closing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process, see `forks`."""
+        """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = True
         self._closed = threading.Event()  # the old event's lock may be held by a thread of the parent
         self._closed.set()
@@ -126,11 +135,11 @@ class BusMessages(Closing):
         if self._inherited:
             raise OtherProcess
         try:
-            step = self._run(self._steps, Give)
+            step = self._run(self._steps, Deliver)
         except BaseException:
             self.close()
             raise
-        if not isinstance(step, Give):
+        if not isinstance(step, Deliver):
             raise StopIteration
         return step.message
 
@@ -145,7 +154,7 @@ class BusMessages(Closing):
             raise OtherProcess
         if not self._session.subscribed:
             try:
-                with self._session.without_retry(patient=patient):
+                with self._session.without_reconnect(patient=patient):
                     self._run(self._steps, Ready)
             except BaseException:
                 self.close()
@@ -158,9 +167,9 @@ class BusMessages(Closing):
             return
         if not self._running:
             with contextlib.suppress(ServerError, OSError, Unexpected):
-                self._run(self._session.leave())
+                self._run(self._session.last_steps())
         self._closed.set()
-        self._hang_up()
+        self._disconnect()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
         settled = self._session.settle(message, request)
@@ -190,7 +199,7 @@ class BusMessages(Closing):
         finally:
             self._running = False
             if self._closed.is_set():
-                self._hang_up()
+                self._disconnect()
         return None
 
     def _take(self, step: Step) -> Session | None:
@@ -203,7 +212,7 @@ class BusMessages(Closing):
                 )
                 return self._connection.session
             case Pause(span):
-                self._hang_up()
+                self._disconnect()
                 self._closed.wait(span)
             case Send() if connection is not None:
                 connection.send(connection.deadline(self._bus.timeout))
@@ -213,7 +222,7 @@ class BusMessages(Closing):
                 connection.fill(self._deadline)
         return None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -22,13 +22,15 @@ W = TypeVar("W", Pending, Subscription)
 _log = logging.getLogger("qs_client.bus")
 
 LATE = 1.5
-"""Seconds without an answer to the subscription after which the client reports that it waits."""
+"""Seconds without an answer to the subscription after which the client reports that it waits. A bus whose queue server
+is away answers nobody, and its user would see nothing at all."""
 
 _TEMPORARY = frozenset((408, 429, 500, 503, 507))
 """Codes of errors that another attempt may not meet. All others mean that the subscription itself is wrong."""
 
 _SETTLED = frozenset((404, 409))
-"""Codes of answers to an acknowledgement that mean that this subscriber no longer had the message."""
+"""Codes of answers to an acknowledgement that mean that this subscriber no longer had the message: it is delivered
+again, to another one, which is no trouble of this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +65,30 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Give:
+class Deliver:
     """Hand the message out. Continue when the next one is asked for."""
 
     message: GetMessage
 
 
-Step: TypeAlias = Connect | Send | Read | Pause | Ready | Give
+Step: TypeAlias = Connect | Send | Read | Pause | Ready | Deliver
 Steps: TypeAlias = Generator[Step, Session | None, None]
 
 
 class BusSession:
-    """One subscription, over all the connections that it takes. token: to authenticate each with; timeout: seconds for
-    the bus to take the subscription.
+    """One subscription, over all the connections that it takes.
 
-    The driver throws an error of the connection (OSError) into `steps`, which raises those that another attempt cannot
-    cure. tell: gets a line when an outage begins, when it is over, and when the subscription is not taken within
-    `LATE`; None: the lines are logged.
+    Ensures
+    1. A message is acknowledged when the next one is asked for, unless the program has settled it; one that it has in
+       hand when the connection or the loop ends is not, and is delivered again.
+    2. After an outage it connects and subscribes again; only an error that another attempt cannot cure is raised.
+    3. Nothing but the token and the greeting is sent before the other side has said that it is a bus: a queue server
+       would take the subscription, and messages would be taken from its workers.
+    4. No message is handed out twice that comes before and after the subscription is taken.
+
+    Assumes a driver that carries out each step before it asks for the next, and throws an error of the connection
+    (OSError) into `steps`.
+    Never does I/O, and never waits: a Pause and the time of a Read are the driver's.
     """
 
     def __init__(
@@ -90,26 +99,29 @@ class BusSession:
         token: Token | None = None,
         timeout: float | None = 30.0,
         reconnect: bool = True,
-        tell: Callable[[str], None] | None = None,
+        on_trouble: Callable[[str], None] | None = None,
         pauses: Callable[[], Iterator[float]] = delays,
     ) -> None:
+        """token: to authenticate each connection with; timeout: seconds for the bus to take the subscription;
+        on_trouble: gets a line when an outage begins, when it is over, and when the subscription is not taken within
+        `LATE`; None: the lines are logged."""
         self.subscribed = False
         self._request = request
         self._place = place
         self._token = token
         self._timeout = timeout
         self._reconnect = reconnect
-        self._tell = tell
+        self._on_trouble = on_trouble
         self._pauses = pauses
         self._pause = pauses()
         self._outage = False
         self._late = False  # the subscription is late, and that has been reported
         self._session: Session | None = None
         self._in_hand: GetMessage | None = None
-        self._unasked: set[tuple[str | None, int | None]] = set()
+        self._delivered_early: set[tuple[str | None, int | None]] = set()  # see `_is_repeated`
 
     @contextlib.contextmanager
-    def without_retry(self, *, patient: bool = False) -> Iterator[None]:
+    def without_reconnect(self, *, patient: bool = False) -> Iterator[None]:
         """Inside the block, every error is raised. patient: wait for the subscription without a timeout."""
         before = self._reconnect, self._timeout
         self._reconnect = False
@@ -134,7 +146,7 @@ class BusSession:
                 self.subscribed = False
             yield Pause(next(self._pause))
 
-    def leave(self) -> Steps:
+    def last_steps(self) -> Steps:
         """Yields the steps of the end: waits until the bus has confirmed the acknowledgements, which could otherwise be
         lost."""
         session = self._session
@@ -160,9 +172,9 @@ class BusSession:
             raise ValueError("this subscription leaves acknowledging to the bus: subscribe(..., ack=True)")
         self._in_hand = None
         if isinstance(request, ReleaseMessage):
-            self._unasked.discard((message.qid, message.mid))
+            self._delivered_early.discard((message.qid, message.mid))
         asked = self._session.ask(request)
-        asked.wake = lambda: self._confirmed(asked)
+        asked.wake = lambda: self._confirmed(asked)  # nobody waits for the answer: the loop goes on at once
         return True
 
     def _conversation(self) -> Steps:
@@ -179,10 +191,10 @@ class BusSession:
         if token is not None:
             yield from self._accepted(session, token)
         subscription = session.subscribe(replace(self._request))
-        self._unasked.clear()
-        session.on_unmatched = lambda message: self._stray(subscription, message)
+        self._delivered_early.clear()
+        session.on_unmatched = lambda message: self._deliver_early(subscription, message)
         for each in early:
-            self._stray(subscription, each)
+            self._deliver_early(subscription, each)
         yield from self._accepted(session, subscription.asked)
         self._end_outage()
         self.subscribed = True
@@ -192,7 +204,7 @@ class BusSession:
                 yield Read(None)
             self._in_hand = message
             if not self._is_repeated(message):
-                yield Give(message)
+                yield Deliver(message)
             if self._request.ack is not None:
                 self.settle(message, DeleteMessage(message.qid, message.mid))
                 yield Send()
@@ -240,20 +252,20 @@ class BusSession:
         except Unexpected as error:
             raise self._place.protocol_error(error) from None
 
-    def _stray(self, subscription: Subscription, message: Message) -> None:
+    def _deliver_early(self, subscription: Subscription, message: Message) -> None:
         """Hands out a message that came before the subscription: the bus subscribes a client that says nothing for 0.25
         s to everything. Some seconds later the bus counts such a message as handled, so it would otherwise be lost."""
         if isinstance(message, GetMessage) and message.req is None and message.qid in self._request.queues:
-            self._unasked.add((message.qid, message.mid))
+            self._delivered_early.add((message.qid, message.mid))
             subscription.put(message)
 
     def _is_repeated(self, message: GetMessage) -> bool:
         """Returns whether the message was handed out before the subscription was taken. Within those seconds the bus
         gives such a message back to its queue, and delivers it again to the subscription."""
         key = message.qid, message.mid
-        if message.req is None or key not in self._unasked:
+        if message.req is None or key not in self._delivered_early:
             return False
-        self._unasked.remove(key)
+        self._delivered_early.remove(key)
         return True
 
     def _confirmed(self, asked: Pending) -> None:
@@ -273,8 +285,8 @@ class BusSession:
             self._report(logging.INFO, f"the bus at {self._place.name} is there again")
 
     def _report(self, level: int, text: str) -> None:
-        if self._tell is not None:
-            self._tell(text)
+        if self._on_trouble is not None:
+            self._on_trouble(text)
         else:
             _log.log(level, "%s", text)
 

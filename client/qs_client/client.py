@@ -114,12 +114,12 @@ class QueueClient(Settings):
     ) -> None:
         super().__init__(host, port, 9876, timeout, max_document, tls=tls, token=token)
         self._disconnects = 0  # calls of disconnect(): each ends the subscriptions that have begun
-        self._without_reasons: set[str] = set()  # queues, see `give_back`
+        self._without_reasons: set[str] = set()  # queues, see `negative_acknowledge`
         self.after_fork()
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Starts without a connection and with new locks, also in a child process, see `forks`."""
+        """Starts without a connection and with new locks, also in a child process, see `lifetimes`."""
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
@@ -253,7 +253,9 @@ class QueueClient(Settings):
         settings = self._host, self._port, self._timeout, self.security
         if self._extender is None or self._extender[0] != settings:
             other = QueueClient(self.host, self.port, timeout=self.timeout, tls=self.security.context, token=self.token)
-            extender = Extender(lambda hold: other.extend(hold.message, visibility=hold.visibility), other.disconnect)
+            extender = Extender(
+                lambda extension: other.extend(extension.message, visibility=extension.visibility), other.disconnect
+            )
             self._extender = settings, extender
         return self._extender[1]
 

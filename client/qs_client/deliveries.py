@@ -1,7 +1,7 @@
 """A subscription of the sync client as an iterator.
 
-The session knows which messages belong to it. The client, which shares the connection between threads, gives the
-iterator three functions: begin, next delivery, end.
+The session knows which messages belong to it. The client, which shares the connection between threads, has the steps,
+begin, next delivery and end, and gives them to the iterator: an import of the client here would be a circle.
 """
 
 import time
@@ -31,6 +31,15 @@ class Deliveries(Closing):
     also in another thread or in a signal handler, at the end of its `with` block, or when it is no longer referenced,
     as after a `break`."""
 
+    # Ensures
+    # 1. Each message is handed out once for a connection. What a lost connection had sent ahead is not handed out: the
+    #    server has taken it back and gives it to somebody, perhaps to this program, as a new delivery.
+    # 2. After a lost connection it waits and subscribes again, as `Outages` decides; other errors end it.
+    # 3. Messages that were sent ahead and not handed out are released at its end, if the server can be reached.
+    # 4. `close` waits for no lock of the thread that iterates.
+    #
+    # Assumes one thread at a time that iterates. Never acknowledges: the program does.
+
     def __init__(
         self,
         request: Subscribe,
@@ -55,7 +64,7 @@ class Deliveries(Closing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process, see `forks`."""
+        """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
         self._open = None
 
@@ -116,7 +125,7 @@ class Deliveries(Closing):
 
     def _begun(self, connection: Connection, subscription: Subscription) -> None:
         self._open = connection, subscription
-        if self._closed:
+        if self._closed:  # while the request was being sent
             connection.session.end(subscription)
 
     def close(self) -> None:

@@ -1,10 +1,13 @@
-"""The work of `handling` for a message: it extends the window while the block runs, so that a slow job is not handed
-out again, and deletes the message in the end.
+"""The work of `handling` for a message: extends the window while the block runs, so that a slow job is not handed out
+again, and acknowledges the message in the end.
 
 A window is extended at its half: then one lost request leaves time for another. `visibility=` of the subscription or
 the receive says how long a window is, but not when it began: the message may have waited in this process. That, and the
 length of other windows, is reckoned from the end that the server named and this machine's clock; as the two clocks may
-differ, a window of unknown length is extended at least every 15 seconds, half of the server's default window.
+differ, a window of unknown length is extended at least every 15 seconds.
+
+The end is two calls, for the sync and the async client: `acknowledge` after a block that returned, and
+`negative_acknowledge` after one that raised. Neither puts its own trouble in place of what the block did.
 """
 
 import contextlib
@@ -36,19 +39,21 @@ from .errors import (
 from .lifetimes import call_after_fork
 from .waiting import Lease
 
-_OFTEN_ENOUGH = 15.0
-_SOONEST = 0.05
+_UNKNOWN_WINDOW = 15.0
+"""Seconds between two extensions of a window whose length is not known: half of the server's default window."""
+_SHORTEST = 0.05
 """Seconds between two extensions, at least: a window of less than a tenth of a second cannot be held by requests."""
-_AGAIN = 1.0
+_RETRY = 1.0
 """Seconds until the next attempt after a lost connection or an error."""
 _IDLE = 10.0
 """Seconds after which a thread without messages ends: programs may make many clients."""
 
 
-class Hold:
-    """A message that is being handled. taken: the server has given it to somebody else, or it is gone.
+class WindowExtension:
+    """Says when the window of a message that is being handled has to be extended next.
 
-    It does no I/O. `due` is the time of the next extension, on the monotonic clock.
+    due: the time of the next extension, on the clock; taken: the server has given the message to somebody else, or it
+    is gone, so there is nothing to extend. Does no I/O: a thread or a task makes the requests, and reports each.
     """
 
     def __init__(
@@ -63,18 +68,19 @@ class Hold:
         self.visibility = lease.visibility if isinstance(lease, Lease) else None
         self._clock = clock
         self._wall_clock = wall_clock
-        self._reported = False
+        self._reported = False  # else an error that does not pass would be logged at each attempt
         self.due = clock() + min(self._half_of_length(), self._half_of_rest(message.visible_at))
 
     def _half_of_length(self) -> float:
-        return _OFTEN_ENOUGH if self.visibility is None else max(self.visibility / 2, _SOONEST)
+        return _UNKNOWN_WINDOW if self.visibility is None else max(self.visibility / 2, _SHORTEST)
 
     def _half_of_rest(self, visible_at: int | None) -> float:
         """Returns half of the seconds that are left of the window that ends at this time (microseconds)."""
         if visible_at is None:
             return self._half_of_length()
         left = visible_at / 1_000_000 - self._wall_clock()
-        return _AGAIN if left <= 0 else max(left / 2, _SOONEST)  # the clocks differ, if it is over
+        # A window that seems to be over most likely is not: the clocks differ. An extension tells, so it comes soon.
+        return _RETRY if left <= 0 else max(left / 2, _SHORTEST)
 
     def extended(self, visible_at: int) -> None:
         """Notes that the server has extended the window to this time (microseconds)."""
@@ -88,12 +94,12 @@ class Hold:
         elif not (self._reported or passes_by_itself(error)):
             self._reported = True
             log("warning", f"the window of a message of {self.message.qid!r} could not be extended: {error!r}")
-        self.due = self._clock() + _AGAIN
+        self.due = self._clock() + _RETRY
 
 
-def finish(message: Received, patience: float | None) -> Call[bool]:
+def acknowledge(message: Received, patience: float | None) -> Call[bool]:
     """Deletes a message that was handled, unless the job itself has deleted, released or rejected it. Returns True, or
-    False when it comes again: that is logged, not raised.
+    False when it comes again: that is logged, not raised, as the job is done and its program can do nothing about it.
 
     patience: about how many seconds to go on trying when the server cannot be reached, None for `REPEAT_FOR`.
     """
@@ -124,7 +130,11 @@ def finish(message: Received, patience: float | None) -> Call[bool]:
 
 
 def is_settled(message: Received) -> bool:
-    """Tells whether a client of this process has deleted, released or rejected this very message."""
+    """Tells whether a client of this process has deleted, released or rejected this very message.
+
+    A job may release its message itself, for another try. A delete after that would not be refused but lose it: until
+    the message is received again, its count of receives is the same.
+    """
     return getattr(message, "settled", False)
 
 
@@ -166,13 +176,14 @@ def _said(raised: BaseException) -> str:
     return f"{type(raised).__name__}: {said}" if said else type(raised).__name__
 
 
-def give_back(message: Received, raised: BaseException, without_reasons: set[str]) -> Call[bool]:
+def negative_acknowledge(message: Received, raised: BaseException, without_reasons: set[str]) -> Call[bool]:
     """Rejects a message whose job raised Reject, also in a group, and releases it after any other exception, with the
     reason, after the delay of a Retry. Does nothing if the job itself has deleted, released or rejected the message.
     Returns False when it was somebody else's by then.
 
     without_reasons: the queues whose storage, or server, keeps no reasons: there the message is released without one,
-    so each is asked only once. A message that cannot be rejected is released, and that is logged.
+    so each is asked only once. A message that cannot be rejected is released, and that is logged: one that nobody
+    settles would be hidden until its window ends.
     """
     if is_settled(message):
         return True
@@ -202,41 +213,44 @@ def give_back(message: Received, raised: BaseException, without_reasons: set[str
 
 
 class Extender:
-    """Extends messages from a daemon thread, which starts when a message is held, and ends when none has been for ten
-    seconds, or with the process.
+    """Extends windows from a daemon thread, which starts when a message is added, and ends when there has been none for
+    ten seconds, or with the process.
 
-    extend: makes the request and returns the new end in microseconds; hang_up: is called when the thread ends. Both use
-    a client of the thread's own: the program's may wait for its next message with the lock of its connection, and could
+    Ensures: no error of one message ends the thread, as the others need it; a message that is discarded is extended at
+    most once more; a child of a fork extends nothing of its parent's.
+    Assumes that few messages are handled at a time, one for each thread that handles messages.
+    Never uses the program's own client: that may wait for its next message with the lock of its connection, and could
     not be collected while a thread referred to it.
-    Assumes that few messages are held at a time, one for each thread that handles messages.
     """
 
     def __init__(
         self,
-        extend: Callable[[Hold], int],
-        hang_up: Callable[[], None],
+        extend: Callable[[WindowExtension], int],
+        disconnect: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """extend: makes the request and returns the new end in microseconds; disconnect: is called when the thread
+        ends. Both use a client of the thread's own."""
         self._extend = extend
-        self._hang_up = hang_up
+        self._disconnect = disconnect
         self._clock = clock
         self.after_fork()
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Holds nothing in a child process, see `forks`: the thread is the parent's, and maybe the lock."""
+        """Holds nothing in a child process, see `lifetimes`: the thread is the parent's, and maybe the lock."""
         self._changed = threading.Condition()
-        self._held: set[Hold] = set()
+        self._extensions: set[WindowExtension] = set()
         self._wakes_at = 0.0  # when the thread looks again without being notified
         self._thread: threading.Thread | None = None
 
-    def add(self, hold: Hold) -> None:
+    def add(self, extension: WindowExtension) -> None:
         """Extends the message until `discard`. Logs if there can be no thread for that, as at the interpreter's end."""
         with self._changed:
-            self._held.add(hold)
+            self._extensions.add(extension)
             if self._thread is None:
                 self._start()
-            elif hold.due < self._wakes_at:  # most messages are done long before they are due, and wake nobody
+            elif extension.due < self._wakes_at:  # most messages are done long before they are due, and wake nobody
                 self._changed.notify()
 
     def _start(self) -> None:
@@ -244,37 +258,37 @@ class Extender:
         try:
             thread.start()
         except RuntimeError as error:
-            self._held.clear()
+            self._extensions.clear()
             log("warning", f"the windows of messages are not extended while they are handled: {error}")
         else:
             self._thread = thread
 
-    def discard(self, hold: Hold) -> None:
+    def discard(self, extension: WindowExtension) -> None:
         """Stops extending. A request that is under way goes on."""
         with self._changed:
-            self._held.discard(hold)
+            self._extensions.discard(extension)
 
     def _run(self) -> None:
-        while (hold := self._next()) is not None:
+        while (extension := self._next()) is not None:
             try:
-                hold.extended(self._extend(hold))
+                extension.extended(self._extend(extension))
             except Exception as error:  # whatever it is, other messages need the thread
-                hold.failed(error)
-            if hold.taken:
-                self.discard(hold)
+                extension.failed(error)
+            if extension.taken:
+                self.discard(extension)
 
-    def _next(self) -> Hold | None:
+    def _next(self) -> WindowExtension | None:
         """Waits until a message is due, and returns it. Returns None when the thread has nothing to do any more."""
         changed = self._changed
         with changed:
             while True:
                 now = self._clock()
-                first = min(self._held, key=lambda hold: hold.due, default=None)
+                first = min(self._extensions, key=lambda extension: extension.due, default=None)
                 if first is not None and first.due <= now:
                     return first
                 self._wakes_at = now + _IDLE if first is None else first.due
-                if not changed.wait(self._wakes_at - now) and first is None and not self._held:
-                    self._hang_up()
+                if not changed.wait(self._wakes_at - now) and first is None and not self._extensions:
+                    self._disconnect()
                     self._thread = None
                     return None
 
@@ -291,27 +305,29 @@ class Handling:
         patience: float | None,
         without_reasons: set[str],
     ) -> None:
-        """exchange: sends a request, and returns its answer; patience: see `finish`; without_reasons: see
-        `give_back`."""
+        """exchange: sends a request, and returns its answer; patience: see `acknowledge`; without_reasons: see
+        `negative_acknowledge`."""
         self.taken_away = False
         self._message = message
-        self._hold = Hold(message)
+        self._extension = WindowExtension(message)
         self._extender = extender
         self._exchange = exchange
         self._patience = patience
         self._without_reasons = without_reasons
 
     def __enter__(self) -> Received:
-        self._extender.add(self._hold)
+        self._extender.add(self._extension)
         return self._message
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        self._extender.discard(self._hold)
+        self._extender.discard(self._extension)
         if error is None:
-            self.taken_away = not drive(finish(self._message, self._patience), self._exchange)
+            self.taken_away = not drive(acknowledge(self._message, self._patience), self._exchange)
             return False
         with contextlib.suppress(ServerError, OSError):
-            self.taken_away = not drive(give_back(self._message, error, self._without_reasons), self._exchange)
+            self.taken_away = not drive(
+                negative_acknowledge(self._message, error, self._without_reasons), self._exchange
+            )
         return is_outcome(error)

@@ -1,4 +1,9 @@
-"""The ends of clients, connections and iterators: at the end of a with block, and in a child of os.fork."""
+"""The ends of clients, connections and iterators: at the end of a with block, and in a child of `os.fork`.
+
+Parent and child of a fork share every socket and would read each other's answers. So in the child every client drops
+the parent's connections without a word to the server, and opens its own when needed. This happens at the fork, before
+other code runs: no lock that a thread of the parent held is waited for.
+"""
 
 import os
 import weakref
@@ -39,12 +44,13 @@ class AsyncClosing:
 
 
 class Inherited(Protocol):
-    """An object that has to be told about a fork."""
+    """An object that has to be told about a fork: clients, connections, attempts to connect, iterators, extenders."""
 
     def after_fork(self) -> None:
         """Drops what the parent uses. Called in the child. Must not wait, and must not shut a socket down."""
 
 
+# Weak, as nothing says when an object is done with: its end is that of its last reference.
 _objects: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
 
 

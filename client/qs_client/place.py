@@ -60,9 +60,15 @@ def endpoint(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The other side of a connection. name: HOST:PORT; what: the kind of server expected; start: the command that
-    starts one; client: the class whose max_document applies; program: how the one expected names itself; usual: its
-    port, unless it was started with another. Its methods make the errors of the connection."""
+    """The other side of a connection, and the errors about it. The sync and the async clients have the same texts.
+
+    name: HOST:PORT; what: the kind of server expected; start: the command that starts one; client: the class whose
+    max_document applies; program: how the one expected names itself; usual: its port, unless it was started with
+    another.
+
+    Ensures: each text names the address, says whether the request may have been carried out if that is in doubt, and
+    what to do next. An error that waiting does not cure is a ProtocolMismatch: clients stop trying after it.
+    """
 
     name: str
     what: str = "queue server"
@@ -73,7 +79,7 @@ class Place:
 
     def cannot_connect(self, error: Exception) -> ServerUnavailable:
         """Makes the error for a connection that cannot be made."""
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)  # without "[Errno 111]"
         return ServerUnavailable(
             f"no {self.what} at {self.name} ({reason}): start one with {self.start}, or give the address of one"
         )
@@ -176,11 +182,13 @@ class BusPlace(Place):
 
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""Seconds of silence, seconds between probes, probes without an answer: a dead machine is noticed in 30 s."""
+"""Seconds of silence, seconds between probes, probes without an answer: a dead machine is noticed in 30 s. A
+subscription sends nothing while it waits, and would wait for ever otherwise."""
 
 
 def tune(sock: socket.socket) -> None:
-    """Sets the options of every connection. NODELAY: requests are small, and their answers are awaited."""
+    """Sets the options of every connection. NODELAY: requests are small, and their answers are awaited, so nothing is
+    gained by holding a request back until it fills a packet."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:

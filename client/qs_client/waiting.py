@@ -10,7 +10,7 @@ from .errors import Ended, exception_for
 
 LINGER = 1.0
 """Seconds that a client which leaves waits for the server: for messages to be released, for acknowledgements to be
-taken."""
+taken. An interrupted program must end soon; what is not done by then is done by the end of the window."""
 
 
 class Waitable:
@@ -77,8 +77,11 @@ class MessageBuffer(Waitable):
 
 
 class Lease:
-    """How received messages are held. visibility: the seconds of their window, None for the queue's own; lost: the
-    connection of their subscription has ended, so the server has taken back all that were not acknowledged.
+    """Notes how received messages were received. visibility: the seconds of their window, None for the queue's own;
+    lost: the connection of their subscription has ended, so the server has taken back all that were not acknowledged.
+
+    One is shared by all messages of a subscription, so a lost connection is noted once. It tells a `delete` that comes
+    too late for a message of a lost connection, which is no error, from one that is.
 
     It is a part of messages that programs may pickle, so it refers to nothing.
     """
@@ -112,7 +115,7 @@ class Subscription(MessageBuffer):
         if message is None and self.ending is not None:
             raise Ended
         if isinstance(message, Error):
-            self.put(message)  # keep it: the last message
+            self.put(message)  # it stays the last message: each further call raises it again
             raise exception_for(message)
         if not isinstance(message, GetMessage):
             return None

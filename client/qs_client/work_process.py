@@ -1,9 +1,9 @@
 """One of the processes of `qs work`: takes messages, one at a time, and calls the function with each.
 
-It is told what to do, and says what it does, over a socket to the process that started it. A word there means: take no
-further message. The end of the stream means the same, and that the running job has `--grace` seconds left; it also
-comes when the other process has been killed, so no worker is ever left behind. SIGTERM and SIGINT end the stream on
-this side.
+It is told what to do, and reports what it does, over a socket to the process that started it (the starter). A word
+there means: take no further message. The end of the stream means the same, and that the running job has `--grace`
+seconds left; it also comes when the starter has been killed, so no worker is ever left behind. SIGTERM and SIGINT end
+the stream on this side.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from .handling import is_outcome, reason_of
 from .security import Security
 from .server_arguments import make_security
 from .work_function import FAILED, UnusableError, calling, described, load, own_frames
-from .work_processes import Said
+from .work_processes import Report
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _AT_ONCE = 0.05
@@ -49,9 +49,9 @@ def main(descriptor: int, words: list[str]) -> int:
     os.set_inheritable(descriptor, False)  # programs that jobs start must not hold it open
     with socket.socket(fileno=descriptor) as starter:
 
-        def say(said: Said, text: str = "") -> None:
+        def report(kind: Report, text: str = "") -> None:
             with contextlib.suppress(OSError):  # nobody is left to hear it
-                starter.sendall(f"{said.value} {' '.join(text.split())}\n".encode())
+                starter.sendall(f"{kind.value} {' '.join(text.split())}\n".encode())
 
         def stop(*_: object) -> None:
             with contextlib.suppress(OSError):
@@ -60,24 +60,24 @@ def main(descriptor: int, words: list[str]) -> int:
         for number in _STOP:
             signal.signal(number, stop)
         _leave_children_alone(stop)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal is gone: the starter decides
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a reload, or the end of the terminal: the starter decides
         arguments = command_line(words)
         _prepare_output(arguments.verbose > 0)
         try:
             function = load(arguments.function)
             security = make_security(arguments, arguments.address, lambda _: None)  # the starter has warned
             arguments.has_token = security.token is not None
-            _Worker(arguments, security, calling(function, as_json=arguments.json, as_xml=arguments.xml), say).run(
+            _Worker(arguments, security, calling(function, as_json=arguments.json, as_xml=arguments.xml), report).run(
                 starter
             )
         except UnusableError as error:
-            say(Said.CANNOT, f"{error.code} {error}")
+            report(Report.CANNOT, f"{error.code} {error}")
             return error.code
         except ServerError as error:
-            say(Said.CANNOT, f"{FAILED} {error}{hint(error, arguments)}")
+            report(Report.CANNOT, f"{FAILED} {error}{hint(error, arguments)}")
             return FAILED
         except (OSError, ValueError) as error:
-            say(Said.CANNOT, f"{FAILED} {error}")
+            report(Report.CANNOT, f"{FAILED} {error}")
             return FAILED
     return 0
 
@@ -112,19 +112,31 @@ def _prepare_output(verbose: bool) -> None:
 
 
 class _Worker:
-    """The work of this process: jobs in the main thread, and a thread that listens to the starter."""
+    """The work of this process: jobs in the main thread, and a thread that listens to the starter.
+
+    Ensures
+    1. One job at a time. No exception of a job ends the process, not even SystemExit: its message is settled by
+       `handling`, and the next one is taken.
+    2. Told to stop, it takes no further message. A job that is not done when its grace is over is released, uncounted,
+       and the process ends with all programs that the job has started.
+    3. A child that a job forks and that comes back from the function is ended: it must not settle its parent's message,
+       or take one of its own.
+    4. A message that fails again and again without a back-off of its queue does not spin.
+
+    Assumes that it is the leader of its process group, and that jobs run in the main thread: they may handle signals.
+    """
 
     def __init__(
         self,
         arguments: Namespace,
         security: Security,
         call: Callable[[GetMessage], None],
-        say: Callable[..., None],
+        report: Callable[..., None],
     ) -> None:
         self._arguments = arguments
         self._security = security
         self._call = call
-        self._say = say
+        self._report = report
         self._client = self._new_client(arguments.timeout)
         self._messages = self._client.subscribe(
             arguments.queues, prefetch=arguments.prefetch, visibility=arguments.visibility
@@ -145,7 +157,7 @@ class _Worker:
         """Works until it is told to stop. Raises ServerError or OSError when the subscription does."""
         try:
             self._messages.open()
-            self._say(Said.READY)
+            self._report(Report.READY)
             threading.Thread(target=self._listen, args=(starter,), name="qs-listening", daemon=True).start()
             for message in self._messages:
                 self._work(message)
@@ -172,7 +184,7 @@ class _Worker:
         except BaseException as raised:  # that of one job is not the end of the process
             error = raised
         self._running = None
-        self._tell(message, error, handling.taken_away, time.monotonic() - began)
+        self._report_job(message, error, handling.taken_away, time.monotonic() - began)
         self._slow_down(message, began, failed=error is not None)
 
     def _slow_down(self, message: GetMessage, began: float, *, failed: bool) -> None:
@@ -184,22 +196,22 @@ class _Worker:
             self._stopping.wait(min(0.1 * 2 ** min(self._failures - _OFTEN - 1, 10), _LONGEST_PAUSE))
         self._free_since = time.monotonic()
 
-    def _tell(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
+    def _report_job(self, message: GetMessage, error: BaseException | None, taken_away: bool, took: float) -> None:
         rejected = error is not None and is_outcome(error)
         if error is not None and rejected:
-            said, result = Said.FAILED, f"rejected: {' '.join((reason_of(error) or '').split())}"
+            kind, result = Report.FAILED, f"rejected: {' '.join((reason_of(error) or '').split())}"
         elif error is not None:
-            said, result = Said.FAILED, f"failed: {described(error)}"
+            kind, result = Report.FAILED, f"failed: {described(error)}"
         elif taken_away:
-            said, result = Said.TAKEN_AWAY, "taken away"
+            kind, result = Report.TAKEN_AWAY, "taken away"
         else:
-            said, result = Said.DONE, "done"
+            kind, result = Report.DONE, "done"
         if error is not None or self._arguments.verbose:
             complain(f"{message.qid} {message.mid}: try {message.receives}, {took:.3f} s, {result}")
         if error is not None and self._arguments.verbose > 1 and not rejected:
             with contextlib.suppress(OSError):
                 traceback.print_exception(error.with_traceback(own_frames(error)))
-        self._say(said)
+        self._report(kind)
 
     def _listen(self, starter: socket.socket) -> None:
         """Ends the subscription when the starter says so, and this process when the grace is over."""
@@ -211,7 +223,7 @@ class _Worker:
             pass  # as its end
         self._stopping.set()
         ends = time.monotonic() + self._arguments.grace
-        self._messages.close()
+        self._messages.close()  # waits for an answer of the server, in the time of the grace
         if not self._idle.wait(max(ends - time.monotonic(), 0)):
             self._end_now()
 
@@ -222,7 +234,7 @@ class _Worker:
             with contextlib.suppress(ServerError, OSError), self._new_client(_LAST_WORD) as other:
                 other.release(message, count=False)
             complain(f"{message.qid} {message.mid}: given back, as it was not done {self._arguments.grace:g} s later")
-            self._say(Said.GIVEN_BACK)
+            self._report(Report.GIVEN_BACK)
         os.killpg(0, signal.SIGKILL)
 
 

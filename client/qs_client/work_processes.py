@@ -1,9 +1,5 @@
-"""`qs work` and its processes: starts them, replaces those that end, and stops them all.
-
-Ensures: there are always as many as wanted, or one is about to be started; one that ends at once, again and again, is
-started ever more slowly; at the end of `run` none is left. The function is never imported here, and no connection to
-the server is open: whatever a job does, it cannot harm this process.
-"""
+"""`qs work` and its processes: starts them, replaces those that end, and stops them all. `work_process` is the program
+that each of them runs."""
 
 import contextlib
 import os
@@ -17,6 +13,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .backoff import delays
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _LONGEST_PAUSE = 30.0
 """Seconds, at most, until a process is started in place of one that has ended: what it needs may be back by then."""
+_START_PAUSES = partial(delays, first=0.2, most=_LONGEST_PAUSE)
 _KILLED_AFTER = 5.0
 """Seconds for a process to end by itself after its grace: it gives its job back in that time."""
 
@@ -36,7 +34,7 @@ _SAME_SIGNAL = 0.5
 `sudo`, and terminals may send it again."""
 
 
-class Said(Enum):
+class Report(Enum):
     """The lines that a process writes: that it takes messages, how a job ended, or why it cannot work (with the
     exit code and a text)."""
 
@@ -61,18 +59,25 @@ def work(client: "QueueClient", arguments: Namespace, _: Output) -> int:
     counts = processes.counts
     if processes.began:
         complain(
-            f"{counts[Said.DONE]} done, {counts[Said.FAILED]} failed, {counts[Said.TAKEN_AWAY]} taken away, "
-            f"{counts[Said.GIVEN_BACK]} given back, {processes.replaced} processes replaced, "
+            f"{counts[Report.DONE]} done, {counts[Report.FAILED]} failed, {counts[Report.TAKEN_AWAY]} taken away, "
+            f"{counts[Report.GIVEN_BACK]} given back, {processes.replaced} processes replaced, "
             f"in {time.monotonic() - began:.1f} s"
         )
     return code
 
 
-class _Process:
-    """A process that calls the function. steady: it has done a job, so starting another one is no waste."""
+class WorkerProcess:
+    """A process that calls the function, seen from the one that has started it.
+
+    did_a_job: so starting another one in its place is no waste; socket_ended: nothing more will be reported; failure:
+    why it cannot work, its exit code and a text.
+
+    Ensures: it learns of the end of this process, however that comes, as the socket between them ends then.
+    """
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Starts it, in a process group of its own: Ctrl-C at a terminal does not reach its jobs."""
+        """Starts it, in a process group of its own: Ctrl-C at a terminal does not reach its jobs, and `kill` ends what
+        its job has started, too."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             # -P: a file queue.py in the current directory must not hide that of the standard library from qs.
@@ -84,27 +89,27 @@ class _Process:
             )
         self._socket.setblocking(False)
         self._begun = b""
-        self.steady = False
-        self.silent = False  # it has ended, or a job has closed whatever was open
-        self.trouble: tuple[int, str] | None = None  # why it cannot work: its exit code, and a text
+        self.did_a_job = False
+        self.socket_ended = False  # it has ended, or a job has closed whatever was open
+        self.failure: tuple[int, str] | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def said(self) -> Iterator[tuple[Said, str]]:
-        """Yields what it has said since the last time."""
+    def reports(self) -> Iterator[tuple[Report, str]]:
+        """Yields what it has reported since the last time. Does not wait."""
         try:
             while data := self._socket.recv(65536):
                 self._begun += data
-            self.silent = True
+            self.socket_ended = True
         except BlockingIOError:
             pass
         except OSError:  # it was killed
-            self.silent = True
+            self.socket_ended = True
         *lines, self._begun = self._begun.split(b"\n")
         for line in lines:
             word, _, text = line.decode().partition(" ")
-            yield Said(word), text
+            yield Report(word), text
 
     def finish(self) -> None:
         """Tells it to end after the job that it does, however long that takes."""
@@ -125,10 +130,10 @@ class _Process:
     def close(self) -> None:
         self._socket.close()
 
-    def ending(self) -> str:
+    def describe_end(self) -> str:
         """Returns how it has ended, in words."""
-        if self.trouble is not None:
-            return self.trouble[1]
+        if self.failure is not None:
+            return self.failure[1]
         code = self.popen.returncode
         if code < 0:
             return f"process {self.popen.pid} was ended by {signal.Signals(-code).name}"
@@ -136,23 +141,48 @@ class _Process:
 
 
 class Processes:
-    """Runs them. counts: of jobs, by how they ended; replaced: processes that were started in place of others; began:
-    one of them has taken messages."""
+    """Keeps a number of processes running until a signal says to stop.
 
-    def __init__(self, words: Sequence[str], size: int, grace: float, complain: Callable[[str], None]) -> None:
+    counts: of jobs, by how they ended; replaced: processes that were started in place of others; began: one of them has
+    taken messages.
+
+    Ensures
+    1. There are as many processes as wanted, or one is about to be started: one that ends is replaced.
+    2. One that ends again and again without having done a job is started ever more slowly. One that cannot work at the
+       first start is the end: a wrong name or a missing module does not come right by itself.
+    3. A reload starts a new process before it lets an old one finish, so it makes no gap, and code that cannot be
+       imported changes nothing.
+    4. At the end of `run` no process is left, and no program that a job has started.
+
+    Never imports the function, and has no connection to the server: whatever a job does, it cannot harm this process.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        size: int,
+        grace: float,
+        complain: Callable[[str], None],
+        *,
+        start: Callable[[Sequence[str]], WorkerProcess] = WorkerProcess,
+        pauses: Callable[[], Iterator[float]] = _START_PAUSES,
+    ) -> None:
         """words: the arguments of `qs`, which the processes get; grace: seconds for a job at the end; complain: shows a
-        line to the operator."""
+        line to the operator; start: starts a process; pauses: the seconds before each start in place of one that has
+        ended."""
         self._words = words
+        self._start_process = start
+        self._new_pauses = pauses
         self._grace = grace
         self._complain = complain
-        self.counts: Counter[Said] = Counter()
+        self.counts: Counter[Report] = Counter()
         self.replaced = 0
-        self._places: list[_Process | None] = [None] * size
-        self._due: dict[int, float] = dict.fromkeys(range(size), 0.0)  # place -> when one is to be started
-        self._pauses = [_pauses() for _ in range(size)]
-        self._leaving: set[_Process] = set()  # replaced, and finishing a job
+        self._slots: list[WorkerProcess | None] = [None] * size
+        self._due: dict[int, float] = dict.fromkeys(range(size), 0.0)  # slot -> when one is to be started
+        self._pauses = [pauses() for _ in range(size)]
+        self._finishing: set[WorkerProcess] = set()  # replaced, and finishing a job
         self._reloading: list[int] = []  # places whose process runs old code
-        self._fresh: _Process | None = None  # for the first of them
+        self._newcomer: WorkerProcess | None = None  # for the first of them
         self._code: int | None = None  # the exit code; None: they are to work
         self._stopped_by = (signal.Signals(signal.SIGTERM), float("-inf"))  # which signal, and when
         self.began = False
@@ -167,101 +197,103 @@ class Processes:
             try:
                 while self._code is None or self._all():
                     self._start_due()
-                    ready = [key.fileobj for key, _ in self._selector.select(self._until())]
+                    ready = [key.fileobj for key, _ in self._selector.select(self._seconds_left())]
                     for number in signals.recv(1000) if signals in ready else b"":
                         self._signalled(signal.Signals(number))
-                    for process in self._all():
-                        self._look(process)
+                    for process in self._all():  # all: SIGCHLD does not say which one has ended
+                        self._read_reports(process)
                     if time.monotonic() >= self._killed_at:
                         self._kill()
-            finally:
+            finally:  # also after an error in this process: it must not leave workers behind
                 self._kill()
                 for process in self._all():
                     process.popen.wait()
                     process.close()
         return self._code
 
-    def _all(self) -> list[_Process]:
-        return [each for each in (*self._places, self._fresh, *self._leaving) if each is not None]
+    def _all(self) -> list[WorkerProcess]:
+        return [each for each in (*self._slots, self._newcomer, *self._finishing) if each is not None]
 
-    def _until(self) -> float | None:
+    def _seconds_left(self) -> float | None:
         """Returns the seconds until something is to be done by itself."""
         first = min([*self._due.values(), self._killed_at])
         return None if first == float("inf") else max(first - time.monotonic(), 0)
 
     # -- starting and replacing ---------------------------------------------------------------------------------------
 
-    def _start(self) -> _Process:
-        process = _Process(self._words)
+    def _start(self) -> WorkerProcess:
+        process = self._start_process(self._words)
         self._selector.register(process, selectors.EVENT_READ)
         return process
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for place in [place for place, due in self._due.items() if due <= now]:
-            del self._due[place]
-            self._places[place] = self._start()
-        if self._reloading and self._fresh is None:
-            self._fresh = self._start()
+        for slot in [slot for slot, due in self._due.items() if due <= now]:
+            del self._due[slot]
+            self._slots[slot] = self._start()
+        if self._reloading and self._newcomer is None:
+            self._newcomer = self._start()
 
-    def _look(self, process: _Process) -> None:
+    def _read_reports(self, process: WorkerProcess) -> None:
         """Reads what a process has said, and whether it has ended."""
         ended = process.popen.poll() is not None  # before reading: what it said last is there by then
-        for said, text in process.said():
-            if said is Said.READY:
+        for report, text in process.reports():
+            if report is Report.READY:
                 self.began = True
-                if process is self._fresh and self._code is None:
+                if process is self._newcomer and self._code is None:
                     self._replace(process)
-            elif said is Said.CANNOT:
+            elif report is Report.CANNOT:
                 code, _, reason = text.partition(" ")
-                process.trouble = int(code), reason
+                process.failure = int(code), reason
             else:
-                process.steady = True
-                self.counts[said] += 1
-        if process.silent:  # there is always something to read then
+                process.did_a_job = True
+                self.counts[report] += 1
+        if process.socket_ended:  # there is always something to read then
             self._unregister(process)
         if ended:
             self._unregister(process)
             process.close()
             self._ended(process)
 
-    def _replace(self, fresh: _Process) -> None:
+    def _replace(self, newcomer: WorkerProcess) -> None:
         """Lets a process that has loaded the code again take its place."""
-        place = self._reloading.pop(0)
-        old, self._places[place], self._fresh = self._places[place], fresh, None
-        self._due.pop(place, None)
+        slot = self._reloading.pop(0)
+        old, self._slots[slot], self._newcomer = self._slots[slot], newcomer, None
+        self._due.pop(slot, None)
         self.replaced += 1
         if old is not None:
             old.finish()
-            self._leaving.add(old)
+            self._finishing.add(old)
         if not self._reloading:
             self._complain("reloaded: all processes run the new code")
 
-    def _ended(self, process: _Process) -> None:
-        if process in self._leaving:
-            self._leaving.discard(process)
-        elif process is self._fresh:
-            self._fresh, self._reloading = None, []
+    def _ended(self, process: WorkerProcess) -> None:
+        if process in self._finishing:
+            self._finishing.discard(process)
+        elif process is self._newcomer:
+            self._newcomer, self._reloading = None, []
             if self._code is None:
-                self._complain(f"not reloaded: {process.ending()}; the other processes go on with the code they have")
+                self._complain(
+                    f"not reloaded: {process.describe_end()}; the other processes go on with the code they have"
+                )
         else:
-            place = self._places.index(process)
-            self._places[place] = None
+            slot = self._slots.index(process)
+            self._slots[slot] = None
             if self._code is None and not self.began:
-                self._complain(process.ending())
-                self._stop(process.trouble[0] if process.trouble else 1)
+                self._complain(process.describe_end())
+                self._stop(process.failure[0] if process.failure else 1)
             elif self._code is None:
-                self._start_again(place, process)
+                self._start_again(slot, process)
 
-    def _start_again(self, place: int, ended: _Process) -> None:
-        if ended.steady:
-            self._pauses[place] = _pauses()
-        pause = next(self._pauses[place])
-        self._due[place] = time.monotonic() + pause
+    def _start_again(self, slot: int, ended: WorkerProcess) -> None:
+        if ended.did_a_job:
+            self._pauses[slot] = self._new_pauses()
+        pause = next(self._pauses[slot])
+        self._due[slot] = time.monotonic() + pause
         self.replaced += 1
-        self._complain(f"{ended.ending()}; another one starts in {pause:.1f} s")
+        self._complain(f"{ended.describe_end()}; another one starts in {pause:.1f} s")
 
-    def _unregister(self, process: _Process) -> None:
+    def _unregister(self, process: WorkerProcess) -> None:
         with contextlib.suppress(KeyError):
             self._selector.unregister(process)
 
@@ -273,18 +305,18 @@ class Processes:
             self._stop(0)
         elif number in _STOP:
             first, came_at = self._stopped_by
-            if number != first or time.monotonic() >= came_at + _SAME_SIGNAL:
+            if number != first or time.monotonic() >= came_at + _SAME_SIGNAL:  # really a second one
                 self._code = 128 + number
                 self._kill()
         elif number == signal.SIGHUP and self._code is None:
-            if self._terminal and not _terminal():
+            if self._terminal and not _terminal():  # the terminal was closed
                 self._stop(0)
             else:
-                if self._fresh is not None:  # it may have loaded what has changed since, or hang
-                    self._fresh.finish()
-                    self._leaving.add(self._fresh)
-                    self._fresh = None
-                self._reloading = list(range(len(self._places)))
+                if self._newcomer is not None:  # it may have loaded what has changed since, or hang
+                    self._newcomer.finish()
+                    self._finishing.add(self._newcomer)
+                    self._newcomer = None
+                self._reloading = list(range(len(self._slots)))
 
     def _stop(self, code: int) -> None:
         self._code = code
@@ -298,11 +330,6 @@ class Processes:
         self._killed_at = float("inf")
         for process in self._all():
             process.kill()
-
-
-def _pauses() -> Iterator[float]:
-    """Yields the seconds until a process is started in place of one that has ended."""
-    return delays(first=0.2, most=_LONGEST_PAUSE)
 
 
 def _terminal() -> bool:

@@ -20,7 +20,7 @@ from qs_client import (
     ShuttingDown,
     Subscribe,
 )
-from qs_client.bus_session import LATE, BusSession, Connect, Give, Pause, Read, Ready, Send, Step
+from qs_client.bus_session import LATE, BusSession, Connect, Deliver, Pause, Read, Ready, Send, Step
 from qs_client.place import BusPlace
 from qs_client.session import Session
 from qs_schemas import Peer
@@ -36,7 +36,7 @@ class Driven:
         self.sent: list[Message] = []
         self.session = Session()
         request = Subscribe(queues=["q", "r"], prefetch=5, ack="client" if ack else None, name="n")
-        self.bus = BusSession(request, PLACE, tell=self.told.append, **options)  # type: ignore[arg-type]
+        self.bus = BusSession(request, PLACE, on_trouble=self.told.append, **options)  # type: ignore[arg-type]
         self.steps = self.bus.steps()
         self.at: Step = next(self.steps)
 
@@ -88,7 +88,7 @@ class Driven:
         return next(message.req for message in reversed(self.sent) if isinstance(message, Subscribe))
 
     def given(self) -> GetMessage:
-        assert isinstance(self.at, Give), self.at
+        assert isinstance(self.at, Deliver), self.at
         return self.at.message
 
     def acknowledged(self) -> list[int | None]:
@@ -269,7 +269,7 @@ def test_a_bus_without_its_server() -> None:
     """A bus without its server refuses the subscription: the log says so once in a wait, over several connections, and
     again in the next. A patient client waits for as long as it takes."""
     driven = Driven(pauses=pauses)
-    with driven.bus.without_retry(patient=True):
+    with driven.bus.without_reconnect(patient=True):
         assert driven.go() == Read(LATE)
         assert driven.fail(TimeoutError()) == Read(None)
         assert driven.go() == Read(None)
@@ -306,17 +306,17 @@ def test_without_reconnect(error: ServerUnavailable) -> None:
 def test_insisting() -> None:
     """While somebody insists, trouble is raised; afterwards it is not."""
     driven = Driven(pauses=pauses)
-    with driven.bus.without_retry():
+    with driven.bus.without_reconnect():
         driven.subscribe()
     assert driven.bus.subscribed
     assert driven.fail(PLACE.lost("went")) == Pause(1)
     assert not driven.bus.subscribed
     driven = Driven()
-    with driven.bus.without_retry(), pytest.raises(ServerUnavailable):
+    with driven.bus.without_reconnect(), pytest.raises(ServerUnavailable):
         driven.fail(PLACE.lost("went"))
 
 
-def test_leaving() -> None:
+def test_last_steps_wait_for_acknowledgements() -> None:
     """At the end the answers to the acknowledgements are waited for, and to nothing else; a message in hand is not
     acknowledged."""
     driven = Driven()
@@ -326,13 +326,13 @@ def test_leaving() -> None:
     driven.go()
     driven.go()
     assert driven.given().mid == 2
-    leave = driven.bus.leave()
-    assert next(leave) == Send()
+    last = driven.bus.last_steps()
+    assert next(last) == Send()
     assert driven.acknowledged() == [1]
-    assert next(leave) == Read(1)
+    assert next(last) == Read(1)
     driven.come(answer_bytes(driven.sent[-1]))
-    assert list(leave) == []
-    assert list(Driven().bus.leave()) == []
+    assert list(last) == []
+    assert list(Driven().bus.last_steps()) == []
 
 
 def test_messages_before_the_subscription() -> None:

@@ -23,7 +23,7 @@ from qs_client import (
     calls,
 )
 from qs_client.asking import Call, Exchange, drive
-from qs_client.handling import finish, give_back, is_outcome, reason_of
+from qs_client.handling import acknowledge, is_outcome, negative_acknowledge, reason_of
 from qs_schemas.limits import REASON
 
 LETTER = Delivery(5, b"x", "q", 2)
@@ -81,7 +81,7 @@ def test_reasons_that_are_not_kept(refusal: ServerError, caplog: pytest.LogCaptu
     without: set[str] = set()
     answers = Answering(refusal, None, None, None)
     for message in (LETTER, LETTER, Delivery(6, b"x", "other", 1)):
-        assert drive(give_back(message, KeyError(), without), answers)
+        assert drive(negative_acknowledge(message, KeyError(), without), answers)
     assert answers.requests == [
         ReleaseMessage("q", 5, 2, reason="KeyError"),
         ReleaseMessage("q", 5, 2),
@@ -94,7 +94,7 @@ def test_reasons_that_are_not_kept(refusal: ServerError, caplog: pytest.LogCaptu
 def test_reject() -> None:
     """Reject makes the message a dead letter at once."""
     answers = Answering(None)
-    assert drive(give_back(LETTER, Reject("no such fruit"), set()), answers)
+    assert drive(negative_acknowledge(LETTER, Reject("no such fruit"), set()), answers)
     assert answers.requests == [RejectMessage("q", 5, 2, "no such fruit")]
 
 
@@ -104,7 +104,7 @@ def test_retry(delay: float | None) -> None:
     caller sees nothing of it."""
     answers = Answering(None)
     retry = Retry("no quota", delay=delay)
-    assert drive(give_back(LETTER, ExceptionGroup("tasks", [retry]), set()), answers)
+    assert drive(negative_acknowledge(LETTER, ExceptionGroup("tasks", [retry]), set()), answers)
     assert answers.requests == [ReleaseMessage("q", 5, 2, delay, reason="no quota")]
     assert is_outcome(retry)
     with pytest.raises(ValueError, match="delay"):
@@ -118,8 +118,8 @@ def test_message_that_the_job_has_settled(settle: Callable[[Delivery], Call[None
     message = Delivery(5, b"x", "q", 2)
     answers = Answering(None)
     drive(settle(message), answers)
-    assert drive(finish(message, None), answers)
-    assert drive(give_back(message, KeyError(), set()), answers)
+    assert drive(acknowledge(message, None), answers)
+    assert drive(negative_acknowledge(message, KeyError(), set()), answers)
     assert len(answers.requests) == 1
 
 
@@ -130,7 +130,7 @@ def test_reject_in_a_group(others: list[Exception], alone: bool) -> None:
     """A Reject that a task group raises, in a group, is one; what else the group holds goes on to the caller."""
     group = ExceptionGroup("tasks", [Reject("no such fruit"), *others])
     answers = Answering(None)
-    assert drive(give_back(LETTER, group, set()), answers)
+    assert drive(negative_acknowledge(LETTER, group, set()), answers)
     [reject] = answers.requests
     assert isinstance(reject, RejectMessage)
     assert (reject.reason or "").startswith("no such fruit")
@@ -145,7 +145,7 @@ def test_reject_that_is_refused(refusal: ServerError, caplog: pytest.LogCaptureF
     """A message that cannot become a dead letter is released with the reason, and the log says why it comes again."""
     caplog.set_level(logging.INFO, "qs_client")
     answers = Answering(refusal, None)
-    assert drive(give_back(LETTER, Reject("no such fruit"), set()), answers)
+    assert drive(negative_acknowledge(LETTER, Reject("no such fruit"), set()), answers)
     assert answers.requests[1:] == [ReleaseMessage("q", 5, 2, reason="no such fruit")]
     assert [record.message for record in caplog.records] == [
         f"message 5 of 'q' could not be rejected, so it comes again: {refusal}"
@@ -157,11 +157,11 @@ def test_reject_that_is_refused(refusal: ServerError, caplog: pytest.LogCaptureF
 def test_message_of_somebody_else(raised: Exception, error: ServerError) -> None:
     """A message that somebody else has by then is left alone."""
     answers = Answering(error)
-    assert not drive(give_back(LETTER, raised, set()), answers)
+    assert not drive(negative_acknowledge(LETTER, raised, set()), answers)
     assert len(answers.requests) == 1
 
 
 def test_other_errors_are_raised() -> None:
     """What no release without a reason would cure is raised, for `handling` to ignore beside what the job raised."""
     with pytest.raises(Full):
-        drive(give_back(LETTER, KeyError(), set()), Answering(Full(507, "full", "")))
+        drive(negative_acknowledge(LETTER, KeyError(), set()), Answering(Full(507, "full", "")))

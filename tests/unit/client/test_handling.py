@@ -17,7 +17,7 @@ from qs_client import (
     ShuttingDown,
     Stale,
 )
-from qs_client.handling import Extender, Hold, finish
+from qs_client.handling import Extender, WindowExtension, acknowledge
 from qs_client.waiting import Lease
 
 LONGEST = 10.0
@@ -26,8 +26,8 @@ LONGEST = 10.0
 WALL = 1_760_000_000.0
 
 
-def hold(message: Delivery | GetMessage, now: list[float]) -> Hold:
-    return Hold(message, clock=lambda: now[0], wall_clock=lambda: WALL + now[0])
+def extension_of(message: Delivery | GetMessage, now: list[float]) -> WindowExtension:
+    return WindowExtension(message, clock=lambda: now[0], wall_clock=lambda: WALL + now[0])
 
 
 def leased(visibility: float, visible_at: int | None = None) -> GetMessage:
@@ -52,13 +52,13 @@ def micros(seconds: float) -> int:
 )
 def test_window_reckoned_from_its_end(left: float, first: float) -> None:
     """The first extension is at half of what is left of the window by this machine's clock, within bounds."""
-    held = hold(Delivery(5, b"x", "q", 1, visible_at=micros(left)), [0.0])
-    assert held.due == pytest.approx(first)
+    extension = extension_of(Delivery(5, b"x", "q", 1, visible_at=micros(left)), [0.0])
+    assert extension.due == pytest.approx(first)
 
 
 def test_window_without_end() -> None:
     """Without an end in the answer, the server's default window of 30 s is assumed."""
-    assert hold(Delivery(5, b"x", "q", 1), [7.0]).due == pytest.approx(22.0)
+    assert extension_of(Delivery(5, b"x", "q", 1), [7.0]).due == pytest.approx(22.0)
 
 
 def test_window_of_the_subscription() -> None:
@@ -67,42 +67,42 @@ def test_window_of_the_subscription() -> None:
     now = [0.0]
     for message in (GetMessage("q", 5), Delivery(5, b"x", "q")):
         message.visible_at, message.lease = micros(3600), Lease(600.0)
-        held = hold(message, now)
-        assert (held.visibility, held.due) == (600.0, 300.0)
+        extension = extension_of(message, now)
+        assert (extension.visibility, extension.due) == (600.0, 300.0)
     message.visible_at = micros(-3600)
-    assert hold(message, now).due == 1.0
+    assert extension_of(message, now).due == 1.0
     now[0] = 310.0
-    held.extended(micros(-1))
-    assert held.due == 610.0
+    extension.extended(micros(-1))
+    assert extension.due == 610.0
 
 
 def test_window_that_began_earlier() -> None:
     """A message that was sent ahead has waited in this process: half of what is left of its window counts."""
-    held = hold(leased(60.0, visible_at=micros(10)), [0.0])
-    assert held.due == pytest.approx(5.0)
+    extension = extension_of(leased(60.0, visible_at=micros(10)), [0.0])
+    assert extension.due == pytest.approx(5.0)
 
 
 def test_extension_that_fails() -> None:
     """A lost connection is followed by another attempt; a message of somebody else's by none."""
     now = [0.0]
-    held = hold(Delivery(5, b"x", "q", 1), now)
+    extension = extension_of(Delivery(5, b"x", "q", 1), now)
     now[0] = 15.0
-    held.failed(ServerUnavailable("gone"))
-    assert (held.taken, held.due) == (False, 16.0)
+    extension.failed(ServerUnavailable("gone"))
+    assert (extension.taken, extension.due) == (False, 16.0)
     for error in (Stale(409, "stale", "late"), NotFound(404, "not-found", "deleted")):
-        held = hold(Delivery(5, b"x", "q", 1), now)
-        held.failed(error)
-        assert held.taken
+        extension = extension_of(Delivery(5, b"x", "q", 1), now)
+        extension.failed(error)
+        assert extension.taken
 
 
 def test_extension_that_will_not_succeed(caplog: pytest.LogCaptureFixture) -> None:
     """An error that no waiting cures is logged once for a message; an outage is not."""
-    held = hold(Delivery(5, b"x", "q", 1), [0.0])
+    extension = extension_of(Delivery(5, b"x", "q", 1), [0.0])
     for error in (ServerUnavailable("gone"), ShuttingDown(503, "shutting-down", "bye")):
-        held.failed(error)
+        extension.failed(error)
     assert not caplog.records
     for _ in range(2):
-        held.failed(Forbidden(403, "forbidden", "no right"))
+        extension.failed(Forbidden(403, "forbidden", "no right"))
     assert [record.message for record in caplog.records] == [
         "the window of a message of 'q' could not be extended: Forbidden(403, 'forbidden', 'no right', None)"
     ]
@@ -110,21 +110,21 @@ def test_extension_that_will_not_succeed(caplog: pytest.LogCaptureFixture) -> No
 
 def test_extender_survives_any_error() -> None:
     """An error of whatever kind for one message leaves the thread to the others."""
-    extended: queue.SimpleQueue[Hold] = queue.SimpleQueue()
+    extended: queue.SimpleQueue[WindowExtension] = queue.SimpleQueue()
 
-    def extend(held: Hold) -> int:
-        if held is bad:
+    def extend(extension: WindowExtension) -> int:
+        if extension is bad:
             raise ValueError("never mind")
-        extended.put(held)
+        extended.put(extension)
         return 1
 
     extender = Extender(extend, lambda: None)
-    bad, good = (Hold(leased(0.1)) for _ in range(2))
+    bad, good = (WindowExtension(leased(0.1)) for _ in range(2))
     extender.add(bad)
     extender.add(good)
     assert extended.get(timeout=LONGEST) is good
-    for held in (bad, good):
-        extender.discard(held)
+    for extension in (bad, good):
+        extender.discard(extension)
 
 
 def test_extender_without_a_thread(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,9 +135,9 @@ def test_extender_without_a_thread(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
     monkeypatch.setattr(threading.Thread, "start", start)
     extender = Extender(lambda _: 1, lambda: None)
-    held = Hold(Delivery(5, b"x", "q", 1))
-    extender.add(held)
-    extender.discard(held)
+    extension = WindowExtension(Delivery(5, b"x", "q", 1))
+    extender.add(extension)
+    extender.discard(extension)
     assert "can't start new thread" in caplog.text
 
 
@@ -145,8 +145,8 @@ def test_extender_after_a_fork() -> None:
     """A child can end a block that began before the fork, though a thread of the parent held the lock."""
     extender = Extender(lambda _: 1, lambda: None)
     extender._thread = threading.current_thread()  # a child has none that runs
-    held = Hold(Delivery(5, b"x", "q", 1))
-    extender.add(held)
+    extension = WindowExtension(Delivery(5, b"x", "q", 1))
+    extender.add(extension)
     taken, let_go = threading.Event(), threading.Event()
 
     def hold_lock() -> None:
@@ -158,7 +158,7 @@ def test_extender_after_a_fork() -> None:
     thread.start()
     assert taken.wait(LONGEST)
     extender.after_fork()
-    extender.discard(held)
+    extender.discard(extension)
     assert thread.is_alive()
     let_go.set()
     thread.join()
@@ -179,7 +179,7 @@ def test_end_of_a_message(
 ) -> None:
     """A message that is gone when it is deleted was taken away, unless an earlier request may have deleted it."""
     caplog.set_level(logging.INFO, "qs_client")
-    call = finish(Delivery(5, b"x", "q", 1), None)
+    call = acknowledge(Delivery(5, b"x", "q", 1), None)
     next(call)
     for each in earlier:
         call.throw(each)

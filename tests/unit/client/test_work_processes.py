@@ -5,11 +5,11 @@ import signal
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from qs_client import work_processes
-from qs_client.work_processes import Processes, Said
+from qs_client.work_processes import Processes, Report
 
 STOP = signal.SIGTERM
 
@@ -17,25 +17,25 @@ STOP = signal.SIGTERM
 class Played:
     """A process that says words and ends, or, told to stop, runs until it is stopped."""
 
-    def __init__(self, words: list[Said | signal.Signals]) -> None:
+    def __init__(self, words: list[Report | signal.Signals]) -> None:
         self._socket, self._theirs = socket.socketpair()
         self._theirs.sendall(b"x")  # there is something to read
         self._words = words
         self._code = None if STOP in words else 3
-        self.steady = self.silent = False
-        self.trouble = None
+        self.did_a_job = self.socket_ended = False
+        self.failure = None
         self.popen = SimpleNamespace(poll=lambda: self._code, wait=lambda: self._code)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def said(self) -> Iterator[tuple[Said, str]]:
+    def reports(self) -> Iterator[tuple[Report, str]]:
         words, self._words = self._words, []
         for word in words:
             if isinstance(word, signal.Signals):
                 signal.raise_signal(word)
             else:
-                yield word, "1 no such thing" if word is Said.CANNOT else ""
+                yield word, "1 no such thing" if word is Report.CANNOT else ""
 
     def stop(self) -> None:
         self._code = 0
@@ -47,11 +47,11 @@ class Played:
         self._socket.close()
         self._theirs.close()
 
-    def ending(self) -> str:
+    def describe_end(self) -> str:
         return "it ended"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *played: list[Said | signal.Signals]) -> tuple[int, list[int], list[str]]:
+def run(*played: list[Report | signal.Signals]) -> tuple[int, list[int], list[str]]:
     """Runs one process after the other, as they are played. Returns the exit code, which pauses were made (the number
     of each in its series), and what was said."""
     rest = [Played(words) for words in played]
@@ -63,44 +63,45 @@ def run(monkeypatch: pytest.MonkeyPatch, *played: list[Said | signal.Signals]) -
             pauses.append(number)
             yield 0.0
 
-    monkeypatch.setattr(work_processes, "_Process", lambda _: rest.pop(0))
-    monkeypatch.setattr(work_processes, "_pauses", series)
-    return Processes([], 1, 30.0, lines.append).run(), pauses, lines
+    def start(_: object) -> Any:
+        return rest.pop(0)
+
+    return Processes([], 1, 30.0, lines.append, start=start, pauses=series).run(), pauses, lines
 
 
-def test_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow() -> None:
     """A process that ends without having done a job is started ever more slowly; one that has done a job, again at
     once."""
-    ends = [Said.READY]
-    code, pauses, lines = run(monkeypatch, ends, ends, ends, [Said.READY, Said.FAILED], ends, [Said.READY, STOP])
+    ends = [Report.READY]
+    code, pauses, lines = run(ends, ends, ends, [Report.READY, Report.FAILED], ends, [Report.READY, STOP])
     assert (code, pauses) == (0, [0, 1, 2, 0, 1])
     assert lines == ["it ended; another one starts in 0.0 s"] * 5
 
 
-def test_trouble_after_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_after_the_start() -> None:
     """Once one was ready, a process that cannot work is started again: the server may be away."""
-    code, pauses, _ = run(monkeypatch, [Said.READY], [Said.CANNOT], [], [Said.READY, STOP])
+    code, pauses, _ = run([Report.READY], [Report.CANNOT], [], [Report.READY, STOP])
     assert (code, pauses) == (0, [0, 1, 2])
 
 
-@pytest.mark.parametrize(("words", "code"), [([Said.CANNOT], 1), ([], 1)])
-def test_trouble_at_the_start(monkeypatch: pytest.MonkeyPatch, words: list[Said], code: int) -> None:
+@pytest.mark.parametrize(("words", "code"), [([Report.CANNOT], 1), ([], 1)])
+def test_trouble_at_the_start(words: list[Report], code: int) -> None:
     """If none was ever ready, that is the end, said once."""
-    assert run(monkeypatch, [*words]) == (code, [], ["it ended"])
+    assert run([*words]) == (code, [], ["it ended"])
 
 
 @pytest.mark.parametrize(("again", "code"), [(STOP, 0), (signal.SIGINT, 130)])
-def test_signals_that_come_twice(monkeypatch: pytest.MonkeyPatch, again: signal.Signals, code: int) -> None:
+def test_signals_that_come_twice(again: signal.Signals, code: int) -> None:
     """The signal that stopped it counts once, though `timeout` and the like send it twice; another one ends all."""
-    assert run(monkeypatch, [Said.READY, STOP, again])[0] == code
+    assert run([Report.READY, STOP, again])[0] == code
 
 
-def test_own_handlers_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_handlers_come_back() -> None:
     """The handlers of signals are those of before; a reload that was ignored (nohup) stays so."""
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
-        code, _, lines = run(monkeypatch, [Said.READY, signal.SIGHUP, STOP])
+        code, _, lines = run([Report.READY, signal.SIGHUP, STOP])
         assert (code, lines) == (0, [])
         assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)] == before
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
