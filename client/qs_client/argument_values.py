@@ -24,7 +24,7 @@ def _duration(text: str, *, more_than_none: bool) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
+        value = math.nan  # which `bounds` refuses, so that both mistakes have one text
     try:
         bounds.seconds(value, "it", more_than_none=more_than_none)
     except ValueError:
@@ -52,6 +52,7 @@ def receives(text: str) -> int:
 
 def positive(text: str) -> int:
     """Parses a whole number, 1 or more."""
+    # Not by int() alone: it takes "1_000", " 7" and digits of other scripts, and is slow for very long texts.
     if not text.isascii() or not text.isdigit() or len(text) > len(str(bounds.MOST)) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on with at most 18 digits")
     return int(text)

@@ -84,7 +84,7 @@ def ask_until_answered(
 
 
 def queue_names(queues: str | Iterable[str]) -> list[str]:
-    """Returns one name or several as a list. TypeError for anything that is not text."""
+    """Returns one name or several as a list. Raises TypeError for anything that is not text."""
     return [text("a queue's name", queue) for queue in ([queues] if isinstance(queues, TEXT) else queues)]
 
 
@@ -96,7 +96,7 @@ def required(value: T | None, what: str) -> T:
 
 
 def checked_reason(reason: str | None) -> str | None:
-    """Checks the reason of a release or a reject and returns it; None stays None. ValueError, TypeError."""
+    """Checks the reason of a release or a reject and returns it; None stays None. Raises ValueError, TypeError."""
     if reason is not None and (size := len(text("reason", reason).encode())) > REASON:
         raise ValueError(f"reason has {size} bytes of UTF-8; at most {REASON} are kept with a message")
     return reason

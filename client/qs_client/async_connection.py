@@ -155,7 +155,8 @@ class AsyncConnection:
         else, and not again when this is left early, see `answer_or_release`.
 
         Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
-        ServerUnavailable when the connection fails. ValueError when XML cannot carry a field; then nothing is sent.
+        Raises ServerUnavailable if the connection fails. Raises ValueError if XML cannot carry a field; then nothing is
+        sent.
         """
         await checkpoint_if_cancelled()
         self._check()
@@ -164,7 +165,7 @@ class AsyncConnection:
         return await wait_for(self.session.ask(exchange.request), seconds)
 
     async def await_greeting(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        """Waits until the other side has said which program it is. WrongProgram; ServerError when it ends the
+        """Waits until the other side has said which program it is. Raises WrongProgram; ServerError if it ends the
         connection. timeout: as in `exchange`."""
         greeting = self.session.greeting
         if greeting is None:
@@ -235,8 +236,8 @@ class AsyncConnection:
         return answer
 
     async def delivery(self, subscription: Subscription) -> GetMessage:
-        """Returns the subscription's next message. ServerError when the server has ended it. One task at a time per
-        subscription."""
+        """Returns the subscription's next message. Raises ServerError if the server has ended it. One task at a time
+        per subscription."""
         await checkpoint_if_cancelled()
         self._check()  # what is left of a lost connection has gone back to its queue, and will come again
         while (message := subscription.next()) is None:
@@ -244,7 +245,7 @@ class AsyncConnection:
         return message
 
     async def receive(self, seconds: float | None) -> Message:
-        """Returns the next message that answers no call. TimeoutError when none came. One task at a time."""
+        """Returns the next message that answers no call. Raises TimeoutError if none came. One task at a time."""
         await checkpoint_if_cancelled()
         greeting = self.session.greeting
         if greeting is not None and self.session.checks_program:  # another program would send nothing
@@ -258,12 +259,12 @@ class AsyncConnection:
 
     def post(self, message: Message) -> None:
         """Sends a message unchanged and does not wait: bytes that the socket does not take are sent during a later
-        read. Its answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
+        read. Its answer goes to `pump` or `receive`. Raises ValueError if XML cannot carry a field."""
         self.session.post(message)
         self.flush()
 
     async def sent(self, seconds: float | None) -> None:
-        """Waits until the system has taken all that was posted. TimeoutError when that takes longer."""
+        """Waits until the system has taken all that was posted. Raises TimeoutError if that takes longer."""
         await checkpoint_if_cancelled()
         self._check()
         if self._wire.unsent:
@@ -285,8 +286,8 @@ class AsyncConnection:
             self.session.on_unmatched = None
 
     async def more(self, deadline: float) -> None:
-        """Waits until something has been read since the last return. TimeoutError at the deadline, on the loop's clock.
-        For a connection with a single user."""
+        """Waits until something has been read since the last return. Raises TimeoutError at the deadline, on the loop's
+        clock. For a connection with a single user."""
         await checkpoint_if_cancelled()
         await self._until(_Condition(lambda: self._reads != self._reads_seen), deadline)
         self._reads_seen = self._reads
@@ -304,7 +305,7 @@ class AsyncConnection:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     async def _until(self, waiting: Waitable, deadline: float) -> None:
-        """Waits until it is ready. TimeoutError at the deadline, on the loop's clock."""
+        """Waits until it is ready. Raises TimeoutError at the deadline, on the loop's clock."""
         self._users += 1
         try:
             while not waiting.ready:

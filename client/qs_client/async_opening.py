@@ -51,7 +51,7 @@ class Opening:
         return self._connecting.in_time
 
     async def opened(self) -> AsyncConnection:
-        """Returns the connection. ServerUnavailable when nothing answers, or TLS cannot begin; ServerError when the
+        """Returns the connection. Raises ServerUnavailable if nothing answers, or TLS cannot begin; ServerError if the
         server refuses the token."""
         if self._authenticating is None:
             connection = AsyncConnection(await self._connecting.connected(), self._place, self._limits)

@@ -57,7 +57,7 @@ class AsyncWire:
         return self._layer is not None
 
     async def shake_hands(self) -> None:
-        """Completes the handshake of TLS. May be called again after a cancellation. TlsFailed, OSError."""
+        """Completes the handshake of TLS. May be called again after a cancellation. Raises TlsFailed, OSError."""
         layer = self._layer
         if layer is None:
             return
@@ -109,8 +109,8 @@ class AsyncWire:
             return len(data)
 
     def receive(self) -> bytes | None:
-        """Returns what has come, at most 64 KiB; b"" at the end of the stream; None when nothing has come. OSError when
-        the connection broke."""
+        """Returns what has come, at most 64 KiB; b"" at the end of the stream; None when nothing has come. Raises
+        OSError if the connection broke."""
         layer = self._layer
         if layer is not None and layer.readable:
             return layer.read()
@@ -224,7 +224,7 @@ class Connecting:
         return time.monotonic() < self._deadline
 
     async def connected(self) -> AsyncWire:
-        """Returns the connected wire. ServerUnavailable when no address answers, or TLS cannot begin."""
+        """Returns the connected wire. Raises ServerUnavailable if no address answers, or TLS cannot begin."""
         if self._wire is None:
             self._wire = self._secured(await self._connected_socket())
         if self._wire.secure:

@@ -19,8 +19,8 @@ alone."""
 
 
 def checked_payload(payload: bytes | str) -> bytes | str:
-    """Checks a payload and returns it. TypeError when it is neither bytes nor text: `bytes(5)` would be five NULs, and
-    a `Draft` would lose its delay and its key where they have arguments of their own."""
+    """Checks a payload and returns it. Raises TypeError if it is neither bytes nor text: `bytes(5)` would be five NULs,
+    and a `Draft` would lose its delay and its key where they have arguments of their own."""
     if not isinstance(payload, bytes | bytearray | memoryview | str):
         raise TypeError(f"a payload is bytes or str, not {type(payload).__name__}")
     return payload
@@ -59,7 +59,10 @@ def in_batches(entries: Iterable[T], most: int = MOST) -> Iterator[list[T]]:
 
 
 def _longest(payload: bytes | str) -> int:
-    """Returns an upper bound of the payload's serialized size: as escaped text or as base64."""
+    """Returns an upper bound of the payload's serialized size: as escaped text or as base64.
+
+    It is reckoned, as serializing each message twice would double the work of a large push.
+    """
     raw = payload.encode() if isinstance(payload, str) else bytes(payload)
     escaped = 4 * (raw.count(b"&") + raw.count(b"\n") + raw.count(b"\r")) + 3 * (raw.count(b"<") + raw.count(b">"))
     return len(raw) + max(escaped, len(raw) // 3 + 3)

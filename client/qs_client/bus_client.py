@@ -260,7 +260,7 @@ class BusClient(Bus[BusMessages], Closing):
         """Acknowledges the message in hand before the loop asks for the next one. Does not wait for the answer.
 
         Does nothing when the message is no longer in hand: it is acknowledged already, or its connection has ended and
-        it will be delivered again. ValueError when the subscription has no ack.
+        it will be delivered again. Raises ValueError if the subscription has no ack.
         """
         self._settle(message, DeleteMessage(message.qid, message.mid))
 

@@ -45,7 +45,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send as well, then give the session what comes next. TimeoutError when nothing comes within these seconds;
+    """Send as well, then give the session what comes next. Raises TimeoutError if nothing comes within these seconds;
     going_on: the seconds of the previous Read continue."""
 
     seconds: float | None
@@ -165,7 +165,7 @@ class BusSession:
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
         """Sends an acknowledgement or a release of the message in hand. Returns False, and sends nothing, when the
-        message is no longer in hand here. ValueError when the subscription does not acknowledge."""
+        message is no longer in hand here. Raises ValueError if the subscription does not acknowledge."""
         if message is not self._in_hand or self._session is None:
             return False
         if self._request.ack is None:

@@ -74,7 +74,7 @@ def message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str
 
 
 def _number(entry: int | Receipt) -> int:
-    """Returns the id. ValueError or TypeError when it cannot be one."""
+    """Returns the id. Raises ValueError or TypeError if it cannot be one."""
     return required(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
@@ -112,7 +112,7 @@ def new_queue(
     options = checked_options(
         QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives, backoff, backoff_max)
     )
-    named = None if options == QueueOptions() else options
+    named = None if options == QueueOptions() else options  # what is not named is left to the server, and not compared
     try:
         yield from ask(NewQueue(qid, named))
     except Conflict:
@@ -231,6 +231,7 @@ def receive(
     else:
         request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait or 0)).messages
+    # Without one the length of the window is the queue's, which the answer does not tell: `handling` reckons then.
     lease = None if visibility is None else Lease(visibility)
     for delivery in deliveries:
         delivery.lease = lease  # type: ignore[misc] # mypy leaves out the slots of a base class
@@ -283,6 +284,7 @@ def peek_many(qid: str, mids: Iterable[int], *, once: bool = False) -> Call[list
                 return found
             if not (answer.more and answer.messages):
                 break
+            # The answer was full. What it lacks before its last message does not exist: only the rest is asked for.
             wanted = wanted[wanted.index(answer.messages[-1].mid) + 1 :]
     return found
 
@@ -370,6 +372,7 @@ def copy(
     if isinstance(message, Delivery | GetMessage):
         raise TypeError("a received message has its id: give either the message or (qid, mids), not both")
     copied: list[int] = []
+    # At most as many copies at once as a server makes in one request.
     for batch in in_batches(mids, min(MOST, max(COPIES // len(targets), 1))):
         answer = yield from ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))
         copied += map(_number, answer.mids)
@@ -412,7 +415,7 @@ def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt
     by_queue: dict[str, list[int | Receipt]] = {}
     if isinstance(messages, TEXT):
         by_queue[text("qid", messages)] = entries = list(mids)
-        for entry in entries:
+        for entry in entries:  # all, before the first list is sent: a wrong one leaves nothing half done
             _number(entry)
     else:
         for qid, number, receives in (message_key(message, None) for message in messages):

@@ -62,7 +62,7 @@ def get_claim(qid: str, consumer: str, seq: int, *, part: int = 0, parts: int = 
         yield from ask(GetClaim(qid, consumer, whole(seq, "seq"), whole(part, "part"), whole(parts, "parts", 1)))
     ).messages
     for delivery in deliveries:
-        if delivery.qid is None:
+        if delivery.qid is None:  # servers may leave out the queue of the request
             delivery.qid = qid
     return deliveries
 
@@ -102,6 +102,7 @@ def stage_messages(
         whole(value, name)
     total = 0
     lists = drafts_in_batches(payloads)
+    # At least one list, also of no messages: an empty part has to be staged to be published.
     for drafts in itertools.chain([next(lists, [])], lists):
         answer = yield from ask(StageMessages(qid, producer, batch=batch, part=part, attempt=attempt, messages=drafts))
         total += len(drafts) if answer.count is None else answer.count

@@ -145,7 +145,7 @@ class QueueClient(Settings):
         return self._connection is not None
 
     def connect(self) -> None:
-        """Connects, unless connected. ServerUnavailable when nothing answers at host and port, Unauthorized when the
+        """Connects, unless connected. Raises ServerUnavailable if nothing answers at host and port, Unauthorized if the
         server does not know the token. Does not wait until the server has said what it is."""
         self._opened().greet(self.timeout)
 
@@ -270,7 +270,7 @@ class QueueClient(Settings):
                 call = pages.send(page)
 
     def _exchange(self, exchange: Exchange) -> Message:
-        """Sends a request, and returns its answer or the server's `Error`. ServerUnavailable, ValueError."""
+        """Sends a request, and returns its answer or the server's `Error`. Raises ServerUnavailable, ValueError."""
         if exchange.pause:
             time.sleep(exchange.pause)  # without the lock: other threads make their calls meanwhile
         with self._reading:

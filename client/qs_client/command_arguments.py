@@ -68,6 +68,7 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
         return arguments
     if arguments.target is Target.BUS and arguments.server is not None:
         parser.error(f"qs {arguments.command} talks to the bus, not to the queue server: give --bus HOST:PORT")
+    # Not as a default of the flag: without one, `tail` waits for its bus as long as it takes.
     if arguments.timeout is None and arguments.target is Target.SERVER:
         arguments.timeout = _TIMEOUT
     arguments.address = read_address(parser, arguments, "bus" if arguments.target is Target.BUS else "server")
@@ -75,6 +76,7 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    # An empty payload is most likely a variable that is not set.
     if arguments.command == "push" and "" in arguments.payload and not arguments.allow_empty:
         parser.error("a message without content needs --allow-empty")
     if arguments.command == "push" and arguments.key is not None and _may_be_several(arguments):
@@ -162,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
             aliases=aliases,
         )
         _add_common(added, target, **common)
-        if name != "push":
+        if name != "push":  # there it is the message's key
             refuse_key(added)
         added.set_defaults(run=run, command=name, target=target)
         commands.append((name, summary))

@@ -1,4 +1,7 @@
-"""`qs export`: writes the messages of a queue to files, through a running server."""
+"""`qs export`: writes the messages of a queue to files, through a running server.
+
+The files are in the layout of vsqs: the id is the name, the payload the content.
+"""
 
 import contextlib
 import errno
@@ -17,6 +20,7 @@ from .command_output import INCOMPLETE, OK, Output, complain
 from .errors import NotFound, ServerError
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
+"""Errors of a file system that has no hard links, or no room for one more."""
 
 
 class OtherFileError(OSError):
@@ -24,10 +28,16 @@ class OtherFileError(OSError):
 
 
 class VsqsFiles:
-    """Writes messages into a directory. Two writers of the same messages do not harm each other."""
+    """Writes messages into a directory.
+
+    Ensures
+    1. A file has its name only once all of its content is durable.
+    2. Nothing is overwritten: a file of the same name with the same content counts as written, any other is an error.
+    3. Two writers of the same messages do not harm each other, and an export can be repeated.
+    """
 
     def __init__(self, directory: str) -> None:
-        """Creates the directory if it is missing; its parent must exist. OSError."""
+        """Creates the directory if it is missing; its parent must exist. Raises OSError."""
         self._directory = directory
         if not os.path.isdir(directory):
             os.mkdir(directory)
@@ -43,13 +53,13 @@ class VsqsFiles:
         try:
             for mid, payload, receives in messages:
                 path = self._path(str(mid))
-                if not _is_there(path, payload):
+                if not _is_written(path, payload):
                     written[path] = self._write(mid, payload, receives)
             for descriptor in written.values():
                 os.fsync(descriptor)
             for path in written:
-                _name(_temporary(path), path)
-            _sync(self._directory)
+                _publish(_temporary(path), path)
+            _sync(self._directory)  # one for all names
         except BaseException:
             for path in written:
                 with contextlib.suppress(OSError):
@@ -85,11 +95,12 @@ class VsqsFiles:
 
 
 def _temporary(path: str) -> str:
+    """Returns the name of a file until it is complete: it begins with a dot, as no id does."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.tmp")
 
 
-def _is_there(path: str, payload: bytes) -> bool:
+def _is_written(path: str, payload: bytes) -> bool:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == len(payload) and file.read() == payload:
@@ -103,9 +114,10 @@ def _other(path: str) -> OtherFileError:
     return OtherFileError(f"{path} exists with other content, and is not overwritten")
 
 
-def _name(temporary: str, path: str) -> None:
+def _publish(temporary: str, path: str) -> None:
+    """Gives a complete file its name, unless there is a file of that name. Raises OtherFileError then."""
     try:
-        os.link(temporary, path)
+        os.link(temporary, path)  # a rename would overwrite a file that another writer has made meanwhile
     except FileExistsError:
         raise _other(path) from None
     except OSError as error:
@@ -149,8 +161,8 @@ def export(client: QueueClient, arguments: Namespace, out: Output) -> int:
         progress.clear()
     [after] = client.stats(qid)
     hidden = (after.in_flight or 0) + (after.delayed or 0)
-    record = {"qid": qid, "count": progress.done, "written": progress.written, "hidden": hidden}
-    out.line(progress.summary(), record)
+    fields = {"qid": qid, "count": progress.done, "written": progress.written, "hidden": hidden}
+    out.line(progress.summary(), fields)
     if hidden:
         complain(f"{hidden} in flight or delayed: not exported; give the command again when they are visible")
     return INCOMPLETE if hidden else OK
@@ -168,7 +180,8 @@ def _peeked(client: QueueClient, qid: str) -> Iterator[_Message]:
 
 
 def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress: "_Progress", count: float) -> None:
-    """Receives messages, writes them, and deletes those that are durably written. count: how many at most."""
+    """Receives messages, writes them, and deletes those that are durably written. count: how many at most, so that the
+    command ends in a queue to which others go on pushing."""
     while progress.done < count:
         most = int(min(_AT_ONCE, count - progress.done))
         deliveries = client.receive(arguments.queue, most, visibility=arguments.visibility)
@@ -177,7 +190,7 @@ def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress:
         try:
             written = files.write((each.mid, _bytes(each.payload), (each.receives or 1) - 1) for each in deliveries)
         except BaseException:
-            _give_back(client, deliveries)
+            _release(client, deliveries)
             raise
         missing = len(deliveries) - len(client.delete_many(deliveries))
         if missing:
@@ -188,7 +201,7 @@ def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress:
         progress.add(len(deliveries), written)
 
 
-def _give_back(client: QueueClient, deliveries: list[Delivery]) -> None:
+def _release(client: QueueClient, deliveries: list[Delivery]) -> None:
     with contextlib.suppress(ServerError, OSError):
         for delivery in deliveries:
             client.release(delivery)

@@ -10,6 +10,7 @@ from qs_schemas.terminal import has_colours, paint_help
 if TYPE_CHECKING:
     from .command_output import Output
 
+# A test runs each through the parser, so an example is always a command that works.
 _EXAMPLES = {
     "push": "qs push orders 'two apples'",
     "receive": "qs receive orders --wait 20 --delete",
@@ -56,7 +57,7 @@ def overview(commands: Iterable[tuple[str, str]]) -> str:
 def show_help(arguments: Namespace, out: "Output") -> int:
     """Prints the commands, or the help of the one that is named."""
     if arguments.topic is not None:
-        arguments.parser.parse_args([arguments.topic, "--help"])  # exits
+        arguments.parser.parse_args([arguments.topic, "--help"])  # exits, also with what was meant by a slip
     text = overview(arguments.commands)
     out.text(paint_help(text) if has_colours(sys.stdout) else text)
     return 0

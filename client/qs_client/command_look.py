@@ -14,7 +14,7 @@ from typing import Any
 from qs_schemas import Delivery, GetMessage
 
 from .client import QueueClient
-from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain, message_record, one_line
+from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain, message_fields, one_line
 from .errors import Forbidden, NotFound, NotImplementedByServer
 
 _AT_ONCE = 50
@@ -52,11 +52,11 @@ def list_messages(client: QueueClient, arguments: Namespace, out: Output, queues
     code = OK
     for qid in queues:
         try:
-            for mid, cells, record in _listed(client, qid, arguments):
+            for mid, cells, fields in _listed(client, qid, arguments):
                 if arguments.long:
-                    table.row(cells if named else [qid, *cells], record)
+                    table.row(cells if named else [qid, *cells], fields)
                 else:
-                    out.line(f"{mid}" if named else f"{qid} {mid}", record)
+                    out.line(f"{mid}" if named else f"{qid} {mid}", fields)
         except (Forbidden, NotFound, NotImplementedByServer) as error:
             if named:
                 raise
@@ -75,7 +75,7 @@ def _listed(
     mids = client.list_messages(qid, state=arguments.state or "all")
     if arguments.long:
         for message in _looked_at(client, qid, mids, missing_ok=True):
-            yield message.mid, _cells(message), _record(message)
+            yield message.mid, _cells(message), _fields(message)
     else:
         for mid in mids:
             yield mid, (), {"qid": qid, "mid": mid}
@@ -87,6 +87,7 @@ def _looked_at(
     """Yields messages in the order of their ids as given. Those that a claim holds have no payload. missing_ok: leave
     out those that do not exist; else NotFound."""
     left = iter(mids)
+    # In batches: with a request for each message, a long queue would take a round trip a line.
     while batch := list(itertools.islice(left, _AT_ONCE)):
         found = {message.mid: message for message in client.peek_many(qid, batch)}
         for mid in batch:
@@ -138,6 +139,6 @@ def distance(seconds: float) -> str:
     return f"in {' '.join(parts[:2])}" if parts else "now"
 
 
-def _record(message: Delivery | GetMessage) -> dict[str, Any]:
-    record = message_record(message, None)
-    return record if message.payload is None else {**record, "bytes": len(message.payload)}
+def _fields(message: Delivery | GetMessage) -> dict[str, Any]:
+    fields = message_fields(message, None)
+    return fields if message.payload is None else {**fields, "bytes": len(message.payload)}

@@ -19,13 +19,17 @@ DECLINED = 4
 
 def complain(text: str) -> None:
     """Writes a line to stderr, if the process has one and somebody reads it."""
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # as in a shell with 2>&-
         with contextlib.suppress(OSError):
             sys.stderr.write(f"qs: {' '.join(text.split())}\n")
 
 
 class Output:
-    """Writes UTF-8 to a binary stream; payloads are written unchanged, whatever the locale."""
+    """Writes results: plain lines for people, or one JSON object a line for programs.
+
+    Ensures: text is UTF-8, whatever the locale; a payload that is no text comes out byte for byte; a reason, which is
+    somebody else's text, is on one line and has no control characters.
+    """
 
     def __init__(self, stream: BinaryIO, *, as_json: bool = False) -> None:
         self._stream = stream
@@ -35,10 +39,10 @@ class Output:
     def flush(self) -> None:
         self._stream.flush()
 
-    def line(self, text: str | None, record: Mapping[str, Any]) -> None:
-        """Writes a result. text: for people, None for nothing; record: for programs."""
+    def line(self, text: str | None, fields: Mapping[str, Any]) -> None:
+        """Writes a result. text: for people, None for nothing; fields: for programs."""
         if self._as_json:
-            self._json(record)
+            self._json(fields)
         elif text is not None:
             self._stream.write(f"{text}\n".encode())
 
@@ -52,13 +56,14 @@ class Output:
         as it does with headings, for what is read line by line."""
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload
         if self._as_json:
-            self._json(message_record(message, payload))
+            self._json(message_fields(message, payload))
             return
         if heading:
-            line = f"==> {message.qid} {message.mid} ({'; '.join(_known(message))}) <=="
+            line = f"==> {message.qid} {message.mid} ({'; '.join(_heading_parts(message))}) <=="
             self.text(f"{paint(line, BOLD) if self._colours else line}\n")
         if payload is not None:
             self._stream.write(payload)
+            # A line end after text is for the terminal. After other bytes it would make another file of them.
             if not payload.endswith(b"\n") and (heading or ended or escape_payload(payload) is not None):
                 self._stream.write(b"\n")
 
@@ -81,24 +86,24 @@ class Output:
         if not self._as_json:
             self.text(f"{paint(line, BOLD) if self._colours else line}\n")
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], records: Iterable[Mapping[str, Any]]) -> None:
-        """Writes results of one kind: columns under a head for people, one record each for programs."""
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], entries: Iterable[Mapping[str, Any]]) -> None:
+        """Writes results of one kind: columns under a head for people, one JSON object each for programs."""
         if self._as_json:
-            for record in records:
-                self._json(record)
+            for fields in entries:
+                self._json(fields)
             return
         first, *others = _aligned([head, *rows])
         self.heading(first)
         self.text("".join(f"{row}\n" for row in others))
 
-    def _json(self, record: Mapping[str, Any]) -> None:
+    def _json(self, fields: Mapping[str, Any]) -> None:
         import json  # noqa: PLC0415 - most output is for people
 
-        self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        self._stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
 
 
 class Columns:
-    """A table whose rows are written as they come: under a head for people, one record each for programs. The head
+    """A table whose rows are written as they come: under a head for people, one JSON object each for programs. The head
     comes with the first row, as there may be an error instead."""
 
     def __init__(self, out: Output, head: Sequence[str], forms: Sequence[str]) -> None:
@@ -108,10 +113,10 @@ class Columns:
         self._forms = forms
         self._begun = False
 
-    def row(self, cells: Sequence[str], record: Mapping[str, Any]) -> None:
+    def row(self, cells: Sequence[str], fields: Mapping[str, Any]) -> None:
         """Writes a row."""
         self.begin()
-        self._out.line(self._formatted(cells), record)
+        self._out.line(self._formatted(cells), fields)
 
     def begin(self) -> None:
         """Writes the head, once."""
@@ -123,13 +128,13 @@ class Columns:
         return "  ".join(map(format, cells, self._forms)).rstrip()
 
 
-def _without_none(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if value is not None}
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def message_record(message: Delivery | GetMessage, payload: bytes | None) -> dict[str, Any]:
+def message_fields(message: Delivery | GetMessage, payload: bytes | None) -> dict[str, Any]:
     """Returns what is known of a message, for programs. payload: None to leave it out."""
-    record = _without_none({
+    fields = _without_none({
         "qid": message.qid, "mid": message.mid, "status": message.status, "receives": message.receives,
         "pushed_at": message.pushed_at, "visible_at": message.visible_at, "reason": message.reason,
         "dead_from": message.dead_from, "dead_mid": message.dead_mid, "dead_receives": message.dead_receives,
@@ -137,15 +142,15 @@ def message_record(message: Delivery | GetMessage, payload: bytes | None) -> dic
     })  # fmt: skip
     if payload is not None:
         try:
-            record["payload"] = payload.decode()
+            fields["payload"] = payload.decode()
         except UnicodeDecodeError:
             import base64  # noqa: PLC0415
 
-            record["payload_base64"] = base64.b64encode(payload).decode()
-    return record
+            fields["payload_base64"] = base64.b64encode(payload).decode()
+    return fields
 
 
-def _known(message: Delivery | GetMessage) -> Iterator[str]:
+def _heading_parts(message: Delivery | GetMessage) -> Iterator[str]:
     """Yields what is known of a message, for people: its receives, until when it is hidden if it was only looked at,
     where it comes from if it is a dead letter, and the last reason."""
     yield f"receives {message.receives}"

@@ -174,8 +174,8 @@ def claims(client: QueueClient, arguments: Namespace, out: Output) -> int:
     wanted = [claim for claim in found if (claim.consumer, claim.owner) == whose and arguments.seq in (None, claim.seq)]
     for claim in sorted(wanted, key=lambda claim: claim.seq, reverse=True):  # last first: this frees the numbers
         count = client.release_claim(arguments.queue, arguments.release, claim.seq, owner=claim.owner)
-        record = {"qid": arguments.queue, "consumer": claim.consumer, "seq": claim.seq, "released": count}
-        out.line(f"claim {claim.seq} of {claim.consumer}: {count} messages are visible again", record)
+        fields = {"qid": arguments.queue, "consumer": claim.consumer, "seq": claim.seq, "released": count}
+        out.line(f"claim {claim.seq} of {claim.consumer}: {count} messages are visible again", fields)
     if not wanted:
         which = "no claim" if arguments.seq is None else f"no claim {arguments.seq}"
         of = "" if arguments.owner is None else f" of the principal {arguments.owner!r}"

@@ -18,11 +18,15 @@ FAILED = 1
 
 
 def run(arguments: Namespace) -> int:
-    """Runs the subcommand and returns its exit code. arguments: as `command_line` returns them."""
+    """Runs the subcommand and returns its exit code. arguments: as `command_line` returns them.
+
+    Whatever an operator can cause, by an argument or by a server that is away, is a line on stderr and an exit code,
+    never a traceback.
+    """
     try:
         return _run(arguments)
-    except BrokenPipeError:
-        silence_stdout()
+    except BrokenPipeError:  # before OSError: the reader, such as `head`, has what it wanted
+        silence_stdout()  # else Python would report the same again, when it flushes at the end
         return READER_GONE
     except ServerError as error:
         return _fail(f"{error}{hint(error, arguments)}")

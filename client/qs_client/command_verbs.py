@@ -59,7 +59,7 @@ def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
     """Yields the payloads in groups of what is available: it does not wait for slow input to fill a batch."""
-    yield [os.fsencode(payload) for payload in arguments.payload]
+    yield [os.fsencode(payload) for payload in arguments.payload]  # the bytes that the shell gave, also if no UTF-8
     files = arguments.file or ([] if arguments.payload else ["-"])
     if arguments.lines:
         for name in files:
@@ -82,7 +82,8 @@ def _descriptor(name: str) -> Iterator[int]:
 
 
 def _content(name: str, *, allow_empty: bool) -> bytes:
-    """Reads a file, or stdin. ValueError when there is nothing in it: a failed command before a pipe looks the same."""
+    """Reads a file, or stdin. Raises ValueError if there is nothing in it: a failed command before a pipe looks the
+    same."""
     with _descriptor(name) as descriptor:
         content = b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
     if not content and not allow_empty:

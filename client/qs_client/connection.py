@@ -38,7 +38,7 @@ def open_connection(
     security: Security = PLAIN,
 ) -> "Connection":
     """Connects. timeout: seconds for each address of the host, and for the handshake of TLS; limits: of what is read;
-    security: whose token is not sent yet. ServerUnavailable when nothing answers, or TLS cannot begin."""
+    security: whose token is not sent yet. Raises ServerUnavailable if nothing answers, or TLS cannot begin."""
     return Connection(open_wire(host, port, place, timeout, security), place, limits)
 
 
@@ -110,7 +110,7 @@ class Connection:
         return False
 
     def authenticate(self, token: Token, seconds: float | None) -> None:
-        """Says who the client is. ServerError when the server refuses; then, and after any other exception, the
+        """Says who the client is. Raises ServerError if the server refuses; then, and after any other exception, the
         connection must be closed. seconds: as in `answer`."""
         answer = self.answer(self.session.ask(Authenticate(token.reveal())), seconds)
         if isinstance(answer, Error):
@@ -122,7 +122,7 @@ class Connection:
             self.send(self.deadline(seconds))
 
     def await_greeting(self, seconds: float | None) -> None:
-        """Waits until the other side has said which program it is. WrongProgram; ServerError when it ends the
+        """Waits until the other side has said which program it is. Raises WrongProgram; ServerError if it ends the
         connection. seconds: as in `answer`."""
         if self.session.greeting is not None:
             self.answer(self.session.greeting, seconds)
@@ -136,7 +136,7 @@ class Connection:
     def send(self, deadline: float, message: Message | None = None) -> None:
         """Writes what the session has to send. message: is posted first.
 
-        TimeoutError, OSError: the connection must then be closed, as a part may have been sent.
+        Raises TimeoutError, OSError: the connection must then be closed, as a part may have been sent.
         """
         with self._writing:  # so that documents of two threads do not mix
             if message is not None:
@@ -162,7 +162,7 @@ class Connection:
     def read(self, next_message: Callable[..., M | None], *arguments: object, deadline: float) -> M:
         """Sends pending bytes, and reads until the session's `next_message(*arguments)` returns a message.
 
-        ServerUnavailable when the connection ends; TimeoutError at the deadline, when nothing is lost.
+        Raises ServerUnavailable if the connection ends; TimeoutError at the deadline, when nothing is lost.
         """
         self._busy = True
         try:

@@ -159,7 +159,8 @@ class Retry(Exception):
     """Raised by a job, inside `handling`: try this message again later. It is released, with the text as the reason.
 
     delay: seconds until then, from 0; None for the back-off of the queue, as after any other exception. The receive
-    counts, so that after `max-receives` of them the message is a dead letter. ValueError, TypeError for a bad delay."""
+    counts, so that after `max-receives` of them the message is a dead letter. Raises ValueError, TypeError for a bad
+    delay."""
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         super().__init__(reason)

@@ -96,7 +96,7 @@ def _add_changes(add: AddCommand) -> None:
 
 
 def check_changes(arguments: argparse.Namespace) -> None:
-    """Checks the options of `qs set`. ValueError when they change nothing, or one is given and removed."""
+    """Checks the options of `qs set`. Raises ValueError if they change nothing, or one is given and removed."""
     given = given_options(arguments)
     both = [name for name in arguments.remove if name.replace("-", "_") in given]
     if both:

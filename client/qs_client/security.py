@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 
 class Token:
-    """A token that is shown nowhere: not by repr, and not in a pickle. reveal: returns it, to send it."""
+    """A token that is shown nowhere. reveal: returns it, to send it.
+
+    Ensures: it is in no repr, so in no traceback with values, no pickle and no error text, also not in that about
+    itself. Two tokens of the same text are equal: connections and settings are compared by them.
+    """
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        """text: 1 to 1024 characters without spaces or control characters. ValueError or TypeError, without the text,
-        for anything else."""
+        """text: 1 to 1024 characters without spaces or control characters. Raises ValueError or TypeError, without the
+        text, for anything else."""
         if not isinstance(text, str):
             raise TypeError(f"token is text, not {type(text).__name__}")
         if not 0 < len(text) <= TOKEN:
@@ -53,12 +57,13 @@ def read_token(path: str | os.PathLike[str], warn: Callable[[str], None]) -> Tok
     """Reads a token from a file that holds nothing else but spaces and line ends around it. warn: gets a line when
     everybody on the machine can read the file.
 
-    OSError when it cannot be read; ValueError, with the file's name, when it does not hold a token.
+    Raises OSError if it cannot be read; ValueError, with the file's name, if it does not hold a token.
     """
     with open(path, "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
+        # Enough for any token in UTF-8 and space around it: a wrong file, or a device, is not read to its end.
         data = file.read(4 * TOKEN + 1024).strip()
-    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:  # the mode of a pipe, as of <(pass qs), says nothing
         warn(f"everybody on this machine can read the token in {path}: chmod 600 {path}")
     try:
         return Token(data.decode())
@@ -81,8 +86,8 @@ class Security:
     token: Token | None = None
 
     def layer(self, host: str) -> "TlsLayer | None":
-        """Returns the TLS session for a connection to this host, None without TLS. TlsFailed when no certificate can
-        be for the host."""
+        """Returns the TLS session for a connection to this host, None without TLS. Raises TlsFailed if no certificate
+        can be for the host."""
         if self.context is None:
             return None
         from .tls import TlsLayer  # noqa: PLC0415
@@ -99,7 +104,7 @@ def with_tls(scheme: bool | None, asking: Sequence[str]) -> bool:
     client that was given one would send its token in the clear.
 
     scheme: of the address, True for qss://, False for qs://, None for none; asking: the names of the flags, variables
-    or arguments that ask for TLS. ValueError when the address says qs:// and something asks for TLS.
+    or arguments that ask for TLS. Raises ValueError if the address says qs:// and something asks for TLS.
     """
     if scheme is False and asking:
         names = " and ".join(asking)
@@ -113,7 +118,7 @@ def with_tls(scheme: bool | None, asking: Sequence[str]) -> bool:
 def security(tls: Tls, token: str | Token | None) -> Security:
     """Checks and returns what a client was given.
 
-    OSError when a file of CAs cannot be read; ValueError when it holds none, or the token cannot be one; TypeError.
+    Raises OSError if a file of CAs cannot be read; ValueError if it holds none, or the token cannot be one; TypeError.
     """
     context = None
     if tls is not None and tls is not False:

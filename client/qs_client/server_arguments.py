@@ -169,8 +169,8 @@ def make_security(
 ) -> "Security":
     """Returns what the flags, the address and the variables say. warn: gets a line about what is not safe.
 
-    OSError, with the file's name, when a file cannot be read. ValueError when one does not hold what it should, or as
-    for `check_security`.
+    Raises OSError, with the file's name, if a file cannot be read. Raises ValueError if one does not hold what it
+    should, or as for `check_security`.
     """
     from .security import PLAIN, Security  # noqa: PLC0415 - --help needs none
 

@@ -144,14 +144,15 @@ class Session:
         return documents[0] if len(documents) == 1 else b"".join(documents)  # a large document is not copied
 
     def ask(self, request: Message) -> Pending:
-        """Sends a request with a new `req`. ValueError when XML cannot carry a field."""
+        """Sends a request with a new `req`. Raises ValueError if XML cannot carry a field."""
         request.req = f"qs-{next(self._numbers)}"
         self._out.append(self._peer.send(request))
         pending = self._pending[request.req] = Pending(request)
         return pending
 
     def post(self, message: Message) -> None:
-        """Sends a message unchanged. Its answer belongs to no request. ValueError when XML cannot carry a field."""
+        """Sends a message unchanged. Its answer belongs to no request. Raises ValueError if XML cannot carry a
+        field."""
         self._out.append(self._peer.send(message))
         self._has_posted = True
         self._program, self._other = None, ""  # from now on, whoever is there is the one that is wanted
@@ -282,8 +283,8 @@ class Session:
         return pending.answer
 
     def next_delivery(self, subscription: Subscription) -> GetMessage | None:
-        """Returns the subscription's next delivery, or None until more bytes come. ServerError or Ended when it has
-        ended."""
+        """Returns the subscription's next delivery, or None until more bytes come. Raises ServerError or Ended if it
+        has ended."""
         while (message := subscription.next()) is None and self.route():
             pass
         return message

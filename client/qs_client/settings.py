@@ -7,7 +7,7 @@ from .security import Tls, Token, security, with_tls
 
 
 def _checked_tls(tls: Tls, scheme: bool | None) -> Tls:
-    """Returns what an address with a scheme says about TLS. ValueError when the two contradict each other."""
+    """Returns what an address with a scheme says about TLS. Raises ValueError if the two contradict each other."""
     if scheme and tls is False:
         raise ValueError("tls is False, but the address asks for TLS: write qs://, or leave tls out")
     asks = tls is not None and tls is not False
@@ -15,7 +15,11 @@ def _checked_tls(tls: Tls, scheme: bool | None) -> Tls:
 
 
 class Settings:
-    """The settings of every client. They can be changed later, and are checked then, too."""
+    """The settings of every client. They can be changed later, and are checked then, too.
+
+    Ensures: a client never has a setting that a later connection would trip over; what is wrong is refused by the
+    statement that sets it. A new value applies from the next connection on, the timeout from the next call on.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class Settings:
         token: str | Token | None,
     ) -> None:
         """host, port, usual: see `located`."""
+        # Digits alone are a port without a host, which `located` refuses; the system would take them for an address.
         if isinstance(host, str) and (":" in host or host.isdigit()):
             from qs_schemas.addresses import located  # noqa: PLC0415 - rarely needed at start
 

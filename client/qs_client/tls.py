@@ -14,7 +14,7 @@ def client_context(tls: bool | str | os.PathLike[str] | ssl.SSLContext) -> ssl.S
     """Returns a context that verifies the server's certificate and its name. tls: see `security.Tls`; a context is
     returned as it is.
 
-    OSError, with the file's name, when a file cannot be read; ValueError when it holds no certificate.
+    Raises OSError, with the file's name, if a file cannot be read; ValueError if it holds no certificate.
     """
     if isinstance(tls, ssl.SSLContext):
         return tls
@@ -23,7 +23,7 @@ def client_context(tls: bool | str | os.PathLike[str] | ssl.SSLContext) -> ssl.S
     if tls == "":  # as a path, it would be the current directory
         raise ValueError("tls is an empty path: name a file or a directory of CA certificates")
     context = ssl.create_default_context() if isinstance(tls, bool) else _trusting(Path(tls))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # the servers speak no older one, whatever the system allows
     return context
 
 
@@ -37,7 +37,7 @@ def unverified_context() -> ssl.SSLContext:
 
 def show_certificate(context: ssl.SSLContext, cert: str, key: str | None) -> None:
     """Makes the context show a certificate to servers that ask for one. cert: a file in PEM format; key: its key, None
-    when that is in the same file. OSError, with the file's name; ValueError when the files do not fit."""
+    when that is in the same file. Raises OSError, with the file's name; ValueError if the files do not fit."""
     for path in (cert, key or cert):
         _readable(Path(path))
 
@@ -72,14 +72,16 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 class TlsLayer:
-    """One TLS session, for several threads: OpenSSL's objects are not for more than one at a time.
+    """One TLS session between a `Session` and its socket. No I/O.
 
-    Methods raise TlsFailed; `encrypt` may then still have an alert that tells the server why.
+    Ensures: any thread may use it, as a lock makes them take turns; `farewell` waits for no lock, so a signal handler
+    may call it. Methods raise TlsFailed; `encrypt` may then still have an alert that tells the server why.
+    Assumes that ciphertext is sent in the order in which it was returned.
     """
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         """host: the name or address that the server's certificate has to be for."""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # OpenSSL's objects are not for more than one thread at a time
         self._plain = bytearray()  # decrypted, and not read yet
         try:
             self._channel = TlsChannel(context, host=host.partition("%")[0])  # without the zone of an IPv6 address

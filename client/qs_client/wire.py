@@ -55,7 +55,7 @@ class Wire:
         selector.register(self._sock, selectors.EVENT_READ, self)
 
     def shake_hands(self, deadline: float) -> None:
-        """Completes the handshake of TLS. TlsFailed, OSError; TimeoutError at the deadline, on the clock."""
+        """Completes the handshake of TLS. Raises TlsFailed, OSError; TimeoutError at the deadline, on the clock."""
         layer = self._layer
         if layer is None:
             return
@@ -75,7 +75,7 @@ class Wire:
             raise
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Sends all of the data. TimeoutError, OSError: a part may have been sent, so nothing else can be."""
+        """Sends all of the data. Raises TimeoutError, OSError: a part may have been sent, so nothing else can be."""
         self._sending = True
         if self._layer is not None:
             data = self._layer.encrypt(data)
@@ -101,7 +101,7 @@ class Wire:
 
     def receive(self) -> bytes | None:
         """Returns what has come on a readable socket: b"" at the end, None when nothing has come, as after a spurious
-        wake-up. OSError when the connection broke."""
+        wake-up. Raises OSError if the connection broke."""
         layer = self._layer
         if layer is not None and layer.readable:
             return layer.read()

@@ -55,7 +55,7 @@ def add_work(add: AddCommand) -> None:
 
 
 def check_work(arguments: argparse.Namespace) -> None:
-    """Checks what argparse cannot. ValueError when the arguments contradict each other."""
+    """Checks what argparse cannot. Raises ValueError if the arguments contradict each other."""
     if arguments.json and arguments.xml:
         raise ValueError("the function gets the JSON or the XML of a message: give --json or --xml, not both")
 
