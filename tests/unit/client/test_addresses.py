@@ -35,7 +35,7 @@ def place(client: Any) -> tuple[str, int]:
 
 @pytest.mark.parametrize("made", CLIENTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(made: Any, form: str) -> None:
+def test_address_forms(made: Any, form: str) -> None:
     """A port comes with the host or beside it, or is the usual one; twice the same is no contradiction."""
     host, port = FORMS[form]
     assert place(made(form)) == (host, port or CLIENTS[made])
@@ -47,14 +47,14 @@ def test_forms(made: Any, form: str) -> None:
 
 @pytest.mark.parametrize("made", CLIENTS)
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_no_address(made: Any, text: str) -> None:
+def test_address_malformed_is_refused(made: Any, text: str) -> None:
     """It is a ValueError at once, which shows no password."""
     with pytest.raises(ValueError, match=r"HOST:PORT|is not|unknown scheme|no user") as raised:
         made(text)
     assert "secret" not in str(raised.value)
 
 
-def test_a_host_that_is_set_later() -> None:
+def test_host_set_later_takes_no_port() -> None:
     """It may be an IPv6 address; a port and a scheme are for a new client."""
     client = QueueClient("host:7")
     client.host = "::1"

@@ -35,7 +35,9 @@ NOBODY = QueueClient("host.invalid")
         ("max_document", (0, -1, 1.5, "9", None), (1,)),
     ],
 )
-def test_settings(made: Callable[..., Any], name: str, wrong: tuple[object, ...], right: tuple[object, ...]) -> None:
+def test_settings_out_of_bounds(
+    made: Callable[..., Any], name: str, wrong: tuple[object, ...], right: tuple[object, ...]
+) -> None:
     """Every client checks what it is made with, and what is set later, and says which it is."""
     client = made()
     for value in wrong:
@@ -62,7 +64,7 @@ def test_settings(made: Callable[..., Any], name: str, wrong: tuple[object, ...]
         ("retention", lambda value: NOBODY.new_queue("q", retention=value)),
     ],
 )
-def test_times(name: str, call: Callable[[Any], object]) -> None:
+def test_seconds_out_of_bounds(name: str, call: Callable[[Any], object]) -> None:
     """A time that is none, or over the protocol's bound, is refused before anything is asked, in words."""
     for value in (NAN, -1, float("inf"), 1e9, "5", b"5", True):
         with pytest.raises((ValueError, TypeError), match=f"^{name} is a number of seconds"):
@@ -85,14 +87,14 @@ def test_times(name: str, call: Callable[[Any], object]) -> None:
         ("batch", lambda value: NOBODY.stage_messages("q", "p", ["x"], batch=value)),
     ],
 )
-def test_counts(name: str, call: Callable[[Any], object]) -> None:
+def test_whole_out_of_bounds(name: str, call: Callable[[Any], object]) -> None:
     """An invalid count or id is refused too."""
     for value in (-1, 10**18, 1.5, "1", True):
         with pytest.raises((ValueError, TypeError), match=f"^{name} is a whole number"):
             call(value)
 
 
-def test_the_longest_times() -> None:
+def test_seconds_at_their_bound() -> None:
     """The longest times that may be given are waited for, though the system counts milliseconds in 31 bits."""
     with (
         scripted(answering(ReceiveMessage("q"), ReceiveMessage("q"))) as server,
@@ -122,7 +124,7 @@ def test_the_longest_times() -> None:
         ("req", lambda client: client.send(ReceiveMessage("q", req="r" * 129))),
     ],
 )
-def test_lengths(field: str, call: Callable[[Any], object]) -> None:
+def test_names_over_their_length(field: str, call: Callable[[Any], object]) -> None:
     """A name, key or id that the contract does not allow is a ValueError, which names it, before anything is sent. The
     connection goes on."""
     with scripted(answering(ReceiveMessage("q"))) as server, client_of(server) as client:
@@ -131,7 +133,7 @@ def test_lengths(field: str, call: Callable[[Any], object]) -> None:
         assert client.receive("q") == []
 
 
-def test_lengths_without_a_server() -> None:
+def test_names_over_their_length_without_a_server() -> None:
     """It is one too when there is no server, and not an outage to be waited for."""
     with pytest.raises(ValueError, match=r"^key\b.* has 300 characters"):
         NOBODY.push("q", "x", key=LONG)
@@ -143,14 +145,14 @@ def test_lengths_without_a_server() -> None:
         anyio.run(push)
 
 
-def test_the_longest() -> None:
+def test_names_at_their_length() -> None:
     """What is just allowed is sent, white space around a name not counted."""
     with scripted(answering(PushMessage("q", mid=1), ReceiveMessage("q"))) as server, client_of(server) as client:
         assert client.push("x" * 200, "x", key="k" * 200) == 1
         assert client.receive(f" {'x' * 200}\n") == []
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_with_values_out_of_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     """`qs` says so in one line, and asks the server nothing."""
     with scripted(answering()) as server:
         assert main(["-s", f"{server.host}:{server.port}", "push", LONG, "x"]) == 1

@@ -100,7 +100,7 @@ def pauses() -> Iterator[float]:
     yield from (1.0, 2.0, 3.0)
 
 
-def test_what_is_subscribed_to() -> None:
+def test_subscribe_names_queues_and_options() -> None:
     """The request says the queues, who acknowledges, how many at a time, and the name."""
     driven = Driven()
     request = driven.subscribe()
@@ -112,7 +112,7 @@ def test_what_is_subscribed_to() -> None:
     assert request.ack is None
 
 
-def test_acknowledged_when_the_loop_comes_back() -> None:
+def test_message_is_acknowledged_when_the_next_is_asked_for() -> None:
     """A message is acknowledged when the next one is asked for, at once and without waiting for the answer."""
     driven = Driven()
     driven.subscribe()
@@ -126,7 +126,7 @@ def test_acknowledged_when_the_loop_comes_back() -> None:
     assert driven.acknowledged() == [1]
 
 
-def test_without_ack() -> None:
+def test_message_without_ack_is_not_acknowledged() -> None:
     """Nothing is sent for a message, and it cannot be acknowledged by hand."""
     driven = Driven(ack=False)
     driven.subscribe()
@@ -141,7 +141,7 @@ def test_without_ack() -> None:
 
 
 @pytest.mark.parametrize("request_", [DeleteMessage("q", 1), ReleaseMessage("q", 1, delay=5)])
-def test_settled_by_hand(request_: DeleteMessage | ReleaseMessage) -> None:
+def test_settle_in_the_loop(request_: DeleteMessage | ReleaseMessage) -> None:
     """A message that was deleted or released in the loop is not acknowledged again; only one in hand can be."""
     driven = Driven()
     driven.subscribe()
@@ -161,7 +161,7 @@ def test_settled_by_hand(request_: DeleteMessage | ReleaseMessage) -> None:
 
 
 @pytest.mark.parametrize(("code", "told"), [(404, 0), (409, 0), (501, 1)])
-def test_answers_to_acknowledgements(code: int, told: int) -> None:
+def test_acknowledgement_that_is_refused_is_reported(code: int, told: int) -> None:
     """An acknowledgement for a message that went to somebody else is ignored; any other refusal is reported, and the
     loop goes on."""
     driven = Driven()
@@ -177,7 +177,7 @@ def test_answers_to_acknowledgements(code: int, told: int) -> None:
     assert len(driven.told) == told
 
 
-def test_an_outage_with_a_message_in_hand() -> None:
+def test_outage_with_a_message_in_hand() -> None:
     """In an outage, the acknowledgement of the message in hand is dropped, and so is what had been sent ahead: all of
     it comes again. The log says once that it began, and once that it is over."""
     driven = Driven(pauses=pauses)
@@ -204,7 +204,7 @@ def test_an_outage_with_a_message_in_hand() -> None:
 
 
 @pytest.mark.parametrize("ack", [True, False])
-def test_what_had_come_before_an_outage_is_handed_out(ack: bool) -> None:
+def test_outage_after_messages_were_read(ack: bool) -> None:
     """Nothing that was read is dropped when only the reading fails: without ack it would be lost."""
     driven = Driven(ack)
     driven.subscribe()
@@ -217,7 +217,7 @@ def test_what_had_come_before_an_outage_is_handed_out(ack: bool) -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(503, "shutting-down"), (429, "too-many"), (500, "internal")])
-def test_refusals_that_may_pass(code: int, kind: str) -> None:
+def test_refusal_that_may_pass_is_an_outage(code: int, kind: str) -> None:
     """A bus that stops, or is full, is tried again."""
     driven = Driven(pauses=pauses)
     assert driven.go() == Read(LATE)
@@ -232,7 +232,7 @@ def test_refusals_that_may_pass(code: int, kind: str) -> None:
 @pytest.mark.parametrize(
     ("code", "error"), [(404, NotFound), (501, NotImplementedByServer), (400, Exception), (401, Exception)]
 )
-def test_refusals_that_stay(code: int, error: type[Exception]) -> None:
+def test_refusal_that_stays_is_raised(code: int, error: type[Exception]) -> None:
     """An error about the subscription itself is raised."""
     driven = Driven()
     driven.go()
@@ -242,7 +242,7 @@ def test_refusals_that_stay(code: int, error: type[Exception]) -> None:
         driven.go()
 
 
-def test_what_is_no_bus() -> None:
+def test_other_program_is_raised() -> None:
     """If something else answers, no further attempt is made."""
     driven = Driven()
     driven.go()
@@ -251,7 +251,7 @@ def test_what_is_no_bus() -> None:
         driven.go()
 
 
-def test_a_bus_that_does_not_answer() -> None:
+def test_subscribe_without_answer_times_out() -> None:
     """A bus that takes the connection and says nothing is an outage as well."""
     driven = Driven(reconnect=False)
     assert driven.go() == Read(LATE)
@@ -265,7 +265,7 @@ def test_a_bus_that_does_not_answer() -> None:
     assert driven.told == []
 
 
-def test_a_bus_without_its_server() -> None:
+def test_subscribe_late_is_reported() -> None:
     """A bus without its server refuses the subscription: the log says so once in a wait, over several connections, and
     again in the next. A patient client waits for as long as it takes."""
     driven = Driven(pauses=pauses)
@@ -290,7 +290,7 @@ def test_a_bus_without_its_server() -> None:
 
 
 @pytest.mark.parametrize("error", [PLACE.lost("went"), PLACE.connect_timed_out()])
-def test_without_reconnect(error: ServerUnavailable) -> None:
+def test_without_reconnect_raises_outages(error: ServerUnavailable) -> None:
     """With reconnect=False trouble is raised, and not told."""
     driven = Driven(reconnect=False)
     with pytest.raises(ServerUnavailable):
@@ -303,7 +303,7 @@ def test_without_reconnect(error: ServerUnavailable) -> None:
         driven.go()
 
 
-def test_insisting() -> None:
+def test_without_reconnect_inside_a_block() -> None:
     """While somebody insists, trouble is raised; afterwards it is not."""
     driven = Driven(pauses=pauses)
     with driven.bus.without_reconnect():
@@ -335,7 +335,7 @@ def test_last_steps_wait_for_acknowledgements() -> None:
     assert list(Driven().bus.last_steps()) == []
 
 
-def test_messages_before_the_subscription() -> None:
+def test_early_message_is_delivered() -> None:
     """A message that the bus sent unasked, before the subscription, counts as handled, so it is handed out; one of
     other queues is dropped."""
     driven = Driven()
@@ -349,7 +349,7 @@ def test_messages_before_the_subscription() -> None:
     assert driven.given().qid == "r"
 
 
-def test_a_message_that_comes_unasked_and_again() -> None:
+def test_early_message_that_comes_again_is_delivered_once() -> None:
     """A message that the bus sent unasked, and sends again for the subscription, is handed out once, and acknowledged
     the second time."""
     driven = unasked()
@@ -363,7 +363,7 @@ def test_a_message_that_comes_unasked_and_again() -> None:
     assert driven.acknowledged() == [7, 7]
 
 
-def test_a_message_that_came_unasked_is_released() -> None:
+def test_early_message_that_is_released_is_delivered_again() -> None:
     """One that the loop has released is handed out again when it comes as asked for."""
     driven = unasked()
     assert driven.bus.settle(driven.given(), ReleaseMessage("q", 7))
@@ -375,7 +375,7 @@ def test_a_message_that_came_unasked_is_released() -> None:
     assert driven.acknowledged() == [7]
 
 
-def test_a_message_that_comes_again_without_ack() -> None:
+def test_early_message_that_comes_again_without_ack() -> None:
     """Without ack, one that came unasked is handed out once as well, and nothing is sent for it."""
     driven = unasked(ack=False)
     driven.deliver(7, 8)
@@ -396,7 +396,7 @@ def unasked(ack: bool = True) -> Driven:
     return driven
 
 
-def test_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_outages_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Without a function for it, the log says what happened."""
     bus = BusSession(Subscribe(queues=["q"]), PLACE)
     steps = bus.steps()

@@ -176,7 +176,7 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
 
 
 @pytest.mark.parametrize(("call", "request_", "answer", "value"), CALLS.values(), ids=CALLS)
-def test_request_and_value(call: Any, request_: Message, answer: Message, value: Any) -> None:
+def test_call_sends_request_and_returns_value(call: Any, request_: Message, answer: Message, value: Any) -> None:
     """Each call sends the one request that its arguments mean, and returns what the answer says."""
     requests, returned = play(call, answer)
     assert requests == [request_]
@@ -184,7 +184,7 @@ def test_request_and_value(call: Any, request_: Message, answer: Message, value:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.code}-{row.kind}")
-def test_each_error_of_the_table(row: ErrorCode) -> None:
+def test_exception_for_each_error_of_the_table(row: ErrorCode) -> None:
     """Every row of the error table is raised as an exception of its own kind, with code, type and text."""
     error = fail(calls.ping(), Error(row.code, row.kind, "why"))
     assert (error.code, error.type, error.text) == (row.code, row.kind, "why")
@@ -203,7 +203,7 @@ def test_each_error_of_the_table(row: ErrorCode) -> None:
         (418, "stale", ServerError),
     ],
 )
-def test_kinds_of_conflict_and_unknown_codes(code: int, kind: str, expected: type[ServerError]) -> None:
+def test_exception_for_conflicts_and_unknown_codes(code: int, kind: str, expected: type[ServerError]) -> None:
     """All 409 are Conflict, told apart by their type; what the table does not hold is a plain ServerError."""
     error = fail(calls.ping(), Error(code, kind, "why"))
     assert type(error) is expected
@@ -231,13 +231,13 @@ def test_redrive_in_lists() -> None:
         policy_calls.redrive("d", [10**18]),
     ],
 )
-def test_options_out_of_bounds(call: Any) -> None:
+def test_new_queue_with_options_out_of_bounds(call: Any) -> None:
     """An option that the protocol does not have, and no option at all, is a ValueError; nothing is sent."""
     with pytest.raises(ValueError, match=r"retention|max|mid|name at least one"):
         next(call)
 
 
-def test_a_server_error_survives_pickling() -> None:
+def test_server_error_survives_pickling() -> None:
     """An exception can go from one process to another: Spark and multiprocessing do that."""
     error = pickle.loads(pickle.dumps(errors.NotFound(404, "not-found", "no queue 'q'", "ab")))
     assert (type(error), error.code, error.type, error.text, error.resp) == (
@@ -249,14 +249,14 @@ def test_a_server_error_survives_pickling() -> None:
     )
 
 
-def test_a_fault_of_the_server_names_its_log_entry() -> None:
+def test_internal_error_names_its_log_entry() -> None:
     """A 500 says under which id the server logged it."""
     error = fail(calls.ping(), Error(500, "internal", "it broke", resp="c0ffee"))
     assert isinstance(error, InternalError)
     assert "c0ffee" in str(error)
 
 
-def test_exist_ok_and_missing_ok() -> None:
+def test_new_and_delete_queue_with_ok_flags() -> None:
     """A queue that is already there, or already gone, is no error when the caller says so, and the value tells."""
     conflict, missing = Error(409, "conflict", "exists"), Error(404, "not-found", "no queue")
     asked, made = play(calls.new_queue("q", exist_ok=True, capacity=5), conflict, NewQueue("q"))
@@ -270,7 +270,7 @@ def test_exist_ok_and_missing_ok() -> None:
     assert isinstance(fail(calls.delete_queue("q"), missing), NotFound)
 
 
-def test_exist_ok_of_an_earlier_server() -> None:
+def test_new_queue_with_exist_ok_at_an_earlier_server() -> None:
     """A server that does not know `exist-ok` says that the queue exists, and cannot compare options. Any other fault of
     the request is raised."""
     conflict = Error(409, "conflict", "exists")
@@ -280,19 +280,19 @@ def test_exist_ok_of_an_earlier_server() -> None:
         play(calls.new_queue("q", exist_ok=True, backoff_max=5), conflict, Error(400, "bad-request", "'backoff-max' …"))
 
 
-def test_patience_is_the_wait() -> None:
+def test_receive_with_wait_has_patience() -> None:
     """The server may take as long as a receive waits, beyond the client's timeout."""
     assert next(calls.receive("q", wait=20)).patience == 20
     assert next(calls.ping()).patience == 0
 
 
-def test_a_delivery_without_queue_gets_the_one_that_was_named() -> None:
+def test_receive_adds_the_queue_to_deliveries() -> None:
     """A delivery can always be passed to delete, also from a server that does not repeat the queue's name."""
     _, deliveries = play(calls.receive("q"), ReceiveMessage("q", messages=[Delivery(1, b"")]))
     assert deliveries[0].qid == "q"
 
 
-def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
+def test_delete_after_peek_has_no_receives() -> None:
     """Nobody holds a peeked message, so deleting it cannot be stale; one that get() delivered is protected."""
     answer = DeleteMessage("q", 5)
     assert play(calls.delete(GetMessage("q", 5, status="ready", receives=0)), answer)[0] == [DeleteMessage("q", 5)]
@@ -330,7 +330,7 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
         lambda: claim_calls.publish_staged("q", 5, 1, []),
     ],
 )
-def test_wrong_kinds_of_arguments(call: Callable[[], Generator[asking.Exchange, Message, Any]]) -> None:
+def test_arguments_of_the_wrong_type(call: Callable[[], Generator[asking.Exchange, Message, Any]]) -> None:
     """Arguments of the wrong kind are a TypeError before anything is sent: no id, two ids, a number as payload, one as
     many."""
     with pytest.raises(TypeError):
@@ -345,7 +345,7 @@ BYTES: list[Any] = [
 
 
 @pytest.mark.parametrize("call", BYTES, ids=lambda call: call.__qualname__)
-def test_a_name_that_is_bytes(call: Generator[asking.Exchange, Message, Any]) -> None:
+def test_name_in_bytes(call: Generator[asking.Exchange, Message, Any]) -> None:
     """A name that is bytes is meant as UTF-8, in every call; as are those of several queues."""
     request = next(call).request
     assert request.qid == "\xe9"  # type: ignore[attr-defined]
@@ -354,7 +354,7 @@ def test_a_name_that_is_bytes(call: Generator[asking.Exchange, Message, Any]) ->
     assert (received.queues, calls.subscribe(several).request.queues) == (["a", "b"], ["a", "b"])  # type: ignore[attr-defined]
 
 
-def test_a_name_that_is_not_utf8() -> None:
+def test_name_in_bytes_that_are_not_utf8() -> None:
     """Bytes that are not UTF-8 are a ValueError that says which field has them."""
     with pytest.raises(ValueError, match="qid is not UTF-8"):
         next(calls.new_queue(b"\xff"))  # type: ignore[arg-type]
@@ -370,7 +370,7 @@ def test_push_many_goes_in_lists_of_1000() -> None:
 
 
 @pytest.mark.parametrize("character", [b"a", b"&", b"\n", b"\r", b"<", b">", b"\x00", b"\xff", "é".encode()])
-def test_lists_stay_under_a_documents_size(character: bytes) -> None:
+def test_push_many_lists_stay_under_a_documents_size(character: bytes) -> None:
     """A list stays under the bytes that a server takes by default, however long its payloads are when written."""
     payloads = [character * 700_000] * 12
     written = [len(Peer().send(PushMessage("q", messages=batch))) for batch in batches.drafts_in_batches(payloads)]
@@ -378,7 +378,7 @@ def test_lists_stay_under_a_documents_size(character: bytes) -> None:
     assert max(written) < 8 * 1024 * 1024
 
 
-def test_a_large_message_travels_alone() -> None:
+def test_push_many_sends_a_large_message_alone() -> None:
     """A message larger than a list's bound is sent all the same: what is too large, the server knows."""
     large = b"x" * (5 * 1024 * 1024)
     assert [len(batch) for batch in batches.drafts_in_batches([b"a", large, b"b", b"c"])] == [1, 1, 2]
@@ -422,14 +422,14 @@ def test_list_messages_pages() -> None:
         pages.send(mids)
 
 
-def test_an_answer_that_lacks_its_value() -> None:
+def test_answer_that_lacks_its_value() -> None:
     """A server that leaves out what the answer is about is at fault, and the text says what is missing."""
     with pytest.raises(InternalError, match="no mid"):
         play(calls.push("q", b""), PushMessage("q"))
 
 
 @pytest.mark.parametrize(("queues", "sizes"), [(3, [1000, 1000, 500]), (30, [100] * 25), (4000, [1, 1, 1])])
-def test_copies_are_asked_for_in_lists_that_a_server_takes(queues: int, sizes: list[int]) -> None:
+def test_copy_goes_in_lists_that_a_server_takes(queues: int, sizes: list[int]) -> None:
     """copy() of many ids into many queues asks for at most as many copies at once as a server makes."""
     mids, into = list(range(sum(sizes))), [f"q{number}" for number in range(queues)]
     answers = [CopyMessage("q", mids=[1]) for _ in sizes]

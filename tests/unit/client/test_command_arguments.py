@@ -1,8 +1,10 @@
-"""The arguments of `qs`: where options may stand, what is a usage error."""
+"""The arguments of `qs`: where options may stand, what is a usage error; what a command imports."""
 
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -29,7 +31,7 @@ from qs_client.work_arguments import function_name
         ("QSS://[::1]:5", ("::1", 5, True)),
     ],
 )
-def test_server(text: str, expected: tuple[str, int, bool | None]) -> None:
+def test_server_address_forms(text: str, expected: tuple[str, int, bool | None]) -> None:
     """A server is HOST:PORT; the port may be left out; an IPv6 address has brackets, or no port. qss:// is with TLS."""
     assert server(text) == expected
 
@@ -43,7 +45,7 @@ def test_server(text: str, expected: tuple[str, int, bool | None]) -> None:
         "host:" + "9" * 5000,
     ],
 )  # fmt: skip
-def test_no_server(text: str) -> None:
+def test_server_address_malformed(text: str) -> None:
     """Anything else is a usage error that shows what is wanted."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"127\.0\.0\.1:9876"):
         server(text)
@@ -59,13 +61,13 @@ def test_no_server(text: str) -> None:
         ("a b:make", "thumbnails:make"),
     ],
 )
-def test_no_function(text: str, meant: str) -> None:
+def test_function_name_malformed(text: str, meant: str) -> None:
     """What is no MODULE:FUNCTION is a usage error that shows how it may have been meant."""
     with pytest.raises(argparse.ArgumentTypeError, match=rf"as in {meant}$"):
         function_name(text)
 
 
-def test_numbers() -> None:
+def test_numbers_malformed() -> None:
     """Durations are seconds with a fraction, counts are whole and positive."""
     assert seconds("1.5") == 1.5
     assert positive("7") == 7
@@ -99,7 +101,7 @@ def test_payloads_that_look_like_options() -> None:
     assert command_line(["push", "q", "--", "-5", "--json"]).payload == ["-5", "--json"]
 
 
-def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_from_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """QS_SERVER is the default for --server; what is wrong with it is a usage error that names it."""
     monkeypatch.setenv("QS_SERVER", "")
     assert command_line(["ls"]).server == ("127.0.0.1", 9876, None)
@@ -113,7 +115,7 @@ def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "QS_SERVER" in capsys.readouterr().err
 
 
-def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bus_from_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """tail talks to QS_BUS, and does not care for a server."""
     monkeypatch.setenv("QS_SERVER", "example:x")
     monkeypatch.setenv("QS_BUS", "")
@@ -158,7 +160,7 @@ def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert said.count("\n") == 1
 
 
-def test_work() -> None:
+def test_work_takes_queues_and_function() -> None:
     """The function is the last argument, whatever flags stand between; the words are kept for the processes."""
     words = ["work", "urgent", "--json", "jobs", "-vv", "tasks.more:Shop.run", "-p", "4"]
     arguments = command_line(words)
@@ -167,7 +169,7 @@ def test_work() -> None:
     assert arguments.words == words
 
 
-def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_without_arguments_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     """`qs` alone is wrong usage: it shows the commands, each with an example that the command takes, and a function."""
     with pytest.raises(SystemExit, match="2"):
         command_line([])
@@ -182,7 +184,7 @@ def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
         assert callable(getattr(import_module(f"qs_client.{module}"), function))
 
 
-def test_help_of_a_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_help_command_shows_the_same_as_the_flag(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     """`qs help` shows the same on stdout; `qs help COMMAND` is `qs COMMAND --help`, and knows what was meant."""
     with pytest.raises(SystemExit, match="2"):
         command_line([])
@@ -198,7 +200,7 @@ def test_help_of_a_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
 
 
 @pytest.mark.parametrize("argv", [["tail", "q", "-s", "no address"], ["-s", "h:1", "tail", "q"]])
-def test_tail_has_no_server(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_with_server_names_the_bus(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """tail with --server says that it is the bus which it talks to."""
     with pytest.raises(SystemExit) as exited:
         command_line(argv)
@@ -230,7 +232,7 @@ def test_tail_has_no_server(argv: list[str], capsys: pytest.CaptureFixture[str])
         "help",
     ],
 )
-def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_flag_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command has help, and stands in the help of qs."""
     with pytest.raises(SystemExit) as exited:
         command_line([command, "--help"])
@@ -249,3 +251,30 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         command_line(["--version"])
     assert exited.value.code == 0
     assert capsys.readouterr().out.startswith("qs 0.")
+
+
+HEAVY = ("lxml", "ssl", "asyncio", "anyio", "trio", "logging", "email")
+WITHOUT_SERVER = (*HEAVY, "dataclasses", "socket", "qs_schemas.messages", "qs_client.client")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "left_out"),
+    [
+        (["--help"], 0, WITHOUT_SERVER),
+        (["help"], 0, HEAVY),
+        (["pussh"], 2, WITHOUT_SERVER),
+        (["push", "--help"], 0, WITHOUT_SERVER),
+        (["--print-completion", "bash"], 0, ("lxml", "qs_schemas.messages")),
+        (["-s", "127.0.0.1:1", "push", "orders", "two apples"], 1, HEAVY),
+    ],
+)
+def test_command_imports_no_more_than_it_needs(words: list[str], code: int, left_out: tuple[str, ...]) -> None:
+    """A command does not import these modules."""
+    program = (
+        "import sys\nfrom qs_client.command import main\n"
+        f"try:\n    code = main({words!r})\nexcept SystemExit as end:\n    code = end.code\n"
+        f"sys.stderr.write('imported: ' + ' '.join(set({left_out!r}) & set(sys.modules)))\nsys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.rpartition("imported: ")[2] == ""

@@ -17,7 +17,7 @@ def written(as_json: bool = False) -> tuple[Output, io.BytesIO]:
     return Output(stream, as_json=as_json), stream
 
 
-def test_lines() -> None:
+def test_line_for_people_and_programs() -> None:
     """A line for people, or an object a line for programs; success without a text is silent."""
     out, stream = written()
     out.line("5", {"mid": 5})
@@ -32,7 +32,7 @@ def test_lines() -> None:
 @pytest.mark.parametrize(
     ("payload", "expected"), [(b"x", b"x\n"), (b"x\n", b"x\n"), (b"", b"\n"), ("\xe9".encode(), b"\xc3\xa9\n")]
 )
-def test_payloads_of_text(payload: bytes, expected: bytes) -> None:
+def test_message_with_text_ends_its_line(payload: bytes, expected: bytes) -> None:
     """Text goes out with a line end if it has none; -v puts a heading before it."""
     out, stream = written()
     out.message(Delivery(5, payload, "q", 2))
@@ -42,7 +42,7 @@ def test_payloads_of_text(payload: bytes, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\xff\x00", b"\x00", b"a\x1b", b"\x89PNG\r\n", "\uffff".encode()])
-def test_payloads_of_bytes(payload: bytes) -> None:
+def test_message_with_bytes_is_unchanged(payload: bytes) -> None:
     """A payload that is no text goes out byte for byte. With -v, and in qs tail, a line end follows it if it has
     none."""
     out, stream = written()
@@ -57,7 +57,7 @@ def test_payloads_of_bytes(payload: bytes) -> None:
     assert stream.getvalue() == b"==> q 5 (receives 2) <==\n" + payload.removesuffix(b"\n") + b"\n"
 
 
-def test_messages_for_programs() -> None:
+def test_message_as_json() -> None:
     """A payload is text where it is UTF-8, else base64 under another name; what is not known is left out."""
     out, stream = written(as_json=True)
     out.message(Delivery(5, "h\xe9".encode(), "q", 2, 6, 7))
@@ -70,7 +70,7 @@ def test_messages_for_programs() -> None:
     ]
 
 
-def test_dead_letters() -> None:
+def test_message_that_is_a_dead_letter_has_a_heading() -> None:
     """A dead letter tells where it comes from: in the heading for people, in fields of their own for programs."""
     letter = Delivery(
         9, b"x", "failed", 1, dead_from="q", dead_mid=5, dead_receives=3, dead_at=0, dead_reason="receives"
@@ -87,7 +87,7 @@ def test_dead_letters() -> None:
     assert json.loads(stream.getvalue()) == {"qid": "failed", "mid": 9, "receives": 1, **origin, "payload": "x"}
 
 
-def test_a_table() -> None:
+def test_table_is_aligned() -> None:
     """Names stand to the left, figures to the right, and what is not known is a dash."""
     out, stream = written()
     queues = [
@@ -109,12 +109,12 @@ def test_a_table() -> None:
         (3600, "in 1 h 0 min"), (7199, "in 1 h 59 min"), (90000, "in 1 d 1 h"), (86400 * 400, "in 400 d 0 h"),
     ],
 )  # fmt: skip
-def test_distance(seconds: float, expected: str) -> None:
+def test_distance_in_two_units(seconds: float, expected: str) -> None:
     """A time is told in its largest unit and the next one; what has passed is now, as clocks may differ."""
     assert distance(seconds) == expected
 
 
-def test_figures_for_programs() -> None:
+def test_queues_as_json() -> None:
     """Programs get all that is known of a queue, whichever columns people see."""
     out, stream = written(as_json=True)
     out.queues([QueueInfo("a", new=1, deleted=7)], COLUMNS)

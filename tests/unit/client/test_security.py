@@ -25,7 +25,7 @@ def _nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("make", CLIENTS)
-def test_a_token_is_shown_nowhere(make: type[QueueClient]) -> None:
+def test_token_is_shown_nowhere(make: type[QueueClient]) -> None:
     """Neither a client nor its settings nor the request shows the token; a pickle would."""
     client = make(token=SECRET)
     for each in (client, client.security, client.token, vars(client), Authenticate(SECRET), Security(None, Token("x"))):
@@ -42,14 +42,14 @@ def test_a_token_is_shown_nowhere(make: type[QueueClient]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "MARKED" * 200, "MARKED secret", "MARKED\n", "MARKED\x00", "MARKED\u2028", b"MARKED", 1]
 )
-def test_no_token(text: object) -> None:
+def test_token_malformed(text: object) -> None:
     """A token is text of 1 to 1024 characters, none of them a space; the error does not show it."""
     with pytest.raises((ValueError, TypeError), match="token") as raised:
         QueueClient(token=text)  # type: ignore[arg-type]
     assert "MARKED" not in str(raised.value)
 
 
-def test_a_token_of_a_file(tmp_path: Path) -> None:
+def test_read_token(tmp_path: Path) -> None:
     """A token file holds the token, and maybe line ends; one that everybody can read is worth a warning."""
     path = tmp_path / "token"
     path.write_text(f"{SECRET}\n")
@@ -62,7 +62,7 @@ def test_a_token_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"MARKED\nanother\n", b"MARKED\xff", b"MARKED" * 1000])
-def test_a_file_without_a_token(tmp_path: Path, data: bytes) -> None:
+def test_read_token_from_a_file_without_one(tmp_path: Path, data: bytes) -> None:
     """An error names the file and shows nothing of it."""
     path = tmp_path / "token"
     path.touch(0o600)
@@ -74,7 +74,7 @@ def test_a_file_without_a_token(tmp_path: Path, data: bytes) -> None:
         read_token(tmp_path / "missing", _nothing)
 
 
-def test_contexts(tmp_path: Path) -> None:
+def test_client_context_verifies(tmp_path: Path) -> None:
     """Every context that is made verifies certificates and names, but for the one that says so."""
     assert security(None, None) == security(False, None) == PLAIN
     hashed = tmp_path / "cas"
@@ -87,7 +87,7 @@ def test_contexts(tmp_path: Path) -> None:
     assert not unverified_context().check_hostname
 
 
-def test_files_that_hold_no_certificates(tmp_path: Path) -> None:
+def test_client_context_with_files_without_certificates(tmp_path: Path) -> None:
     """An error names the file, and what it should hold."""
     path, certificate, other = tmp_path / "x.pem", authority().sign("DNS:me"), authority().sign("DNS:other")
     context = client_context(True)
@@ -114,7 +114,7 @@ def test_files_that_hold_no_certificates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", CLIENTS)
-def test_addresses_with_a_scheme(make: type[QueueClient]) -> None:
+def test_settings_with_a_scheme(make: type[QueueClient]) -> None:
     """The host may be an address with a scheme; its port counts, and contradictions are refused."""
     client = make("qss://example.org:7")
     assert (client.host, client.port) == ("example.org", 7)
@@ -140,7 +140,7 @@ def test_addresses_with_a_scheme(make: type[QueueClient]) -> None:
         "from qs_client.command import main; main(['-s', '127.0.0.1:1', 'ping'])",
     ],
 )
-def test_who_needs_no_tls_imports_none(program: str) -> None:
+def test_import_without_tls_leaves_ssl_out(program: str) -> None:
     """ssl takes long to import: a client without TLS does not, and neither does qs."""
     check = f"{program}; import sys; sys.exit('ssl' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, check=False)

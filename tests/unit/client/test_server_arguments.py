@@ -30,7 +30,7 @@ def _trusts(context: ssl.SSLContext | None) -> int:
 
 
 @pytest.mark.parametrize("prefix", ["--", "--server-"])
-def test_tls(prefix: str) -> None:
+def test_make_security_with_tls(prefix: str) -> None:
     """TLS is asked for by the address, by a flag, or by QS_CA alone. Without any of them there is none."""
     assert _made(prefix=prefix) == (PLAIN, [])
     assert _made(prefix=prefix, QS_CA="") == (PLAIN, [])
@@ -46,7 +46,7 @@ def test_tls(prefix: str) -> None:
     assert shown.context is not None
 
 
-def test_insecure() -> None:
+def test_make_security_insecure_warns() -> None:
     """--tls-insecure verifies nothing, and says so each time."""
     made, warned = _made("--tls-insecure", QS_CA="/missing")
     assert made.context is not None
@@ -60,13 +60,13 @@ def test_insecure() -> None:
     [("queues.example", True), ("192.0.2.7", True), ("127.0.0.1", False), ("[::1]", False), ("localhost", False),
      ("qss://queues.example", False)],
 )  # fmt: skip
-def test_a_token_in_the_clear(address: str, warns: bool) -> None:
+def test_make_security_with_token_in_the_clear_warns(address: str, warns: bool) -> None:
     """A token that others on the way can read is worth a line, which does not show it."""
     _, warned = _made(address=address, QS_TOKEN="SECRET")
     assert [("without TLS" in line, "SECRET" in line) for line in warned] == [(True, False)] * warns
 
 
-def test_tokens(tmp_path: Path) -> None:
+def test_make_security_with_tokens(tmp_path: Path) -> None:
     """A token is that of --token-file, else of QS_TOKEN, else of QS_TOKEN_FILE."""
     path = tmp_path / "token"
     path.touch(0o600)
@@ -99,7 +99,9 @@ def test_tokens(tmp_path: Path) -> None:
         (["--ca", "x"], "qs://h", {"QS_CA": "x"}, "write qss://, or leave --ca and QS_CA out"),
     ],
 )
-def test_contradictions(argv: list[str], address: str, variables: dict[str, str], says: str) -> None:
+def test_check_security_with_contradictions(
+    argv: list[str], address: str, variables: dict[str, str], says: str
+) -> None:
     """Flags and variables that contradict each other or the address are wrong usage; no file is read for that."""
     with pytest.raises(ValueError, match=says):
         _made(*argv, address=address, **variables)
@@ -111,7 +113,7 @@ def test_contradictions(argv: list[str], address: str, variables: dict[str, str]
 
 
 @pytest.mark.parametrize("flag", ["--ca", "--cert", "--client-key", "--token-file"])
-def test_empty_names(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_add_security_with_empty_names(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A flag with an empty name, as of an unset variable, is wrong usage: it does not turn TLS off."""
     with pytest.raises(SystemExit):
         _made(flag, "")

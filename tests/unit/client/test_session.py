@@ -66,14 +66,14 @@ def subscribed(session: Session) -> Subscription:
     return subscription
 
 
-def test_each_request_has_its_own_req() -> None:
+def test_ask_gives_each_request_its_own_req() -> None:
     """Two requests never share a correlation id, not even one object sent twice."""
     session = Session()
     ping = Ping()
     assert ask(session, ping)[1].req != ask(session, ping)[1].req
 
 
-def test_what_is_to_be_sent_is_given_once() -> None:
+def test_data_to_send_is_returned_once() -> None:
     """Requests go out in their order, together, and once."""
     session = Session()
     session.ask(Ping())
@@ -83,7 +83,7 @@ def test_what_is_to_be_sent_is_given_once() -> None:
     assert session.data_to_send() == b""
 
 
-def test_an_answer_in_pieces() -> None:
+def test_answer_in_pieces() -> None:
     """An answer is known when its last byte has come, however it is cut."""
     session = Session()
     pending, asked = ask(session, ListQueues())
@@ -115,7 +115,7 @@ def test_answers_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("other", [Ping(req="qs-99"), Ping(), Ping(req="mine")])
-def test_an_answer_to_something_else(other: Message) -> None:
+def test_answer_to_no_request_is_unexpected(other: Message) -> None:
     """An answer whose req is no request's is never taken for an answer."""
     session = Session()
     pending, _ = ask(session, Ping())
@@ -125,7 +125,7 @@ def test_an_answer_to_something_else(other: Message) -> None:
 
 
 @pytest.mark.parametrize("answer", [ListQueues(type="response"), Ping(type="request")])
-def test_an_answer_of_another_kind(answer: Message) -> None:
+def test_answer_of_another_kind_is_unexpected(answer: Message) -> None:
     """An answer with the right req and the wrong operation, or an echo of the request, is refused."""
     session = Session()
     pending, asked = ask(session, Ping())
@@ -135,7 +135,7 @@ def test_an_answer_of_another_kind(answer: Message) -> None:
         session.answer_to(pending)
 
 
-def test_an_error_without_req_answers_whoever_waits() -> None:
+def test_error_without_req_answers_all_requests() -> None:
     """Errors such as too many connections or shutting down belong to no request, and end all that wait."""
     session = Session()
     subscription = subscribed(session)
@@ -147,7 +147,7 @@ def test_an_error_without_req_answers_whoever_waits() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(413, "too-large"), (408, "timeout")])
-def test_an_error_about_a_document_answers_its_request(code: int, kind: str) -> None:
+def test_error_about_a_document_answers_the_first_request(code: int, kind: str) -> None:
     """An error about a document goes to the oldest unanswered request; the others are not told that theirs were bad."""
     session = Session()
     first, second = (ask(session, PushMessage("q", b"x"))[0] for _ in range(2))
@@ -156,7 +156,7 @@ def test_an_error_about_a_document_answers_its_request(code: int, kind: str) -> 
     assert second.answer is None
 
 
-def test_a_document_that_was_cut_off() -> None:
+def test_request_that_was_cut_off() -> None:
     """A 400 without req says that the stream was cut, as requests are well-formed: no request is called bad for it."""
     session = Session()
     pending, _ = ask(session, PushMessage("q", b"x"))
@@ -165,7 +165,7 @@ def test_a_document_that_was_cut_off() -> None:
         session.answer_to(pending)
 
 
-def test_posted_messages_are_kept_in_order() -> None:
+def test_post_answers_come_in_order() -> None:
     """Answers to messages posted, errors and deliveries are kept for next_message while an answer is waited for."""
     session = Session()
     session.post(ListQueues())
@@ -184,7 +184,7 @@ def test_posted_messages_are_kept_in_order() -> None:
     assert [type(message) for message in kept] == [ListQueues, Error, GetMessage, type(None)]
 
 
-def test_errors_without_req_beside_posted_messages() -> None:
+def test_post_with_errors_without_req() -> None:
     """An error that answers a posted message without req is not taken for an answer to a request of ours; one that
     ends the connection is."""
     session = Session()
@@ -199,7 +199,7 @@ def test_errors_without_req_beside_posted_messages() -> None:
     assert isinstance(session.answer_to(pending), Error)
 
 
-def test_strays_go_to_whoever_wants_them() -> None:
+def test_unmatched_messages_go_to_on_unmatched() -> None:
     """With a taker for strays, whatever answers no request goes to it, in order, and nothing is kept."""
     session = Session()
     strays: list[Message] = []
@@ -228,7 +228,7 @@ def test_deliveries_between_answers() -> None:
     assert woken == [2]
 
 
-def test_a_subscription_that_the_server_ends() -> None:
+def test_subscription_that_the_server_ends() -> None:
     """After the deliveries comes the error, and it is raised again on every later call."""
     session = Session()
     subscription = subscribed(session)
@@ -242,7 +242,7 @@ def test_a_subscription_that_the_server_ends() -> None:
     assert not session.may_get_unasked
 
 
-def test_a_subscription_that_is_refused() -> None:
+def test_subscription_that_is_refused() -> None:
     """An error in answer to subscribe is the answer, and leaves no subscription."""
     session = Session()
     subscription = session.subscribe(Subscribe("q"))
@@ -251,7 +251,7 @@ def test_a_subscription_that_is_refused() -> None:
     assert not session.may_get_unasked
 
 
-def test_ending_a_subscription_gives_back() -> None:
+def test_end_releases_what_was_sent_ahead() -> None:
     """Unsubscribe goes first; what was not taken goes back then, and so does what is still on its way."""
     session = Session()
     subscription = subscribed(session)
@@ -274,7 +274,7 @@ def test_ending_a_subscription_gives_back() -> None:
     assert not session.awaits_answer
 
 
-def test_giving_back_where_every_receive_counts() -> None:
+def test_end_releases_where_every_receive_counts() -> None:
     """A delivery that the program has not seen is no try; where the storage cannot take a receive back, it is one."""
     session = Session()
     subscription = subscribed(session)
@@ -287,7 +287,7 @@ def test_giving_back_where_every_receive_counts() -> None:
     assert (again.mid, again.receives, again.uncounted) == (1, 1, False)
 
 
-def test_a_dropped_answer() -> None:
+def test_drop_releases_messages_in_the_answer() -> None:
     """The answer to a request that nobody waits for any more is not taken for another's; messages in it go back."""
     session = Session()
     dropped, of_dropped = ask(session, ReceiveMessage("q"))
@@ -303,7 +303,7 @@ def test_a_dropped_answer() -> None:
     assert pending.ready
 
 
-def test_an_answer_that_came_as_it_was_dropped() -> None:
+def test_drop_of_a_request_that_has_its_answer() -> None:
     """Messages of an answer that comes as its call is dropped are given back at once; a subscription is ended."""
     session = Session()
     pending, asked = ask(session, ReceiveMessage("q"))
@@ -315,7 +315,7 @@ def test_an_answer_that_came_as_it_was_dropped() -> None:
     assert [type(message) for message in sent(session)] == [Unsubscribe]
 
 
-def test_what_is_no_document_of_qs() -> None:
+def test_data_of_no_document_is_unexpected() -> None:
     """Bytes of another protocol are refused in words."""
     session = Session()
     pending, _ = ask(session, Ping())
@@ -324,7 +324,7 @@ def test_what_is_no_document_of_qs() -> None:
         session.answer_to(pending)
 
 
-def test_a_name_that_xml_cannot_carry() -> None:
+def test_ask_with_a_name_that_xml_cannot_carry() -> None:
     """Nothing is asked, sent or waited for."""
     session = Session()
     for attempt in (session.ask, session.post):
@@ -334,7 +334,7 @@ def test_a_name_that_xml_cannot_carry() -> None:
     assert not session.awaits_answer
 
 
-def test_how_the_stream_ended() -> None:
+def test_end_of_data_says_how_the_stream_ended() -> None:
     """The error tells whether the server hung up inside an answer or before one."""
     session = Session()
     assert session.end_of_data() == "closed the connection"
@@ -344,13 +344,13 @@ def test_how_the_stream_ended() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.code != 400], ids=lambda row: row.kind)
-def test_which_errors_close(row: object) -> None:
+def test_closes_by_code(row: object) -> None:
     """An error closes as the table says; any error without req does, as the server could not read what it answers."""
     assert closes(Error(row.code, row.kind, "", req="1")) == row.closes  # type: ignore[attr-defined]
     assert closes(Error(row.code, row.kind, ""))  # type: ignore[attr-defined]
 
 
-def test_a_bad_request_closes_only_without_req() -> None:
+def test_closes_after_a_bad_request_only_without_req() -> None:
     """A 400 with req was about one document; the next one can be sent on the same connection."""
     assert not closes(Error(400, "bad-request", "", req="1"))
     assert closes(Error(400, "bad-request", ""))
@@ -366,7 +366,7 @@ def unreadable(req: str | None, op: str = "get-queue", inside: str = "") -> byte
     return f'<qs xmlns="{NS}" type="response"{named}><op><{op}/></op><qid>q</qid>{inside or options}</qs>\r\n'.encode()
 
 
-def test_an_answer_that_cannot_be_read_fails_its_request() -> None:
+def test_unreadable_answer_fails_its_request() -> None:
     """An answer that is not valid is the error of its request, which says what is wrong with it. The others get their
     answers."""
     session = Session()
@@ -384,7 +384,7 @@ def test_an_answer_that_cannot_be_read_fails_its_request() -> None:
     assert not first.ready
 
 
-def test_an_answer_that_cannot_be_read_refuses_a_subscription() -> None:
+def test_unreadable_answer_refuses_a_subscription() -> None:
     """The answer to a subscribe request, if it cannot be read, ends the subscription."""
     session = Session()
     subscription = session.subscribe(Subscribe("q"))
@@ -394,7 +394,7 @@ def test_an_answer_that_cannot_be_read_refuses_a_subscription() -> None:
     assert subscription.over
 
 
-def test_a_delivery_that_cannot_be_read_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_delivery_is_left_to_the_server(caplog: pytest.LogCaptureFixture) -> None:
     """A delivery that is not valid is logged once for its subscription, and left to the server. The next ones come."""
     session = Session()
     subscription = subscribed(session)
@@ -409,7 +409,7 @@ def test_a_delivery_that_cannot_be_read_is_left(caplog: pytest.LogCaptureFixture
     assert "a message of the subscription to q cannot be read" in caplog.text
 
 
-def test_what_cannot_be_read_and_was_posted_is_an_error() -> None:
+def test_unreadable_answer_to_a_posted_message_is_an_error() -> None:
     """`recv` gets an error with the `req` of the message that was sent."""
     session = Session()
     session.post(GetQueue("q", req="mine"))
@@ -419,7 +419,7 @@ def test_what_cannot_be_read_and_was_posted_is_an_error() -> None:
     assert (message.req, message.code, message.kind) == ("mine", 500, "unreadable")
 
 
-def test_what_cannot_be_read_and_belongs_to_nothing_ends_the_connection() -> None:
+def test_unreadable_answer_to_no_request_is_unexpected() -> None:
     """Without a `req` it cannot be told which request has failed."""
     session = Session()
     session.ask(GetQueue("q"))
@@ -439,7 +439,7 @@ def greeted(*answers: Message) -> tuple[Session, Pending]:
     return session, pending
 
 
-def test_another_program() -> None:
+def test_greeting_of_another_program() -> None:
     """Its first answer to a request says so, but not to a request for figures, and never to a program that posts."""
     session, pending = greeted(Ping("qs-bus"))
     come(session)
@@ -457,7 +457,7 @@ def test_another_program() -> None:
 
 
 @pytest.mark.parametrize("answer", [Ping(), Ping("qs-server"), Error(501, "not-implemented", "no ping")])
-def test_the_program_that_is_expected(answer: Message) -> None:
+def test_greeting_of_the_expected_program(answer: Message) -> None:
     """One that does not name itself is accepted."""
     session, pending = greeted(answer)
     come(session)
@@ -466,7 +466,7 @@ def test_the_program_that_is_expected(answer: Message) -> None:
     assert session.answer_to(pending) == PushMessage(mid=1, type="response", req="qs-1", resp="0" * 64)
 
 
-def test_a_server_that_leaves() -> None:
+def test_greeting_of_a_server_that_leaves() -> None:
     """Its last error, in answer to the greeting, is that of the requests that wait."""
     session, pending = greeted(Error(503, "shutting-down", "bye"))
     assert isinstance(session.answer_to(pending), Error)
@@ -477,7 +477,7 @@ def test_a_server_that_leaves() -> None:
 @pytest.mark.parametrize(
     "data", [b"H", b"HTTP/1.1 400 Bad Request\r\n", b"<!DOCTYPE HTML>\n<html>", b"<html><p></html>"]
 )
-def test_an_http_server(data: bytes) -> None:
+def test_greeting_of_an_http_server(data: bytes) -> None:
     """It is known by its first bytes, and those may come alone."""
     session, pending = greeted()
     session.receive_data(data)

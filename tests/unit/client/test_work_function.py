@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["make", "Shop.pack", "partial"])
-def test_functions(name: str) -> None:
+def test_load_functions(name: str) -> None:
     """Any callable of a module in the current directory will do."""
     load(f"shop_of_test:{name}")("hello")
     assert sys.modules["shop_of_test"].calls == ["hello"]
@@ -64,7 +64,7 @@ def test_functions(name: str) -> None:
         ("wrong_of_test:make", FAILED, "SyntaxError: "),
     ],
 )
-def test_functions_that_cannot_be_called(name: str, code: int, text: str) -> None:
+def test_load_what_cannot_be_called(name: str, code: int, text: str) -> None:
     """One line says what is wrong and where. The exit code tells a wrong name, which stays wrong, from a module that
     fails, which may do so for what is not there yet."""
     with pytest.raises(UnusableError) as refused:
@@ -81,7 +81,7 @@ def called_with(payload: bytes, **kind: bool) -> object:
     return "the message" if calls[0] is message else calls[0]
 
 
-def test_what_it_is_called_with() -> None:
+def test_calling_decodes_messages() -> None:
     """The function is called with the message, or with its JSON, or with the root element of its XML."""
     assert called_with(b"{}") == "the message"
     assert called_with('{"fruit": "Äpfel"}'.encode(), as_json=True) == {"fruit": "Äpfel"}
@@ -99,20 +99,20 @@ def test_what_it_is_called_with() -> None:
         (b"<a><b></a>", "as_xml", "the message is no XML: "),
     ],
 )
-def test_messages_of_another_kind(payload: bytes, kind: str, text: str) -> None:
+def test_calling_rejects_what_cannot_be_decoded(payload: bytes, kind: str, text: str) -> None:
     """A message that is no JSON or XML never will be, so it is not tried again."""
     with pytest.raises(Reject, match=text):
         called_with(payload, **{kind: True})
 
 
-def test_entities_are_not_expanded() -> None:
+def test_calling_with_xml_expands_no_entities() -> None:
     """A payload can neither read files nor grow."""
     order = called_with(b'<!DOCTYPE o [<!ENTITY e SYSTEM "file:///etc/passwd">]><o>&e;</o>', as_xml=True)
     assert "".join(order.itertext()) == "&e;"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["shop_of_test:later", "shop_of_test:lazy"])
-def test_work_that_was_not_done(name: str) -> None:
+def test_calling_refuses_coroutines_and_generators(name: str) -> None:
     """What returns a coroutine or a generator has done nothing, so the job fails."""
     load("shop_of_test:make")
     function: Callable[[object], object] = getattr(sys.modules["shop_of_test"], name.partition(":")[2])
@@ -120,7 +120,7 @@ def test_work_that_was_not_done(name: str) -> None:
         calling(function, as_json=False, as_xml=False)(GetMessage("q", 5))
 
 
-def test_place_of_an_error() -> None:
+def test_described_names_the_place_of_an_error() -> None:
     """What failed is told with file and line, on one line, and tracebacks begin with the function."""
     with pytest.raises(ValueError, match="no") as caught:
         calling(lambda _: int("no\nnumber"), as_json=False, as_xml=False)(GetMessage("q", 5))

@@ -69,7 +69,7 @@ def run(*played: list[Report | signal.Signals]) -> tuple[int, list[int], list[st
     return Processes([], 1, 30.0, lines.append, start=start, pauses=series).run(), pauses, lines
 
 
-def test_pauses_grow() -> None:
+def test_run_starts_failing_processes_ever_more_slowly() -> None:
     """A process that ends without having done a job is started ever more slowly; one that has done a job, again at
     once."""
     ends = [Report.READY]
@@ -78,25 +78,25 @@ def test_pauses_grow() -> None:
     assert lines == ["it ended; another one starts in 0.0 s"] * 5
 
 
-def test_trouble_after_the_start() -> None:
+def test_run_after_the_start_goes_on() -> None:
     """Once one was ready, a process that cannot work is started again: the server may be away."""
     code, pauses, _ = run([Report.READY], [Report.CANNOT], [], [Report.READY, STOP])
     assert (code, pauses) == (0, [0, 1, 2])
 
 
 @pytest.mark.parametrize(("words", "code"), [([Report.CANNOT], 1), ([], 1)])
-def test_trouble_at_the_start(words: list[Report], code: int) -> None:
+def test_run_with_trouble_at_the_start_ends(words: list[Report], code: int) -> None:
     """If none was ever ready, that is the end, said once."""
     assert run([*words]) == (code, [], ["it ended"])
 
 
 @pytest.mark.parametrize(("again", "code"), [(STOP, 0), (signal.SIGINT, 130)])
-def test_signals_that_come_twice(again: signal.Signals, code: int) -> None:
+def test_run_with_a_signal_twice(again: signal.Signals, code: int) -> None:
     """The signal that stopped it counts once, though `timeout` and the like send it twice; another one ends all."""
     assert run([Report.READY, STOP, again])[0] == code
 
 
-def test_own_handlers_come_back() -> None:
+def test_run_restores_signal_handlers() -> None:
     """The handlers of signals are those of before; a reload that was ignored (nohup) stays so."""
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
