@@ -117,5 +117,5 @@ def __getattr__(name: str) -> Any:
     else:
         contract, errors = import_module("qs_schemas"), import_module(".errors", __name__)
         found = getattr(errors if hasattr(errors, name) else contract, name)
-    globals()[name] = found
+    globals()[name] = found  # so this function is called once for a name
     return found

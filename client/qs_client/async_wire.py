@@ -247,6 +247,7 @@ class Connecting:
             raise
 
     async def _connected_socket(self) -> socket.socket:
+        """Tries one address after the other. Raises the error of the last one."""
         if self._addresses is None:
             self._addresses = deque(await self._resolve())
         while self._sock is not None or self._addresses:
@@ -276,10 +277,9 @@ class Connecting:
             self._lookup = None
 
     async def _resolve(self) -> list[Any]:
+        """Returns the addresses of the host. An address itself needs no lookup, and so no thread."""
         try:
-            return socket.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-            )  # without a lookup
+            return socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
             pass
         try:
@@ -298,7 +298,7 @@ class Connecting:
         return addresses
 
     def _begin(self, family: int, kind: int, protocol: int, _: str, address: Any) -> None:
-        self._deadline = time.monotonic() + self._seconds
+        self._deadline = time.monotonic() + self._seconds  # an address that does not answer takes no other's time
         self._address = address
         self._sock = socket.socket(family, kind, protocol)
         self._sock.setblocking(False)
@@ -307,7 +307,7 @@ class Connecting:
     async def _finished(self) -> socket.socket:
         sock = self._sock
         assert sock is not None  # noqa: S101 - _begin has set it
-        state = sock.connect_ex(self._address)
+        state = sock.connect_ex(self._address)  # again, if it is resumed: EISCONN then, or EALREADY
         if state in _IN_PROGRESS:
             await self._wait_for(sock, writable=True)
             state = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -322,7 +322,10 @@ class Connecting:
 
 
 class _Lookup:
-    """Looks up a name in a thread, as the system can do so only blocking. done: readable when the lookup is over."""
+    """Looks up a name in a thread, as the system can do so only blocking. done: readable when the lookup is over.
+
+    A socket tells the end, not an event: any task of any loop can wait for it, and the thread needs to know none.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._result: list[Any] | OSError | UnicodeError = []
@@ -336,7 +339,7 @@ class _Lookup:
             finally:
                 told.close()
 
-        threading.Thread(target=look_up, daemon=True).start()
+        threading.Thread(target=look_up, daemon=True).start()  # daemon: the program may end before the lookup does
 
     def addresses(self) -> list[Any]:
         """Returns the addresses, or raises the lookup's error."""

@@ -189,7 +189,7 @@ class QueueClient(Settings):
             try:
                 return connection.read(connection.session.next_message, deadline=deadline)
             except BaseException as error:
-                if type(error) is not TimeoutError:
+                if type(error) is not TimeoutError:  # NoAnswer is one, too; after the plain one nothing is lost
                     self._drop(connection)
                 raise
 
@@ -250,7 +250,8 @@ class QueueClient(Settings):
 
     def _extender_now(self) -> Extender:
         """Returns what extends messages with the settings as they are now. An earlier one ends by itself."""
-        settings = self._host, self._port, self._timeout, self.security
+        # Not made anew for each message: it has a thread and a connection, which the next message can use.
+        settings = self.host, self.port, self.timeout, self.security
         if self._extender is None or self._extender[0] != settings:
             other = QueueClient(self.host, self.port, timeout=self.timeout, tls=self.security.context, token=self.token)
             extender = Extender(
@@ -277,7 +278,7 @@ class QueueClient(Settings):
             if self._connection is None:  # before waiting for one in vain; otherwise sending does it
                 check_lengths(exchange.request)
             connection = self._opened(fresh=True)
-            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self._timeout))
+            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))
 
     def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
         """Waits for the answer to a request that the session was given. Closes the connection if none comes."""
@@ -385,7 +386,7 @@ class QueueClient(Settings):
 
     def _end_subscription(self, connection: Connection, subscription: Subscription) -> None:
         """Ends a subscription. Does not wait while any thread reads, even this one: that thread completes the end."""
-        if connection is not self._connection:
+        if connection is not self._connection:  # it is closed, and the server has ended the subscription with it
             return
         connection.session.end(subscription)
         if not self._reading.acquire(blocking=False):

@@ -134,7 +134,7 @@ def _agrees(question: str) -> bool:
         complain("nothing was removed")
         raise
     agreed = answer.strip().lower() in ("y", "yes")
-    if not answer.endswith("\n"):
+    if not answer.endswith("\n"):  # Ctrl-D leaves the cursor behind the question
         sys.stderr.write("\n")
     if not agreed:
         complain("nothing was removed")

@@ -106,6 +106,8 @@ class Full(ServerError):
     """507: the queue's capacity or the server's disk is exhausted."""
 
 
+# Those that say "not now, perhaps later" are ServerUnavailable as well: a caller that waits and tries again has one
+# class to catch, whether the server said so or could not.
 _BY_CODE: dict[int, type[ServerError]] = {
     400: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 408: RequestTimeout, 409: Conflict,
     413: TooLarge, 429: TooMany, 500: InternalError, 501: NotImplementedByServer, 503: ShuttingDown, 507: Full,
@@ -118,6 +120,7 @@ CLOSING = frozenset(row.code for row in TABLE if row.closes and row.code != 400)
 
 def exception_for(error: Error) -> ServerError:
     """Returns the exception for an error of the server; a plain ServerError for an unknown code."""
+    # A server of a later version may have codes that are not known here.
     cls = _BY_ROW.get((error.code, error.kind)) or _BY_CODE.get(error.code, ServerError)
     return cls(error.code, error.kind, error.text, error.resp)
 

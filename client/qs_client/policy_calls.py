@@ -50,6 +50,7 @@ def set_queue(
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not KEEP}
     if not given:
         raise ValueError("the options to change are missing: name at least one, with a value or None")
+    # None in the options would mean "not given", so what is to be removed is named apart.
     removed = frozenset(name for name, value in given.items() if value is None)
     yield from ask(SetQueue(qid, checked_options(QueueOptions(**given, removed=removed))))
 
@@ -77,6 +78,7 @@ def redrive(
     if mids is None:
         return _ids((yield from ask(RedriveMessages(qid, queues=targets, max=whole(max, "max", 1, MOST)))))
     moved: list[int] = []
+    # No ids are no request: one without ids would move all dead letters.
     for batch in in_batches(mids):
         checked = [required(whole(mid, "mid"), "mid") for mid in batch]
         moved += _ids((yield from ask(RedriveMessages(qid, list(checked), targets))))

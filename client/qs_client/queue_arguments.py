@@ -54,6 +54,7 @@ def add_queue_commands(add: AddCommand) -> None:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a queue that can be changed later."""
+    # None has a default: what is not named is left to the server, or stays as it is.
     parser.add_argument("--visibility", type=seconds, metavar="S", help="seconds that a received message stays hidden")
     parser.add_argument("--capacity", type=positive, metavar="N", help="largest number of messages; more are refused")
     parser.add_argument("--retention", type=positive_seconds, metavar="S", help="remove messages older than S seconds")

@@ -211,6 +211,7 @@ def _is_here(host: str) -> bool:
 def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> "Token | None":
     from .security import Token, read_token  # noqa: PLC0415
 
+    # A flag is meant for this command alone, so it wins over the variables, which hold for all.
     if file is None and (text := environ.get("QS_TOKEN", "").strip()):
         try:
             return Token(text)

@@ -31,11 +31,14 @@ def releases_of(request: Message, answer: Message | None) -> list[ReleaseMessage
 class Skim:
     """Reads the rest of a document that exceeds the bound, and keeps only which messages it holds.
 
-    begun: its bytes so far; text: the error's. req: of the request that it answers; ended: it is complete or
-    unreadable.
+    req: of the request that it answers; ended: it is complete or unreadable.
+
+    Ensures: it uses no more memory than the ids of the messages take, however long the document is.
+    Assumes an answer of a server. Anything else holds no messages, or ends the reading with an error of the parser.
     """
 
     def __init__(self, begun: bytes, text: str) -> None:
+        """begun: the bytes of the document so far; text: of the error."""
         self.text = text
         self.req: str | None = None
         self.ended = False
@@ -54,7 +57,7 @@ class Skim:
             try:
                 self._parser.Parse(data, False)
             except (expat.ExpatError, ValueError):
-                self.ended = True  # perhaps only after the end of the document
+                self.ended = True  # perhaps only after the end of the document, where the next one begins
 
     def releases(self, request: Message) -> list[ReleaseMessage]:
         """Returns the requests that release the messages in this answer to `request`."""

@@ -39,6 +39,7 @@ def add_work(add: AddCommand) -> None:
     )
     added.add_argument("--xml", action="store_true", help="call it with the root element of each message (lxml)")
     added.add_argument("--visibility", type=seconds, metavar="S", help="seconds of the window, which is extended")
+    # 1, as messages that a process has ahead wait behind its job, while other processes may have nothing to do.
     added.add_argument(
         "--prefetch", type=positive, default=1, metavar="N", help="messages that a process has at a time (default: 1)"
     )

@@ -32,18 +32,19 @@ class UnusableError(Exception):
 def load(name: str) -> Callable[[Any], object]:
     """Imports a function, first from the current directory. name: MODULE:FUNCTION. Raises UnusableError."""
     module_name, _, path = name.partition(":")
-    here = os.getcwd()
+    here = os.getcwd()  # as `python -m` has it, and `python -P`, which runs this process, has not
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        # The module itself is missing, or one that it imports: only the first is a wrong name.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise UnusableError(f"cannot import {module_name!r}: {described(error)}", FAILED) from None
         raise UnusableError(
             f"cannot import {module_name!r}: there is no module {error.name!r} in {here}, and none is installed", WRONG
         ) from None
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a module may call sys.exit(), as scripts do
         raise UnusableError(f"cannot import {module_name!r}: {described(error)}", FAILED) from None
     where = getattr(found, "__file__", None) or module_name
     for part in path.split("."):
@@ -76,7 +77,7 @@ def calling(function: Callable[[Any], object], *, as_json: bool, as_xml: bool) -
         result = function(decode(message))
         if inspect.isawaitable(result) or inspect.isgenerator(result):
             if hasattr(result, "close"):
-                result.close()
+                result.close()  # else Python warns that a coroutine was never awaited
             raise TypeError(f"the function returned a {type(result).__name__}, and has done no work: it must not be")
 
     return call
