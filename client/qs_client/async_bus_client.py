@@ -109,6 +109,7 @@ class AsyncBusMessages(AsyncClosing):
         self._disconnect()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
+        """Sends the request if the message is in hand here, see `BusMessages.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             self._connection.flush()
@@ -118,14 +119,14 @@ class AsyncBusMessages(AsyncClosing):
         """Takes steps until one of type `stop`, which it returns. Returns None when there are no more, or it was
         closed."""
         session: Session | None = None
-        trouble: OSError | None = None
+        failure: OSError | None = None
         step = self._pending_step if steps is self._steps else None
         await checkpoint_if_cancelled()
         try:
             while not self._closed:
                 if step is None:
-                    step = steps.send(session) if trouble is None else steps.throw(trouble)
-                    session = trouble = None
+                    step = steps.send(session) if failure is None else steps.throw(failure)
+                    session = failure = None
                 if stop is not None and isinstance(step, stop):
                     return step
                 if step is not self._pending_step:
@@ -133,9 +134,9 @@ class AsyncBusMessages(AsyncClosing):
                     if not (isinstance(step, Read) and step.going_on):
                         self._deadline = _deadline(step)
                 try:
-                    session = await self._take(step)
+                    session = await self._perform(step)
                 except OSError as error:
-                    trouble = error
+                    failure = error
                 self._pending_step = step = None
         except StopIteration:
             pass
@@ -144,7 +145,7 @@ class AsyncBusMessages(AsyncClosing):
                 self._disconnect()
         return None
 
-    async def _take(self, step: Step) -> Session | None:
+    async def _perform(self, step: Step) -> Session | None:
         connection = self._connection
         match step:
             case Connect():

@@ -228,8 +228,9 @@ class AsyncQueueClient(Settings):
                     yield message
                 except BaseException as error:
                     raised = error  # raised below: the task group would wrap it in a group
-                extending.cancel_scope.cancel()
+                extending.cancel_scope.cancel()  # first: an extension after the end would be a request about no message
                 if raised is not None:
+                    # Shielded: a cancelled block has to release its message, or nobody has it until the window ends.
                     with contextlib.suppress(ServerError, OSError), anyio.move_on_after(self.timeout, shield=True):
                         await drive_async(negative_acknowledge(message, raised, self._without_reasons), self._exchange)
             if raised is None:

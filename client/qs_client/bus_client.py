@@ -94,6 +94,7 @@ class Bus(Settings, Generic[S]):
         self._settle(message, release)
 
     def _settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> None:
+        # The message does not say which subscription it is of. Only that one sends anything, and ends the search.
         any(each.settle(message, request) for each in list(self._open))
 
 
@@ -105,7 +106,7 @@ class BusMessages(Closing):
     # Ensures
     # 1. The connection is closed when the iterator ends, whatever ends it, and what was acknowledged is confirmed
     #    first, as the bus would deliver it again: within LINGER, and if no other thread iterates.
-    # 2. An error ends it: the program cannot know how far the steps have come.
+    # 2. An error that it raises ends it, as its steps cannot go on.
     # 3. In a child of a fork it hands out nothing, and leaves the parent's connection alone.
     #
     # Assumes one thread at a time that iterates; `close` and `settle` may be called by others.
@@ -165,13 +166,15 @@ class BusMessages(Closing):
         bus has confirmed the acknowledgements. Unacknowledged messages are delivered again."""
         if self._closed.is_set():
             return
-        if not self._running:
+        if not self._running:  # else a thread is inside the steps, or this is a signal handler in one of its reads
             with contextlib.suppress(ServerError, OSError, Unexpected):
                 self._run(self._session.last_steps())
         self._closed.set()
         self._disconnect()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
+        """Sends the request if the message is in hand here, and does not wait for the answer. Returns whether it
+        was."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             with contextlib.suppress(OSError):  # the loop will get the error
@@ -182,18 +185,18 @@ class BusMessages(Closing):
         """Takes steps until one of type `stop`, which it returns. Returns None when there are no more, or it was
         closed."""
         session: Session | None = None
-        trouble: OSError | None = None
+        failure: OSError | None = None
         self._running = True
         try:
             while not self._closed.is_set():
-                step = steps.send(session) if trouble is None else steps.throw(trouble)
+                step = steps.send(session) if failure is None else steps.throw(failure)
                 if stop is not None and isinstance(step, stop):
                     return step
-                session = trouble = None
+                session = failure = None
                 try:
-                    session = self._take(step)
+                    session = self._perform(step)
                 except OSError as error:
-                    trouble = error
+                    failure = error
         except StopIteration:
             pass
         finally:
@@ -202,7 +205,7 @@ class BusMessages(Closing):
                 self._disconnect()
         return None
 
-    def _take(self, step: Step) -> Session | None:
+    def _perform(self, step: Step) -> Session | None:
         connection = self._connection
         match step:
             case Connect():
@@ -217,7 +220,7 @@ class BusMessages(Closing):
             case Send() if connection is not None:
                 connection.send(connection.deadline(self._bus.timeout))
             case Read(span, going_on) if connection is not None:
-                if not going_on:
+                if not going_on:  # else the deadline of the Read before holds
                     self._deadline = connection.deadline(span)
                 connection.fill(self._deadline)
         return None

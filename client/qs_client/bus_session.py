@@ -35,18 +35,18 @@ again, to another one, which is no trouble of this program."""
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a connection, and send its session into the generator."""
+    """Asks the driver to open a connection, and to send its session into the generator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send what the session has to send."""
+    """Asks the driver to send what the session has to send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send as well, then give the session what comes next. Raises TimeoutError if nothing comes within these seconds;
-    going_on: the seconds of the previous Read continue."""
+    """Asks the driver to send as well, and then to give the session what comes next. It throws a TimeoutError if
+    nothing comes within these seconds; going_on: the seconds of the previous Read continue."""
 
     seconds: float | None
     going_on: bool = False
@@ -54,7 +54,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Close the connection, and wait for these seconds."""
+    """Asks the driver to close the connection, and to wait for these seconds."""
 
     seconds: float
 
@@ -66,7 +66,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand the message out. Continue when the next one is asked for."""
+    """Asks the driver to hand the message out, and to go on when the next one is asked for."""
 
     message: GetMessage
 
@@ -144,6 +144,7 @@ class BusSession:
             finally:
                 self._in_hand = self._session = None  # an unacknowledged message is delivered again
                 self.subscribed = False
+            # After the finally: while it waits, nothing of the lost connection can be settled any more.
             yield Pause(next(self._pause))
 
     def last_steps(self) -> Steps:
@@ -210,7 +211,7 @@ class BusSession:
                 yield Send()
 
     def _accepted(self, session: Session, asked: Pending) -> Steps:
-        """Waits until the bus has accepted the token or the subscription. Raises ServerError when it refuses."""
+        """Waits until the bus has accepted the token or the subscription. Raises ServerError if it refuses."""
         answer = yield from self._answer(session, asked)
         self._late = False
         if isinstance(answer, Error):
@@ -232,6 +233,7 @@ class BusSession:
         while (answer := self._routed(session.answer_to, asked)) is None:
             try:
                 yield step
+                # Bytes that are no answer, such as early messages, must not begin the time anew.
                 step = Read(step.seconds, going_on=step.seconds is not None)
             except TimeoutError:
                 if not first:
@@ -279,7 +281,7 @@ class BusSession:
             self._report(logging.WARNING, f"{error} (trying again until the bus answers)")
 
     def _end_outage(self) -> None:
-        self._pause = self._pauses()
+        self._pause = self._pauses()  # the next outage begins with short pauses
         if self._outage:
             self._outage = False
             self._report(logging.INFO, f"the bus at {self._place.name} is there again")
