@@ -259,7 +259,7 @@ class AsyncQueueClient(Settings):
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def _iterate(self, pages: Pages[T]) -> AsyncIterator[T]:
-        with contextlib.suppress(StopIteration):
+        with contextlib.suppress(StopIteration):  # of `pages`, after the last page
             call = next(pages)
             while True:
                 page = await drive_async(call, self._exchange)

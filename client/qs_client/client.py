@@ -263,7 +263,7 @@ class QueueClient(Settings):
     # -- requests and answers -----------------------------------------------------------------------------------------
 
     def _iterate(self, pages: Pages[T]) -> Iterator[T]:
-        with contextlib.suppress(StopIteration):
+        with contextlib.suppress(StopIteration):  # of `pages`, after the last page
             call = next(pages)
             while True:
                 page = drive(call, self._exchange)
@@ -284,7 +284,7 @@ class QueueClient(Settings):
         """Waits for the answer to a request that the session was given. Closes the connection if none comes."""
         try:
             answer = connection.answer(pending, seconds)
-        except BaseException as error:  # also an interrupt: the answer would come in place of the next one
+        except BaseException as error:  # also an interrupt: half a request may have been sent, or half an answer read
             self._leave(connection, pending, interrupted=not isinstance(error, OSError))
             raise
         if isinstance(answer, Error) and closes(answer):
@@ -333,7 +333,7 @@ class QueueClient(Settings):
         place = Place(endpoint(self.host, self.port))
         limits = replace(CLIENT_LIMITS, document=self.max_document)
         connection = open_connection(self.host, self.port, place, timeout, limits, security=self.security)
-        if self.token is not None:
+        if self.token is not None:  # nothing else is sent before the server has accepted it
             try:
                 connection.authenticate(self.token, timeout)
             except BaseException:

@@ -146,8 +146,10 @@ class Session:
     def ask(self, request: Message) -> Pending:
         """Sends a request with a new `req`. Raises ValueError if XML cannot carry a field."""
         request.req = f"qs-{next(self._numbers)}"
-        self._out.append(self._peer.send(request))
+        data = self._peer.send(request)
+        # Before it can go out: another thread that reads may send it at once, and then the answer needs its request.
         pending = self._pending[request.req] = Pending(request)
+        self._out.append(data)
         return pending
 
     def post(self, message: Message) -> None:

@@ -1,5 +1,9 @@
 """The session: which message belongs to which request or subscription, without a connection."""
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 from support.documents import NS
 from support.scripted_server import answer_bytes
@@ -71,6 +75,28 @@ def test_ask_gives_each_request_its_own_req() -> None:
     session = Session()
     ping = Ping()
     assert ask(session, ping)[1].req != ask(session, ping)[1].req
+
+
+def test_ask_while_another_thread_sends_and_reads() -> None:
+    """The answer finds its request, however soon another thread sends that and reads the answer: it may do so between
+    any two lines."""
+    session = Session()
+
+    def other_thread(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not Session.ask.__code__:
+            return None
+        if event != "call":
+            for asked in sent(session):
+                come(session, answer_bytes(asked))
+        return other_thread
+
+    tracer = sys.gettrace()
+    sys.settrace(other_thread)
+    try:
+        pending = session.ask(Ping())
+    finally:
+        sys.settrace(tracer)
+    assert isinstance(pending.answer, Ping)
 
 
 def test_data_to_send_is_returned_once() -> None:
