@@ -132,7 +132,7 @@ class AsyncQueueClient(Settings):
 
     @property
     def connected(self) -> bool:
-        """True if a connection is open, as far as is known."""
+        """Tells whether a connection is open, as far as is known: the server may have ended it since."""
         return self._connection is not None and self._connection.usable
 
     async def connect(self) -> None:

@@ -154,9 +154,8 @@ class AsyncConnection:
         timeout: seconds, beyond the exchange's patience; None for no limit; alone: the connection is used for nothing
         else, and not again when this is left early, see `answer_or_release`.
 
-        Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
-        Raises ServerUnavailable if the connection fails. Raises ValueError if XML cannot carry a field; then nothing is
-        sent.
+        Raises NoAnswer on a timeout: the connection stays usable, unless no whole answer came meanwhile. Raises
+        ServerUnavailable if the connection fails, ValueError if XML cannot carry a field; then nothing is sent.
         """
         await checkpoint_if_cancelled()
         self._check()
@@ -192,17 +191,17 @@ class AsyncConnection:
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
-            returning = self.session.drop(pending)
+            dropped = self.session.drop(pending)
             self.flush()  # releases the messages of an answer that has already come
             if may_hold_messages(pending.request) and not isinstance(error, OSError):
                 # A cancelled receive has messages in flight that nobody knows of: they go back before it ends.
                 with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
-                    await self._until(returning, math.inf)
+                    await self._until(dropped, math.inf)
             raise
 
     async def answer_or_release(self, pending: Pending, seconds: float | None) -> Message:
-        """Like `answer`, but leaving it early ends the connection, so that the server stops waiting. Messages that come
-        then go into the session's `releases`."""
+        """Returns the answer, like `answer`. Leaving it early ends the connection, so that the server stops waiting;
+        messages that come then go into the session's `releases`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
@@ -215,8 +214,8 @@ class AsyncConnection:
             raise
 
     async def answered(self, pending: Pending, deadline: float, seconds: float | None) -> Message:
-        """Like `answer`, with a deadline on the loop's clock. May be awaited again after a cancellation. seconds: the
-        original time-out, for the error text."""
+        """Returns the answer until a deadline on the loop's clock. May be awaited again after a cancellation, so it
+        drops nothing. seconds: the original time-out, for the error text."""
         self.flush()
         greeting, understood = self.session.greeting, self._documents
         if greeting is not None and not greeting.ready:

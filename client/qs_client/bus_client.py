@@ -33,7 +33,8 @@ S = TypeVar("S", bound=Settling)
 
 
 class Bus(Settings, Generic[S]):
-    """The base of both bus clients, which document the arguments."""
+    """The base of both bus clients, which document the arguments. It knows the subscriptions that are open, to find the
+    one that has a message in hand, and to end them all."""
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class Bus(Settings, Generic[S]):
 
     @property
     def place(self) -> Place:
-        """The address of the bus, for errors."""
+        """Returns the address of the bus, with the errors about it."""
         return BusPlace(endpoint(self.host, self.port), client=type(self).__name__)
 
     @property
     def limits(self) -> Limits:
-        """The bounds of what is read."""
+        """Returns the bounds of what is read."""
         return replace(CLIENT_LIMITS, document=self.max_document)
 
     def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:

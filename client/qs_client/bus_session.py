@@ -122,7 +122,8 @@ class BusSession:
 
     @contextlib.contextmanager
     def without_reconnect(self, *, patient: bool = False) -> Iterator[None]:
-        """Inside the block, every error is raised. patient: wait for the subscription without a timeout."""
+        """Raises every error inside the block, as a program that asks for one attempt wants to know. patient: wait for
+        the subscription without a timeout."""
         before = self._reconnect, self._timeout
         self._reconnect = False
         if patient:

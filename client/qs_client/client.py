@@ -141,7 +141,7 @@ class QueueClient(Settings):
 
     @property
     def connected(self) -> bool:
-        """True if a connection is open, as far as is known."""
+        """Tells whether a connection is open, as far as is known: the server may have ended it since."""
         return self._connection is not None
 
     def connect(self) -> None:

@@ -121,7 +121,7 @@ def _no_token(_: str) -> str:
 
 
 class _Given:
-    """The values of the flags. None or False for those that were not given."""
+    """The values of the flags; None or False for those that were not given. asking: the flags that ask for TLS."""
 
     def __init__(self, arguments: argparse.Namespace, prefix: str) -> None:
         def value(name: str) -> str | None:
@@ -136,7 +136,6 @@ class _Given:
         files = [name for name in ("ca", "cert", key) if value(name) is not None]
         switches = [name for name in ("tls", "tls-insecure") if value(name)]
         self.asking = [f"{prefix}{name}" for name in switches + files]
-        """The flags that ask for TLS."""
 
 
 def check_security(

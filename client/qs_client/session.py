@@ -180,11 +180,11 @@ class Session:
     def drop(self, pending: Pending) -> DroppedRequest:
         """Stops waiting for an answer, which may come all the same: messages in it are released then. The result
         becomes ready when that is done."""
-        returning = DroppedRequest()
-        pending.wake = lambda: returning.begin(self._undo(pending))
+        dropped = DroppedRequest()
+        pending.wake = lambda: dropped.begin(self._undo(pending))
         if pending.ready:
             pending.wake()
-        return returning
+        return dropped
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 

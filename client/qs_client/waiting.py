@@ -94,8 +94,11 @@ class Lease:
 
 
 class Subscription(MessageBuffer):
-    """The deliveries of a subscribe request. asked: the request and its answer; ending: the unsubscribe request, once
-    it is sent; skipped: whether one could not be read; lease: shared by all messages that are delivered."""
+    """The deliveries of a subscribe request.
+
+    asked: the request and its answer; ending: the unsubscribe request, once it is sent; over: no delivery is wanted, or
+    none will come; skipped: one could not be read; lease: shared by all messages that are delivered.
+    """
 
     __slots__ = ("asked", "ending", "lease", "over", "request", "skipped")
 
@@ -106,7 +109,7 @@ class Subscription(MessageBuffer):
         self.ending: Pending | None = None
         self.skipped = False
         self.lease = Lease(request.visibility)
-        self.over = False  # no delivery is wanted, or none will come
+        self.over = False
 
     def next(self) -> GetMessage | None:
         """Returns the next delivery, or None until one comes. Raises ServerError when the server has ended the
