@@ -156,6 +156,7 @@ def copy_signature(
     owner: the name of the method's class; iterator: replaces the return type of a paged call; returns: the return type,
     where the call does not tell. The call's annotations must be objects, not strings.
     """
+    # For help() and for tools that look at the running program. Type checkers read the annotations of `_method`.
     functools.update_wrapper(method, call)
     signature = inspect.signature(call)
     if returns is None:

@@ -322,7 +322,7 @@ class AsyncConnection:
             self._close_unless_read()
 
     async def _follow(self, waiting: Waitable, deadline: float) -> None:
-        event = anyio.Event()
+        event = anyio.Event()  # is set when its answer has come, when it has to lead, and when the connection ends
         self._followers[event] = None
         waiting.wake = event.set
         try:

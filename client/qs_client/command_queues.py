@@ -97,6 +97,7 @@ def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
 def _may_remove_messages(client: QueueClient, arguments: Namespace, queues: Sequence[str], what: str) -> bool:
     """Asks whether the messages of queues are to be removed, with their numbers. Does not ask if there are none, with
     --yes, and where nobody would answer."""
+    # Both: the question is shown on stderr, as stdout may go to a program, and the answer is read from stdin.
     if arguments.yes or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
         return True
     holdings = [held for qid in queues if (held := _holding(client, qid))]

@@ -96,6 +96,7 @@ def _content(name: str, *, allow_empty: bool) -> bytes:
 
 def _lines(name: str) -> Iterator[list[bytes]]:
     """Yields complete lines without their ends, those of one read at a time."""
+    # By os.read: a file object would wait until its buffer is full, and a line of slow input would be pushed late.
     with _descriptor(name) as descriptor:
         incomplete: list[bytes] = []
         while piece := os.read(descriptor, _PIECE):

@@ -11,6 +11,7 @@ def _checked_tls(tls: Tls, scheme: bool | None) -> Tls:
     if scheme and tls is False:
         raise ValueError("tls is False, but the address asks for TLS: write qs://, or leave tls out")
     asks = tls is not None and tls is not False
+    # A context or a path of CAs stays as it is. qss:// alone trusts the CAs of the system, as True does.
     return True if with_tls(scheme, ["tls"] if asks else []) and not asks else tls
 
 

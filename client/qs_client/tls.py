@@ -38,9 +38,10 @@ def unverified_context() -> ssl.SSLContext:
 def show_certificate(context: ssl.SSLContext, cert: str, key: str | None) -> None:
     """Makes the context show a certificate to servers that ask for one. cert: a file in PEM format; key: its key, None
     when that is in the same file. Raises OSError, with the file's name; ValueError if the files do not fit."""
-    for path in (cert, key or cert):
+    for path in (cert, key or cert):  # first, as the errors of `ssl` name no file
         _readable(Path(path))
 
+    # Without this function OpenSSL would ask on the terminal, where a service waits for ever.
     def no_passphrase() -> str:
         raise ValueError(f"{key or cert}: the key has a passphrase: give a key without one")
 

@@ -101,6 +101,7 @@ def _leave_children_alone(handler: Callable[..., None]) -> None:
 
 def _prepare_output(verbose: bool) -> None:
     """Shows what the client logs, and each line that a job prints at once."""
+    # Into a file or a pipe, Python would write what a job prints in large blocks, so the log would be late.
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     handler = logging.StreamHandler()
@@ -108,7 +109,7 @@ def _prepare_output(verbose: bool) -> None:
     logger = logging.getLogger("qs_client")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
-    logger.propagate = False
+    logger.propagate = False  # a job may set up logging as it likes, and would show these lines once more
 
 
 class _Worker:
@@ -235,6 +236,7 @@ class _Worker:
                 other.release(message, count=False)
             complain(f"{message.qid} {message.mid}: given back, as it was not done {self._arguments.grace:g} s later")
             self._report(Report.GIVEN_BACK)
+        # The message is back, so the job must not go on. It is in the main thread, and nothing else can stop it.
         os.killpg(0, signal.SIGKILL)
 
 
@@ -245,6 +247,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
             traceback.print_exception(error.with_traceback(own_frames(error)))
         sys.stdout.flush()
         sys.stderr.flush()
+    # Not by SystemExit: the blocks and exit handlers that it would run are those of the parent.
     os._exit(0 if error is None else 1)
 
 

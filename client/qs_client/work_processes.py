@@ -83,7 +83,7 @@ class WorkerProcess:
             # -P: a file queue.py in the current directory must not hide that of the standard library from qs.
             self.popen = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-m", f"{__package__}.work_process", str(theirs.fileno()), *words],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,  # a process that read the terminal from another group would be stopped
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )
@@ -348,6 +348,8 @@ def _signals() -> Iterator[socket.socket]:
     A signal that was ignored (`nohup`) stays so."""
     reading, writing = socket.socketpair()
     writing.setblocking(False)
+    # The selector has to wake, and a handler could do nothing safe in the middle of other code. So the numbers come
+    # over a socket. Without a handler of Python's, none would be written there. A full socket wakes the selector, too.
     former = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     handlers = {
         number: signal.signal(number, lambda *_: None)
