@@ -322,6 +322,7 @@ class AsyncConnection:
             self._close_unless_read()
 
     async def _follow(self, waiting: Waitable, deadline: float) -> None:
+        """Waits while another task reads."""
         event = anyio.Event()  # is set when its answer has come, when it has to lead, and when the connection ends
         self._followers[event] = None
         waiting.wake = event.set
@@ -335,6 +336,7 @@ class AsyncConnection:
             del self._followers[event]
 
     async def _lead(self, waiting: Waitable, deadline: float) -> None:
+        """Reads for all tasks, until what this one waits for is ready."""
         self._leading = True
         try:
             while not waiting.ready and self._failure is None:
@@ -347,6 +349,7 @@ class AsyncConnection:
                 if self._in_a_row >= _IN_A_ROW:
                     self._in_a_row = 0
                     await checkpoint()
+                    # Only `wait` knows the deadline otherwise, and a server that goes on sending keeps it from waiting.
                     if anyio.current_time() >= deadline:
                         raise self._late()
         finally:
@@ -362,6 +365,7 @@ class AsyncConnection:
         try:
             data = self._wire.receive()
         except OSError as error:
+            # Kept, not raised: each task that waits raises it, see `_check`.
             failure = self._place.broken(error, maybe_tls=self._maybe_tls)
             failure.__cause__ = error
             self._fail(failure)
@@ -374,6 +378,7 @@ class AsyncConnection:
         self._reads += 1
         self.session.receive_data(data)
         try:
+            # All of it, also what other tasks wait for: nobody else reads.
             while self.session.route():
                 self._documents += 1
         except Unexpected as error:

@@ -200,7 +200,7 @@ class Connection:
         except TimeoutError:
             raise
         except OSError:
-            pass  # the server may have sent a reason; otherwise reading fails as well
+            pass  # the server may have sent a reason before it closed; otherwise reading fails as well
         if not self._readable(deadline - self._clock()):
             # Only the clock decides: woken, or after the longest wait of the system, the caller looks and waits again.
             if self._clock() >= deadline:

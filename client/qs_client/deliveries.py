@@ -101,13 +101,13 @@ class Deliveries(Closing):
 
     def _subscribe(self) -> None:
         self._outages.check(self._disconnects())
-        self._begin(replace(self._request), self._begun)
+        self._begin(replace(self._request), self._begun)  # a copy, as each connection gives it a req of its own
         self._outages.over()
 
     def _lost(self, error: ServerError | OSError) -> None:
         """Waits until the time of the next attempt. Raises the error when there is to be none."""
         if self._open is not None:
-            self._open[1].lease.lost = True
+            self._open[1].lease.lost = True  # so a late `delete` of one of its messages is no error
             self._open = None
         if self._closed:  # in another thread, which is why the call failed
             return

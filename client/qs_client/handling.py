@@ -117,7 +117,7 @@ def acknowledge(message: Received, patience: float | None) -> Call[bool]:
             "connection was lost: it is delivered again",
         )
     except NotFound:
-        if unanswered:  # one of those requests has deleted it
+        if unanswered:  # one of those requests has deleted it: its answer was lost, not the request
             return True
         log(
             "warning",
@@ -190,7 +190,7 @@ def negative_acknowledge(message: Received, raised: BaseException, without_reaso
     qid, number, receives = message_key(message, None)
     reason = reason_of(raised)
     delays = (each.delay for each in errors_in(raised) if isinstance(each, Retry))
-    delay = max((each for each in delays if each is not None), default=None)
+    delay = max((each for each in delays if each is not None), default=None)  # several in a group: the longest
     try:
         if any(isinstance(each, Reject) for each in errors_in(raised)):
             try:
@@ -322,10 +322,13 @@ class Handling:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        """Settles the message. Swallows Reject and Retry alone: with them a job has said what becomes of its message,
+        and nothing is wrong with the program."""
         self._extender.discard(self._extension)
         if error is None:
             self.taken_away = not drive(acknowledge(self._message, self._patience), self._exchange)
             return False
+        # The caller has to see what the block has raised, not that the server is away as well.
         with contextlib.suppress(ServerError, OSError):
             self.taken_away = not drive(
                 negative_acknowledge(self._message, error, self._without_reasons), self._exchange

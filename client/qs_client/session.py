@@ -348,12 +348,14 @@ class Session:
         network has cut it off, and the caller may repeat it, which it must not after a BadRequest.
         """
         if not isinstance(message, Error) or (self._has_posted and message.code not in CLOSING):
+            # A posted message may have no req, and then its answer has none.
             self._take_unmatched(message)
             return
         if message.code == BAD_REQUEST.code:
             raise Cut(message.text)
         concerned = list(self._pending.values())
         if message.code in _DOCUMENT_ERRORS:
+            # Not the greeting, which is short and goes out with the request behind it.
             concerned = [pending for pending in concerned if pending is not self.greeting][:1]
         else:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
@@ -385,7 +387,7 @@ class Session:
         return [self.ask(release) for release in releases_of(pending.request, pending.answer)]
 
     def _release(self, message: Message) -> None:
-        """Gives a delivery back that the program has not seen, so it is no try. A storage that cannot take a receive
+        """Releases a delivery that the program has not seen, so it is no try. A storage that cannot take a receive
         back refuses that, and the delivery is released as one."""
         for release in releases_of(message, message):
             release.uncounted = True
@@ -393,5 +395,6 @@ class Session:
             asked.wake = partial(self._release_counted, asked, release)
 
     def _release_counted(self, asked: Pending, refused: ReleaseMessage) -> None:
+        """Releases a delivery that could not be released uncounted: better a try too many than a window to wait for."""
         if isinstance(asked.answer, Error) and asked.answer.code == NOT_IMPLEMENTED.code:
             self.ask(ReleaseMessage(refused.qid, refused.mid, refused.receives))
