@@ -28,18 +28,14 @@ from qs_serving.service_manager import ServiceManager, inherited_sockets
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 
-from .delivery_counts import DeliveryCounts
+from .durable_names import Share
 from .fanout import FanOut
 from .feeds import Feed
 from .monitor import Monitor
-from .options import BusOptions
-from .records import Source
-from .refused import RefusedError
-from .rights import Rights
-from .server_security import ServerSecurity
+from .options import BusOptions, ServerSecurity
+from .rights import RefusedError, Rights
 from .session import BusSession
-from .share import Share
-from .subscription import Subscription
+from .subscription import DeliveryCounts, Subscription
 
 _logger = logging.getLogger(__name__)
 _FLUSH_TIME = 2
@@ -51,7 +47,17 @@ _TAKEN = "this connection is already subscribed to {!r}; use another connection 
 
 
 class Bus(Acceptor[BusSession]):
-    """Serves subscribers with the messages of one queue server."""
+    """Serves subscribers with the messages of one queue server.
+
+    Ensures:
+    1. A client gets the answer to its subscription before the first message, and no message of a queue that it may not
+       read.
+    2. When rights change or a queue goes, the subscriptions concerned end with an error that says why.
+    3. A stop tells the server what was handled, within `grace` and 2 s.
+
+    Assumes one server, and that no other bus monitors the same queues: they would share the messages. It keeps nothing
+    on disk: what must outlive it is on the server.
+    """
 
     def __init__(
         self,
@@ -67,7 +73,9 @@ class Bus(Acceptor[BusSession]):
         self.options = options
         self.delivery_counts = DeliveryCounts()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
-        self._monitor = Monitor(options, self._opened, self._ended, security)
+        self._monitor = Monitor(
+            options, self._opened, self._ended, hub=self._hub, timers=self.timers, security=security
+        )
 
     @property
     def server_name(self) -> str:
@@ -82,7 +90,7 @@ class Bus(Acceptor[BusSession]):
             Figure("subscriptions", len(subscriptions)),
             Figure("deliveries_total", counts.deliveries),
             Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
-            Figure("held", sum(len(each.held or ()) for each in subscriptions)),
+            Figure("held", sum(len(each.waiting or ()) for each in subscriptions)),
             *(Figure("disconnected_total", n, {"reason": bound}) for bound, n in counts.disconnected.items()),
         ]
 
@@ -92,15 +100,17 @@ class Bus(Acceptor[BusSession]):
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
             await self.accept(listeners)
-            self._monitor.give_back()
-            with self._flushing:
-                await self._monitor.upstream.emptied()
-            if self._flushing.cancelled_caught:
-                _logger.warning(
-                    "not all handled messages could be deleted on the queue server in time: the rest will be delivered "
-                    "again"
-                )
             background.cancel_scope.cancel()
+
+    async def _all_left(self) -> None:
+        # Only now: until the last client has gone, it may still acknowledge what it has.
+        self._monitor.stop_feeds()
+        with self._flushing:
+            await self._monitor.upstream.emptied()
+        if self._flushing.cancelled_caught:
+            _logger.warning(
+                "not all handled messages could be deleted on the server in time: the rest will be delivered again"
+            )
 
     def stop(self) -> None:
         """Stops accepting connections and requests. Requests that have begun are answered."""
@@ -151,6 +161,7 @@ class Bus(Acceptor[BusSession]):
     async def subscribe(
         self, session: BusSession, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
+        # By label: two names of one queue would be two deliveries that the client cannot tell apart by queue and id.
         taken = {feed.label for other in session.subscriptions if other.asked for feed in other.feeds}
         for qid in qids:
             if qid in taken:
@@ -162,6 +173,7 @@ class Bus(Acceptor[BusSession]):
                 feeds = [await self._monitor.names.share(feed, subscription.name, session.rights) for feed in queues]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
+            # Everything that may fail or wait is done: from the answer on, the client has all of its queues.
             session.begin(subscription, answer)
             for each in feeds:
                 each.join(subscription)
@@ -212,7 +224,7 @@ class Bus(Acceptor[BusSession]):
         session.end(subscription, Fault(error.error, str(error), subscription.req))
         self._have_left(left)
 
-    def _have_left(self, feeds: list[Source]) -> None:
+    def _have_left(self, feeds: list[Feed]) -> None:
         """Drops the feeds that nobody needs any more."""
         for feed in feeds:
             if isinstance(feed, FanOut):
@@ -220,20 +232,21 @@ class Bus(Acceptor[BusSession]):
         self._monitor.changed()
 
 
-def _refusal(rights: Rights, feed: Source) -> RefusedError:
+def _refusal(rights: Rights, feed: Feed) -> RefusedError:
     """Returns why a client may not have a feed."""
     if isinstance(feed, Share) and rights.may_read(feed.label):
         return rights.refused_name(feed.label, feed.name.name)
     return rights.refused_queue(feed.label)
 
 
-def _allowed(rights: Rights, feed: Source) -> bool:
+def _allowed(rights: Rights, feed: Feed) -> bool:
     """Tells whether a client may have a feed that it has got."""
     return rights.may_read(feed.label) and (not isinstance(feed, Share) or rights.may_use(feed.name.owner))
 
 
 async def run_bus(options: BusOptions, announce: Announce, manager: ServiceManager) -> None:
     """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
+    # Before the sockets are opened: with fewer descriptors the bus takes fewer clients.
     options = replace(options, limits=fit_descriptors(options.limits, _DESCRIPTORS, _DESCRIPTORS))
     inherited = inherited_sockets(manager.environ, manager.pid)
     guards, security = guards_of(options, inherited), ServerSecurity(options.security)

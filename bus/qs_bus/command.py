@@ -13,8 +13,7 @@ from qs_schemas.limits import QID
 from qs_serving.arguments import number_group, parse_arguments
 from qs_serving.flags import LOG_FILE, add_buckers, add_limits, make_parser, read_common
 
-from .options import PORT, BusOptions, Policy
-from .server_security import ServerSecurity
+from .options import PORT, BusOptions, Policy, ServerSecurity
 
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-bus.py"

@@ -1,14 +1,20 @@
-"""The durable names of one bus: whose each is, the queue that keeps its messages, and the feed of its members."""
+"""Durable names: how their queues are called, the feed of one name, and the names of one bus.
+
+The messages for a durable name are copied to a queue of its own. The queue's name says whose it is: so a durable name
+still belongs to its principal after the bus and the server have been started again.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from qs_client import calls, policy_calls
-from qs_client.asking import Call
 from qs_client.errors import (
     BadRequest,
     Conflict,
@@ -24,42 +30,178 @@ from qs_schemas import errors as table
 from qs_schemas.limits import QID
 
 from .fanout import FanOut
-from .feeds import Feed
-from .names import DurableName, name_in, queue_of
-from .refused import RefusedError
-from .retry_queue import RetryQueue
-from .rights import Rights
-from .share import Share
+from .feeds import PREFETCH, DurableName, Feed, HeldMessage, Member, ServerRequests
+from .rights import RefusedError, Rights
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from .upstream import Upstream
+
 _logger = logging.getLogger(__name__)
+_PREFIX = "bus:"
+"""The beginning of the names of all queues that a bus makes: docs/bus.md has rights of the bus to `bus:*`."""
 _GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
 
 
-class NameRequests(Protocol):
-    """The requests of the names to the queue server. `Upstream` implements it."""
+def queue_of(name: DurableName) -> str:
+    """Returns the queue that stores messages for a durable name."""
+    parts = (name.qid, name.name) if name.owner is None else (name.qid, name.owner, name.name)
+    return _PREFIX + ":".join(map(_quoted, parts))
+
+
+def name_in(qid: str) -> DurableName | None:
+    """Returns the durable name for which a queue stores messages, or None if it stores none."""
+    parts = [_unquoted(part) for part in qid.removeprefix(_PREFIX).split(":")]
+    if not qid.startswith(_PREFIX) or not all(parts):
+        return None
+    if len(parts) == 2:
+        return DurableName(parts[0], parts[1])
+    return DurableName(parts[0], parts[2], parts[1]) if len(parts) == 3 else None
+
+
+def counts_queue_of(host: str, port: int) -> str:
+    """Returns the queue in which the bus at this address counts its subscribers. No durable name has this queue, as its
+    first part is empty."""
+    return f"{_PREFIX}:{_quoted(host)}:{port}"
+
+
+def is_of_bus(qid: str) -> bool:
+    """Tells whether a bus keeps the queue, for a name or for itself."""
+    return qid.startswith(_PREFIX)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A")
+
+
+def _unquoted(text: str) -> str:
+    return text.replace("%3A", ":").replace("%25", "%")
+
+
+class Share(Feed):
+    """The feed of a durable name: gives each message to one member, round robin, and to another when that member goes.
+
+    Ensures, beside what a feed does:
+    1. A message is with one member at a time, and a member gets it only if it has room.
+    2. The server delivers no more than the members together may hold, and what is delayed.
+    3. What a member has left goes first to the next one, in the order of the ids.
+
+    Assumes that nobody but the bus takes messages from the queue of a name. It must not keep messages when the last
+    member has left: they go back to the queue, for another bus or for a member that comes later.
+    """
+
+    def __init__(self, name: DurableName, upstream: ServerRequests, memory: int) -> None:
+        """memory: see `Feed`."""
+        super().__init__(queue_of(name), name.qid, upstream, memory)
+        self.name = name
+        self._backlog: deque[HeldMessage] = deque()
+        self._delayed = 0
 
     @property
-    def copies(self) -> RetryQueue[FanOut, int]:
-        """Ids of messages to copy to the queues of names."""
+    def wanted(self) -> bool:
+        return bool(self.members) and not self._stopped
 
-    @property
-    def connected(self) -> trio.Event:
-        """The event that is set while calls can be made."""
+    def join(self, member: Member) -> None:
+        self._set_prefetch(member.prefetch)  # before the feed is synchronized, so that one request says all
+        super().join(member)
+        self._resume()  # others may have had no room
 
-    async def call(self, call: Call[T]) -> T:
-        """Makes a call and returns its result. Raises ServerError, or ServerUnavailable when the connection ends."""
+    def leave(self, member: Member) -> None:
+        self._set_prefetch(-member.prefetch)
+        super().leave(member)
+        if not self.members:
+            # The members' own messages follow by `not_handled`, which releases them now that nobody is there.
+            backlog, self._backlog = self._backlog, deque()
+            for message in backlog:
+                self.release_payload(message)
+                self._count_down(message)
 
-    def sync(self, feed: Feed) -> None:
-        """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now."""
+    def _set_prefetch(self, more: int) -> None:
+        # No more than they can have: what else the bus took would wait here while it is in flight for nobody.
+        wanted = sum(member.prefetch for member in self.members) + more
+        self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
+
+    def count_delayed(self, more: int) -> None:
+        """Raises the prefetch by the number of delayed messages: they do not count against what the members may
+        hold."""
+        self._delayed += more
+        self._set_prefetch(0)
+        self._upstream.sync(self)
+
+    def _distribute(self, message: HeldMessage) -> None:
+        message.unhandled = 1
+        member = None if self._backlog else self._next()  # nothing overtakes the backlog
+        if member is not None:
+            document = message.document(*member.form)
+            self.keep_payload(message)
+            self._move_last(member)
+            member.send(message, document)
+        elif self.members:
+            self._backlog.append(message)
+            message.awaiting_room += 1
+            self.keep_payload(message)
+        else:
+            self._count_down(message)
+
+    def _next(self) -> Member | None:
+        """Returns the member that has waited longest of those with room, or None."""
+        for member in self.members:
+            if member.has_room:
+                return member
+        return None
+
+    def _move_last(self, member: Member) -> None:
+        del self.members[member]
+        self.members[member] = None
+
+    def _release_for(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> None:
+        self._release(message, delay, counts=counts)
+
+    def not_handled(self, message: HeldMessage) -> None:
+        # If the server counts receives, it has to hear of one that failed, and it sends the message again.
+        if not self.members or (self.counted and message.delivered):
+            super().not_handled(message)
+            return
+        # In front: it is older than what waits. Its payload was dropped when it was sent, and is fetched again.
+        message.awaiting_room += 1
+        self._backlog.appendleft(message)
+
+    def resend(self, message: HeldMessage, member: Member) -> None:
+        self.not_handled(message)
+        self._resume()
+
+    def on_room(self, member: Member) -> None:
+        self._resume()
+
+    def _resume(self) -> None:
+        while self._backlog and (member := self._next()) is not None:
+            message = self._backlog[0]
+            if message.payload is None:
+                self.fetch(self._backlog)
+                return
+            self._backlog.popleft()
+            document = message.document(*member.form)
+            self.release_payload(message)
+            self._move_last(member)
+            member.send(message, document)
+
+    def _lost(self, message: HeldMessage) -> None:
+        self._backlog.remove(message)
+        self.release_payload(message)
+        self._count_down(message)
 
 
 class DurableNames:
-    """Makes, finds and ends durable names. The server keeps them: as names of queues, see `names`."""
+    """Makes, finds and ends durable names.
+
+    Ensures that the queue of a name exists before a member joins it, so that the name misses no message that comes from
+    then on; and that a name whose queue is gone ends. Assumes that the server is the only place that keeps names: the
+    bus finds them again by the names of the queues there. It must never remove the queue of a name: that would lose
+    messages, and only a person can tell that nobody will come for them.
+    """
 
     def __init__(
         self,
-        upstream: NameRequests,
+        upstream: Upstream,
         feeds: Mapping[str, FanOut],
         feed_of: Callable[[str], FanOut],
         new_share: Callable[[DurableName], Share],
@@ -91,6 +233,7 @@ class DurableNames:
                     await self._make(_checked(found), feed.qid)
                     return self.add(found)
             except ServerUnavailable:
+                # `connected` may still be set: the upstream has not seen yet that the connection has ended.
                 await trio.lowlevel.checkpoint()
             except ServerError as error:
                 raise RefusedError(_kind(error), f"the queue for the name cannot be created: {error}") from None

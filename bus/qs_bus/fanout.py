@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from .feeds import PREFETCH, Feed, ServerRequests
-from .names import DurableName
-from .records import Member, Record, Release
-from .retry_queue import RetryQueue
+from .feeds import PREFETCH, DurableName, Feed, HeldMessage, Member, Release, ServerRequests
+
+if TYPE_CHECKING:
+    from .retry_queue import RetryQueue
 
 
 class CopyRequests(ServerRequests, Protocol):
-    """The requests of a fan-out to the queue server. `Upstream` implements it."""
+    """The requests of a fan-out to the queue server: see `ServerRequests`."""
 
     @property
     def copies(self) -> RetryQueue[FanOut, int]:
@@ -20,7 +20,17 @@ class CopyRequests(ServerRequests, Protocol):
 
 
 class FanOut(Feed):
-    """Gives each message to every member, and copies it to the queue of every durable name."""
+    """Gives each message to every member, and copies it to the queue of every durable name.
+
+    Ensures, beside what a feed does:
+    1. A message is deleted only when the queue of every name has it, also if all members have handled it before.
+    2. Slow members hold others up only when `hold` messages wait, or when all are slow.
+    3. Where the server counts receives, a message that several members release goes back once, and comes again to
+       those that have released it.
+
+    Assumes that the server copies a message to a queue that has its id already without storing it twice: a copy may be
+    asked for again. It must not send a message to a member that joined after the message came.
+    """
 
     def __init__(self, qid: str, upstream: CopyRequests, memory: int, hold: int) -> None:
         """hold: how many messages slow subscribers may hold up while others go on."""
@@ -41,15 +51,15 @@ class FanOut(Feed):
     def wanted(self) -> bool:
         return not (self.expected or self._stopped) and bool(self.members or self.names)
 
-    def _distribute(self, record: Record) -> None:
-        record.waiting = len(self.members) + bool(self.names)
-        if not record.waiting:
-            self._settle(record)
+    def _distribute(self, message: HeldMessage) -> None:
+        message.unhandled = len(self.members) + bool(self.names)  # all names count as one: one request copies to all
+        if not message.unhandled:
+            self._settle(message)
             return
         if self.names:
-            self._copies.add(self, record.mid)
-        _offer(record, self.members)
-        self.keep_payload(record)
+            self._copies.add(self, message.mid)
+        _offer(message, self.members)
+        self.keep_payload(message)  # after that it is known whether somebody waits for room
 
     @property
     def asked_for(self) -> bool:
@@ -59,7 +69,7 @@ class FanOut(Feed):
     @property
     def unused(self) -> bool:
         """Tells whether the feed has no member, no name and no message."""
-        return not (self.asked_for or self.records)
+        return not (self.asked_for or self.messages)
 
     @property
     def acknowledging(self) -> int:
@@ -69,19 +79,20 @@ class FanOut(Feed):
     def copied(self, mids: Iterable[int]) -> None:
         """Counts messages as handled by the names, whose queues have them now."""
         for mid in mids:
-            record = self.records.get(mid)
-            if record is not None and not record.done:
-                self.handled(record)
+            message = self.messages.get(mid)
+            if message is not None and not message.done:
+                self.handled(message)
 
     def not_copied(self, mids: Iterable[int]) -> None:
         """Stops waiting for the copies of messages, because no name is left."""
         for mid in mids:
-            record = self.records.get(mid)
-            if record is not None and not record.done:
-                self.let_go(record)
+            message = self.messages.get(mid)
+            if message is not None and not message.done:
+                self.not_handled(message)
 
     def _adjust(self) -> None:
-        held = len(self.records)
+        held = len(self.messages)
+        # Doubled and halved, as each change is a request; far apart, so that a level in between changes nothing.
         if held > self.prefetch * 3 // 4:
             # Messages that slow members hold up must not block the others. If all are slow, there is no one to block.
             if self.prefetch < self._hold and (self.names or not all(member.blocked for member in self.members)):
@@ -92,33 +103,35 @@ class FanOut(Feed):
             self._upstream.sync(self)
 
     def on_room(self, member: Member) -> None:
-        """Adjusts the prefetch when a slow member has caught up. The member sends its held messages itself."""
+        """Adjusts the prefetch when a slow member has caught up. The member sends what waited for room itself."""
         if not member.blocked:
             self._adjust()
 
-    def resend(self, record: Record, member: Member) -> None:
-        member.hold(record)
+    def resend(self, message: HeldMessage, member: Member) -> None:
+        member.enqueue(message)
         member.pump()
 
     # -- what the server sends again, because it counts how often
 
-    def _nack(self, record: Record, member: Member, delay: float | None, *, counts: bool) -> None:
+    def _release_for(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> None:
         """Releases the message on the server, once for all members that have released it until it comes again."""
-        awaiting = self._awaited.setdefault(record.mid, {})
+        awaiting = self._awaited.setdefault(message.mid, {})
         if not awaiting:
-            release = Release(record.mid, record.receives, delay, counts, awaited=True, reason=record.reason)
+            # The delay of the first one counts: the server has one copy, and one time at which it is visible again.
+            release = Release(message.mid, message.receives, delay, counts, awaited=True, reason=message.reason)
             self._upstream.releases.add(self, release)
         awaiting[member] = None
 
-    def _come_again(self, record: Record, payload: bytes) -> None:
-        members = self._awaited.pop(record.mid, None)
+    def _come_again(self, message: HeldMessage, payload: bytes) -> None:
+        members = self._awaited.pop(message.mid, None)
         if members:
-            in_memory = record.payload is not None
+            # It is in memory if other members wait for room with it, and counted then: not twice.
+            in_memory = message.payload is not None
             if not in_memory:
-                record.payload = payload
-            _offer(record, members)
+                message.payload = payload
+            _offer(message, members)
             if not in_memory:
-                self.keep_payload(record)
+                self.keep_payload(message)
 
     def awaits(self, mid: int) -> bool:
         return mid in self._awaited
@@ -140,18 +153,20 @@ class FanOut(Feed):
 
     def _stop_awaiting(self, mid: int) -> None:
         """Counts that a member does not wait for a message any more. The server has it, or knows why it has not."""
-        record = self.records[mid]
-        if record.waiting > 1 or record.handled:
-            self._count_down(record)
+        message = self.messages[mid]
+        if message.unhandled > 1 or message.handled:
+            self._count_down(message)
         else:
-            record.done = True
-            del self.records[mid]
+            # Nobody is left, and the bus has released it already: a second release would be one of another receive.
+            message.done = True
+            del self.messages[mid]
 
-    def _lost(self, record: Record) -> None:
+    def _lost(self, message: HeldMessage) -> None:
+        # Members that have been sent it may still acknowledge it, and are still waited for.
         for member in self.members:
-            if member.drop_held(record):
-                self.release_payload(record)
-                self._count_down(record)
+            if member.drop_waiting(message):
+                self.release_payload(message)
+                self._count_down(message)
 
     def _resume(self) -> None:
         for member in self.members:
@@ -159,12 +174,13 @@ class FanOut(Feed):
                 member.pump()
 
 
-def _offer(record: Record, members: Iterable[Member]) -> None:
+def _offer(message: HeldMessage, members: Iterable[Member]) -> None:
     """Gives members a message whose payload is in memory. Those with the same form get the same document."""
+    # Most subscribers use the same req and end of documents: writing for each would be most of the time of a fan-out.
     documents: dict[tuple[str | None, bool], bytes] = {}
     for member in members:
         form = member.form
         document = documents.get(form)
         if document is None:
-            document = documents[form] = record.document(*form)
-        member.offer(record, document)
+            document = documents[form] = message.document(*form)
+        member.offer(message, document)

@@ -4,11 +4,9 @@ They are collected, and sent whenever there is a connection. Those that a lost c
 on the next one.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
-
-import trio
+from functools import partial
 
 from qs_client import (
     Forbidden,
@@ -16,173 +14,129 @@ from qs_client import (
     NotImplementedByServer,
     Receipt,
     ServerError,
-    ServerUnavailable,
     Stale,
     Unauthorized,
     calls,
 )
-from qs_client.asking import Call
+from qs_client.asking import ask
+from qs_client.batches import in_batches
+from qs_schemas import CopyMessage, DeleteMessage
+from qs_schemas.limits import COPIES
+from qs_serving.timers import Timers
 
 from .fanout import FanOut
-from .feeds import Feed
-from .records import Record, Release
-from .retry_queue import RetryQueue
+from .feeds import Feed, HeldMessage, Release
+from .retry_queue import RETRY_AFTER, RetryQueue, ServerCalls, Steps
 
-F = TypeVar("F", bound=Feed)
-T = TypeVar("T")
-RETRY_AFTER = 1
-"""Seconds before the bus asks again for what the server could not give."""
 _LONGEST_LOOK = 60
 """Seconds between looks at a message that is still hidden after the delay that it was released with."""
 _LIST = 1000
-_CONCURRENT = 64
-
-
-class Server(Protocol):
-    """Makes calls to the queue server. `Upstream` does it."""
-
-    async def call(self, call: Call[T]) -> T:
-        """Makes a call and returns its result. Raises ServerError, or ServerUnavailable when the connection ends."""
+"""Ids of one request: the most that the protocol takes in a list."""
+_AT_ONCE = 64
+"""Requests about one message each that are under way for a feed: they are sent
+one behind the other, so that a feed's answers take one round trip and not 64."""
 
 
 class FeedRequests:
-    """Collects the requests of all feeds: see `ServerRequests` and `CopyRequests`."""
+    """Collects the requests of all feeds: see `ServerRequests` and `CopyRequests`.
 
-    def __init__(self, server: Server, look_again: Callable[[], Awaitable[None]]) -> None:
+    Ensures that each is made until it succeeds or has lost its object, and that no feed waits for another. Assumes that
+    each may be made twice, as the answer may be lost with the connection: to delete, release or copy again changes
+    nothing more. It must not take an error for success unless the error says that the message or the queue is gone.
+    """
+
+    def __init__(self, calls: ServerCalls, timers: Timers, look_again: Callable[[], Awaitable[None]]) -> None:
         """look_again: finds out which durable names there are; is called when the queue of one is missing."""
-        self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
-        self.releases: RetryQueue[Feed, Release] = RetryQueue("releasing messages", _CONCURRENT)
-        self._looks: RetryQueue[Feed, tuple[int, float]] = RetryQueue("looking for released messages", _CONCURRENT)
-        self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
-        self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _CONCURRENT)
-        self._server = server
+        self._timers = timers
         self._look_again = look_again
-        self._nursery: trio.Nursery
+        self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", self._delete, calls, timers, most=_LIST)
+        self.copies: RetryQueue[FanOut, int] = RetryQueue(
+            "storing messages for durable names", self._copy, calls, timers, most=_LIST
+        )
+        self.releases: RetryQueue[Feed, Release] = RetryQueue(
+            "releasing messages", self._release, calls, timers, at_once=_AT_ONCE
+        )
+        self._looks: RetryQueue[Feed, tuple[int, float]] = RetryQueue(
+            "looking for released messages", self._look, calls, timers, at_once=_AT_ONCE
+        )
+        self.fetches: RetryQueue[Feed, HeldMessage] = RetryQueue(
+            "fetching messages", self._fetch, calls, timers, at_once=_AT_ONCE
+        )
 
-    async def serve(self) -> None:
-        """Sends what is collected until the connection ends, which raises ServerUnavailable."""
-        failure: list[ServerUnavailable] = []
-        async with trio.open_nursery() as self._nursery:
-            nursery = self._nursery
-
-            async def serve(requests: RetryQueue[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
-                try:
-                    await requests.serve(do)
-                except ServerUnavailable as error:
-                    failure.append(error)
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(serve, self.deletes, self._delete)
-            nursery.start_soon(serve, self.releases, self._release)
-            nursery.start_soon(serve, self._looks, self._look)
-            nursery.start_soon(serve, self.copies, self._copy)
-            nursery.start_soon(serve, self.fetches, self._fetch)
-        raise failure[0]
-
-    async def _delete(self, feed: Feed, mids: list[int]) -> None:
+    def _delete(self, feed: Feed, mids: list[int]) -> Steps:
         with suppress(NotFound):  # the queue itself has been deleted
-            deleted = await self._server.call(calls.delete_many(feed.qid, mids))
-            for mid in set(mids).difference(deleted):
+            answer = yield from ask(DeleteMessage(feed.qid, mids=list(mids)))
+            for mid in set(mids).difference(answer.mids):
                 with suppress(NotFound):  # another consumer has deleted it; any other error says why it is not deleted
-                    await self._server.call(calls.delete(feed.qid, mid))
+                    yield from ask(DeleteMessage(feed.qid, mid))
         feed.deleted(mids)
 
-    async def _release(self, feed: Feed, messages: list[Release]) -> None:
-        async def release(message: Release) -> None:
-            mid, receives, delay, counts, awaited, reason = message
-            receipt = mid if receives is None else Receipt(mid, receives)
-            with suppress(NotFound, Stale, Unauthorized, Forbidden):  # the bus no longer holds it
-                try:
-                    await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts, reason=reason))
-                except NotImplementedByServer:
-                    if reason is None:
-                        raise
-                    # The storage of the queue keeps no reasons: the message matters more.
-                    await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts))
-            if awaited:
-                self._looks.add(feed, (mid, delay or 0))
-
-        await run_concurrently(release, [(message,) for message in messages])
-
-    async def _look(self, feed: Feed, looks: list[tuple[int, float]]) -> None:
-        """Finds out which of the messages that members wait for are dead letters now, or deleted: only the others come
-        again. looks: each message, and the seconds until the next look if it is still there. These are lengths, as the
-        server's clock may differ from ours."""
-
-        async def look(mid: int, seconds: float) -> None:
-            if not feed.awaits(mid):
-                return
+    def _release(self, feed: Feed, releases: list[Release]) -> Steps:
+        ((mid, receives, delay, counts, awaited, reason),) = releases
+        receipt = mid if receives is None else Receipt(mid, receives)
+        with suppress(NotFound, Stale, Unauthorized, Forbidden):  # the bus no longer holds it
             try:
-                await self._server.call(calls.peek(feed.qid, mid))
-            except NotFound:
-                feed.missing(mid)
-                return
-            if feed.awaits(mid):
-                seconds = max(seconds, RETRY_AFTER)
-                again = mid, min(2 * seconds, _LONGEST_LOOK)
-                self._nursery.start_soon(self._later, self._looks, feed, again, seconds)
+                yield from calls.release(feed.qid, receipt, delay=delay, count=counts, reason=reason)
+            except NotImplementedByServer:
+                if reason is None:
+                    raise
+                # The storage of the queue keeps no reasons: the message matters more.
+                yield from calls.release(feed.qid, receipt, delay=delay, count=counts)
+        if awaited:
+            # The release may have made it a dead letter, which nothing tells: members would wait for it for ever.
+            self._looks.add(feed, (mid, delay or 0))
 
-        await run_concurrently(look, looks)
+    def _look(self, feed: Feed, looks: list[tuple[int, float]]) -> Steps:
+        """Finds out whether a message that members wait for is a dead letter now, or deleted: only others come again.
+        looks: the message, and the seconds until the next look if it is still there. These are a length, as the
+        server's clock may differ from ours."""
+        ((mid, seconds),) = looks
+        if not feed.awaits(mid):
+            return
+        try:
+            yield from calls.peek(feed.qid, mid)
+        except NotFound:
+            feed.missing(mid)
+            return
+        if feed.awaits(mid):
+            seconds = max(seconds, RETRY_AFTER)
+            again = mid, min(2 * seconds, _LONGEST_LOOK)
+            self._timers.add(seconds, partial(self._looks.add, feed, again))
 
-    async def _copy(self, feed: FanOut, mids: list[int]) -> None:
+    def _copy(self, feed: FanOut, mids: list[int]) -> Steps:
         while targets := [share.qid for share in feed.names.values()]:
             try:
-                await self._server.call(calls.copy(feed.qid, mids, targets))  # skips messages that no longer exist
+                for batch in in_batches(list(mids), max(COPIES // len(targets), 1)):
+                    yield from ask(CopyMessage(feed.qid, mids=list(batch), queues=targets))  # skips what is gone
             except NotFound:
-                await self._look_again()  # the queue of a name has been deleted, which ends the name
+                yield self._look_again  # the queue of a name has been deleted, which ends the name
                 if targets == [share.qid for share in feed.names.values()]:
                     raise
             except ServerError:
-                await self._copy_one_by_one(feed, mids, targets)
+                yield from self._copy_one_by_one(feed, mids, targets)
                 return
             else:
                 feed.copied(mids)
                 return
-        feed.not_copied(mids)  # no name is left
+        feed.not_copied(mids)  # no name is left, so nobody but the members has to handle them
 
-    async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
+    def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> Steps:
         """Copies the messages of a failed list one at a time: the failure does not say how far the list came, and no
         message is to be copied twice."""
         while mids:
-            await self._server.call(calls.copy(feed.qid, mids[0], targets))
+            yield from ask(CopyMessage(feed.qid, mids[0], queues=targets))
             feed.copied([mids.pop(0)])
 
-    async def _fetch(self, feed: Feed, records: list[Record]) -> None:
-        async def fetch(record: Record) -> None:
-            try:
-                message = await self._server.call(calls.peek(feed.qid, record.mid))
-            except NotFound:
-                feed.fetched(record, None)
-                return
-            payload = message.payload
-            if payload is None and not record.done:
-                # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
-                self._nursery.start_soon(self._later, self.fetches, feed, record, RETRY_AFTER)
-            else:
-                feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
-
-        await run_concurrently(fetch, [(record,) for record in records])
-
-    async def _later(self, requests: RetryQueue[Feed, T], feed: Feed, item: T, seconds: float) -> None:
-        """Makes a request later, without holding up others."""
+    def _fetch(self, feed: Feed, messages: list[HeldMessage]) -> Steps:
+        (message,) = messages
         try:
-            await trio.sleep(seconds)
-        finally:
-            requests.add(feed, item)  # also when the connection ends meanwhile
-
-
-async def run_concurrently(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
-    """Calls `do` with each tuple of arguments, all at the same time. Then raises the first error of any call."""
-    failures: list[ServerError | ServerUnavailable] = []
-
-    async def one(arguments: tuple[object, ...]) -> None:
-        try:
-            await do(*arguments)
-        except (ServerError, ServerUnavailable) as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for arguments in each:
-            nursery.start_soon(one, arguments)
-    if failures:
-        raise failures[0]
+            found = yield from calls.peek(feed.qid, message.mid)
+        except NotFound:
+            feed.fetched(message, None)
+            return
+        payload = found.payload
+        if payload is None and not message.done:
+            # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
+            self._timers.add(RETRY_AFTER, partial(self.fetches.add, feed, message))
+        else:
+            feed.fetched(message, payload.encode() if isinstance(payload, str) else payload)

@@ -1,66 +1,179 @@
 """The feeds of the bus: which queues it takes messages from, which durable names they have, and which subscribers it
-waits for after a crash."""
+waits for after a crash.
+"""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
 import trio
 
 from qs_client import calls
-from qs_client.errors import BadRequest, Forbidden, ServerError, ServerUnavailable, Unauthorized
+from qs_client.errors import BadRequest, Forbidden, NotFound, ServerError, ServerUnavailable, Unauthorized
 from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode
 from qs_schemas import errors as table
-from qs_serving.timers import within
+from qs_serving.hub import Hub
+from qs_serving.timers import Timers, within
 
-from .durable_names import DurableNames, names_in
+from .durable_names import DurableNames, Share, counts_queue_of, is_of_bus, names_in
 from .fanout import FanOut
-from .feeds import Feed
-from .names import DurableName, is_of_bus
+from .feeds import DurableName, Feed
 from .options import BusOptions
-from .refused import RefusedError
-from .rights import Rights
-from .share import Share
-from .subscriber_counts import SubscriberCounts
+from .rights import RefusedError, Rights
 from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 _RECREATE_AFTER = 0.5
 """Seconds before a deleted queue of -q is created again, in case somebody keeps deleting it."""
 _LOOK_AFTER = 10
-"""Seconds before the bus looks again for a missing queue of -q that only others may make."""
+"""Seconds before the bus looks again for a missing queue of -q that only others may make: each look is a
+list of all queues."""
 _ANSWER_TIME = 3
 """Seconds that a subscriber to a queue of -q waits at most until the server has said whether the bus may read it."""
 _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
+_DEBOUNCE = 0.02
+"""Seconds in which further changes are awaited before the counts are written, as many come at once."""
 _DELETED = "the queue {!r} has been deleted; this subscription has ended"
 
 
+class SubscriberCounts:
+    """The counts of acknowledging subscribers of one bus, in a queue that is named after the address of the bus.
+
+    Subscribers of a bus that was killed come back one by one. The bus waits for as many as before, so that the messages
+    that have waited do not all go to the first.
+
+    Ensures that the counts of before stay until the new ones are stored: the new message is pushed first. Assumes that
+    one bus at a time has the address. It must not count what leaves because the bus stops: those are expected back.
+    """
+
+    def __init__(self, upstream: Upstream, host: str, port: int, count: Callable[[], Mapping[str, int]]) -> None:
+        """count: returns the current counts: queue -> subscribers."""
+        self.qid = counts_queue_of(host, port)
+        self._upstream = upstream
+        self._count = count
+        self._written = ""
+        self._changed = trio.Event()
+        self._saved = trio.Event()
+        self._changes = self._noted = 0
+        self._closed = False
+        self._failing = False  # and the log says so
+
+    def changed(self) -> None:
+        """Notes that a subscriber has come or gone."""
+        if not self._closed:
+            self._changes += 1
+            self._changed.set()
+
+    async def noted(self) -> None:
+        """Waits until the changes so far are written, or never will be."""
+        # Only up to now: subscribers that keep coming must not hold this one up.
+        change = self._changes
+        while self._noted < change and not self._closed:
+            await self._saved.wait()
+
+    def close(self) -> None:
+        """Stops writing, because the bus is stopping: subscribers that leave now are expected back."""
+        self._closed = True
+        self._saved.set()
+
+    async def read(self) -> dict[str, int]:
+        """Reads the counts from before the last end of the bus: queue -> subscribers. Raises ServerUnavailable."""
+        mids = await self._messages()
+        if not mids:
+            return {}
+        message = await self._upstream.call(calls.peek(self.qid, mids[-1]))
+        self._written = message.text
+        found: dict[str, int] = {}
+        for line in self._written.splitlines():
+            number, _, qid = line.partition(" ")
+            if number.isdigit():
+                found[qid] = int(number)
+        return found
+
+    async def _messages(self) -> list[int]:
+        try:
+            # More than one message is left only if the bus was killed between the push and the delete of `_write`.
+            return await self._upstream.call(next(calls.list_messages(self.qid, state="all")))  # one page has them all
+        except (NotFound, Unauthorized, Forbidden):  # `_write` logs what the server says
+            return []
+
+    async def run(self) -> None:
+        """Writes the counts whenever they have changed. Never returns."""
+        while True:
+            await self._changed.wait()
+            await trio.sleep(_DEBOUNCE)
+            await self._upstream.connected.wait()
+            # Before counting, so that what changes during the write is written next.
+            self._changed = trio.Event()
+            change = self._changes
+            text = "".join(f"{number} {qid}\n" for qid, number in sorted(self._count().items()) if number)
+            try:
+                if not self._closed and text != self._written:
+                    await self._write(text)
+                    self._failing = False
+            except ServerUnavailable:
+                # Nobody is told that it is noted: whoever waits has a time of its own for that.
+                self._changed.set()
+                await trio.lowlevel.checkpoint()
+                continue
+            except ServerError as error:
+                if not self._failing:
+                    _logger.warning("the number of subscribers could not be stored on the queue server: %s", error)
+                self._failing = True
+            self._noted = change
+            self._saved.set()
+            self._saved = trio.Event()
+
+    async def _write(self, text: str) -> None:
+        # Made here and not at the start: a bus without acknowledging subscribers needs no queue.
+        await self._upstream.call(calls.new_queue(self.qid, exist_ok=True))
+        before = await self._messages()
+        await self._upstream.call(calls.push(self.qid, text))
+        await self._upstream.call(calls.delete_many(self.qid, before))
+        self._written = text
+
+
 class Monitor:
-    """Makes, finds and drops the feeds of one bus."""
+    """Makes, finds and drops the feeds of one bus.
+
+    Ensures:
+    1. There is one feed for a queue as long as somebody wants its messages, holds one, or -q names it.
+    2. After each new connection, the queues of -q and the names that the server keeps are there before the feeds
+       subscribe, so that no message goes past a name.
+    3. After a start, a feed waits `settle` seconds at most for as many subscribers as the queue had before.
+
+    Assumes that the server's list of queues is what is there: a name that is missing from it has ended. It must not
+    hold up a client of one queue because of another one.
+    """
 
     def __init__(
         self,
         options: BusOptions,
         opened: Callable[[FanOut], None],
         ended: Callable[[Feed, ErrorCode, str], None],
+        *,
+        hub: Hub,
+        timers: Timers,
         security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
         """opened: is called with each new feed; ended: with a feed whose queue is gone or may not be read, the error,
-        and its text; security: returns how to speak to the queue server."""
+        and its text; hub: reads from the server; security: returns how to speak to the queue server."""
         self.server_name = endpoint(*options.server)
         self._options = options
         self._opened = opened
         self._ended = ended
-        self.upstream = Upstream(options.server, self._prepare, self._gone, self._forbidden, security=security)
+        self.upstream = Upstream(
+            options.server, self._prepare, self._gone, self._forbidden, hub=hub, timers=timers, security=security
+        )
         self.feeds: dict[str, FanOut] = {}
         self._invalid: set[str] = set()  # queues that cannot be: their names are not valid
         self._not_made: set[str] = set()  # queues that the server does not let the bus make
         self._counts: SubscriberCounts | None = None
-        self._expected = False
+        self._expected = False  # the counts have been read, which is done once: later ones are the bus's own
         self.names = DurableNames(self.upstream, self.feeds, self.feed, self._new_share, ended)
         self._background: trio.Nursery | None = None
 
@@ -78,8 +191,8 @@ class Monitor:
         if self._counts is not None:
             self._counts.close()
 
-    def give_back(self) -> None:
-        """Has the server send nothing more, and returns what no client has got to queues that count receives."""
+    def stop_feeds(self) -> None:
+        """Has the server send nothing more, and releases what no client has got to queues that count receives."""
         for feed in self.feeds.values():
             for each in (feed, *feed.names.values()):
                 each.stop()
@@ -93,8 +206,9 @@ class Monitor:
         """
         feed = self.feeds.get(qid)
         if feed is not None and feed.members and not feed.forbidden:
-            return
+            return  # others get its messages: if that changes, the server tells
         monitored = self._options.queues
+        # What the bus can say by itself comes before any question to the server, which may not be there.
         if monitored and qid not in monitored:
             known = ", ".join(filter(rights.may_read, monitored)) or "none that this client may read"
             raise RefusedError(table.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
@@ -139,6 +253,7 @@ class Monitor:
         feed = self.feeds.get(qid)
         if feed is None:
             feed = FanOut(qid, self.upstream, self._options.limits.outbox, self._options.hold)
+            # Silent clients join it first: what comes for the subscriber that asked for it is theirs as well.
             self.feeds[qid] = feed
             self._opened(feed)
         return feed
@@ -173,6 +288,7 @@ class Monitor:
     # -- who is back after the bus was killed ---------------------------------------------------------------------
 
     def _count(self) -> dict[str, int]:
+        # Those that are expected count until the wait is over: a bus that is killed again waits for as many again.
         return {qid: max(feed.acknowledging + feed.coming, feed.expected) for qid, feed in self.feeds.items()}
 
     async def note_coming(self, feeds: list[FanOut]) -> None:
@@ -192,7 +308,7 @@ class Monitor:
     def changed(self, joined: FanOut | None = None) -> None:
         """Notes that a subscriber has come or gone. joined: the fan-out that it has joined, if any."""
         if joined is not None and joined.expected and joined.acknowledging >= joined.expected:
-            self._go_on(joined)
+            self._stop_waiting(joined)
         if self._counts is not None:
             self._counts.changed()
 
@@ -200,6 +316,7 @@ class Monitor:
         """Makes the feeds wait for the subscribers from before the bus was started again."""
         waited_for: list[FanOut] = []
         for qid, number in (await counts.read()).items():
+            # Of queues that are not monitored any more nobody can come back.
             if self._options.settle and number and (not self._options.queues or qid in self._options.queues):
                 feed = self.feed(qid)
                 if feed.acknowledging < number:
@@ -213,10 +330,10 @@ class Monitor:
         for feed in waited_for:
             if feed.expected:
                 _logger.info("%r: %d of %d subscribers are back", feed.qid, feed.acknowledging, feed.expected)
-                self._go_on(feed)
+                self._stop_waiting(feed)
                 self.drop_unused(feed)
 
-    def _go_on(self, feed: FanOut) -> None:
+    def _stop_waiting(self, feed: FanOut) -> None:
         feed.expected = 0
         self.upstream.sync(feed)
         self.changed()
@@ -227,6 +344,7 @@ class Monitor:
         """Prepares a new connection: makes the queues to monitor, and finds the durable names that the server keeps."""
         async with self.names.lock:
             await self._make_queues()
+            # Before the list is asked for: a name that is made after it is not in it, and has not ended.
             known = self.names.known()
             existing = set(await upstream.queues())
             if self._counts is not None and not self._expected:
@@ -253,7 +371,7 @@ class Monitor:
 
     def _gone(self, feed: Feed) -> None:
         """Ends a feed whose queue has been deleted on the server, or makes the queue again if -q names it."""
-        if isinstance(feed, Share):
+        if isinstance(feed, Share):  # its own queue is gone; the queue that it was copied from is another feed
             self.names.end(feed)
         elif feed.label not in self._options.queues:
             if self.feeds.get(feed.label) is feed:
@@ -262,6 +380,7 @@ class Monitor:
             for each in (feed, *shares):
                 self._ended(each, table.NOT_FOUND, _DELETED.format(feed.label))
         elif self._background is not None and feed.label not in self._invalid:
+            # Subscribers of a queue of -q stay: for them it is an outage.
             seconds = _LOOK_AFTER if feed.label in self._not_made else _RECREATE_AFTER
             self._background.start_soon(self._recreate_queues, seconds)
 

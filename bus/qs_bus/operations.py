@@ -28,14 +28,13 @@ from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
 from qs_serving.timers import Timers
 
-from .records import Record
-from .refused import RefusedError
-from .rights import Rights
+from .feeds import HeldMessage
+from .rights import RefusedError, Rights
 from .subscription import Subscription
 
 
 class Client(Protocol):
-    """One connection, as the operations use it."""
+    """One connection, as the operations use it. A protocol because the connection imports the table below."""
 
     @property
     def rights(self) -> Rights:
@@ -107,22 +106,22 @@ def _delete_message(client: Client, request: DeleteMessage) -> Message:
         try:
             _acknowledge(client, qid, mid)
         except RefusedError:
-            continue
+            continue  # the answer names those that were acknowledged, as the server's does
         deleted.append(mid)
     return DeleteMessage(qid, mids=deleted)
 
 
 def _acknowledge(client: Client, qid: str, mid: int) -> None:
-    subscription, record = _take_unacknowledged(client, qid, mid)
-    record.feed.handled(record)
+    subscription, message = _take_unacknowledged(client, qid, mid)
+    message.feed.handled(message)
     subscription.pump()
 
 
-def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscription, Record]:
+def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscription, HeldMessage]:
     for subscription in client.subscriptions:
-        record = subscription.take((qid, mid))
-        if record is not None:
-            return subscription, record
+        message = subscription.take((qid, mid))
+        if message is not None:
+            return subscription, message
     raise RefusedError(
         table.NOT_FOUND,
         f"message {mid} of queue {qid!r} is not held by this client: it was not delivered to it, or is "
@@ -131,15 +130,16 @@ def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscripti
 
 
 def _release_message(client: Client, request: ReleaseMessage) -> Message:
-    subscription, record = _take_unacknowledged(client, request.qid or "", request.mid or 0)
+    subscription, message = _take_unacknowledged(client, request.qid or "", request.mid or 0)
+    # Before the release, which takes it to the server; without one, the reason of an earlier release stays.
     if request.reason:
-        record.reason = request.reason
-    if record.feed.nack(record, subscription, request.delay, counts=not request.uncounted):
+        message.reason = request.reason
+    if message.feed.release_counted(message, subscription, request.delay, counts=not request.uncounted):
         subscription.pump()
     elif not request.delay:
-        record.feed.resend(record, subscription)
+        message.feed.resend(message, subscription)
     else:
-        subscription.delay(record, request.delay, client.timers)
+        subscription.delay(message, request.delay, client.timers)
     return ReleaseMessage(request.qid, request.mid)
 
 

@@ -1,11 +1,13 @@
-"""The options of a bus and their defaults. The command has a flag for each."""
+"""The options of a bus and their defaults, and how it speaks to the queue server. The command has a flag for each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
 from qs_schemas import Limits
+from qs_serving.errors import start_errors
 from qs_serving.options import ServerLimits
 from qs_serving.tls import TlsFiles
 
@@ -48,3 +50,41 @@ class BusOptions:
     check: bool = False
     log_format: str = "text"
     security: Callable[[], Security] = lambda: PLAIN
+
+
+class ServerSecurity:
+    """The TLS context and the token with which the bus speaks to the queue server, read from files.
+
+    Ensures that a file that cannot be used changes nothing: connections go on with what was read before. Reads when it
+    is made, and in `reload`; it must not read at any other time, as a reconnection would then find a half-written file.
+    """
+
+    def __init__(self, read: Callable[[], Security]) -> None:
+        """read: reads the files, raises OSError or ValueError. StartError, which names the file, if they cannot be
+        used."""
+        self._read = read
+        self._current = self._load()
+
+    def __call__(self) -> Security:
+        """Returns what the next connection begins with."""
+        return self._current
+
+    @property
+    def used(self) -> bool:
+        """Tells whether there is TLS or a token."""
+        return self._current != PLAIN
+
+    def describe(self, server: tuple[str, int]) -> list[str]:
+        """Returns a line that says how the bus speaks to the queue server at this host and port."""
+        tls = "in the clear" if self._current.context is None else "with TLS"
+        who = "without a token" if self._current.token is None else "with a token"
+        return [f"queue server {endpoint(*server)}: {tls}, {who}"]
+
+    def reload(self) -> None:
+        """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
+        everything stays as it was."""
+        self._current = self._load()
+
+    def _load(self) -> Security:
+        with start_errors():
+            return self._read()

@@ -1,15 +1,25 @@
-"""Says what one client of the bus may do: which queues it may read, and which durable names it may use."""
+"""Says what one client of the bus may do: which queues it may read, which durable names it may use; and the refusal."""
 
-from qs_schemas import Message
+from qs_schemas import ErrorCode, Message
 from qs_schemas import errors as table
 from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
 
-from .refused import RefusedError
+
+class RefusedError(Exception):
+    """A request is refused. error: the row of the error table; text: why, and what to do."""
+
+    def __init__(self, error: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.error = error
 
 
 class Rights:
-    """Says what a client may do now. That changes when it authenticates, and when the access file is read again."""
+    """Says what a client may do now. That changes when it authenticates, and when the access file is read again.
+
+    Ensures that without an access file everybody may do everything. It must not remember an answer: ask again whenever
+    something is about to be done.
+    """
 
     __slots__ = ("_caller",)
 
@@ -25,6 +35,7 @@ class Rights:
 
     def may_read(self, qid: str) -> bool:
         """Tells whether the client may get the messages of a queue."""
+        # Asked of the caller each time: it looks into the access file as it is now.
         return self._caller is None or self._caller.may(Right.READ, qid)
 
     def may_use(self, owner: str | None) -> bool:

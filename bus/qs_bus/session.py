@@ -21,12 +21,10 @@ from qs_serving.options import ServerLimits
 from qs_serving.strangers import PIECE, Strangers
 from qs_serving.timers import Timers
 
-from .delivery_counts import DeliveryCounts
 from .operations import operation_of, waits
 from .options import BusOptions
-from .refused import RefusedError
-from .rights import Rights
-from .subscription import Subscription
+from .rights import RefusedError, Rights
+from .subscription import DeliveryCounts, Subscription
 
 SILENCE = 0.25
 """Seconds after which a client that has sent nothing is subscribed to every queue."""

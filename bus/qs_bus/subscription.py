@@ -1,24 +1,50 @@
 """One subscription of one client: messages that were sent and not handled, and messages that wait for room."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from qs_schemas import Peer
 from qs_serving.outbox import Outbox
 from qs_serving.timers import Timers
 
-from .delivery_counts import BYTES, MESSAGES, DeliveryCounts
 from .options import BusOptions, Policy
-from .records import Record, Source
 
+if TYPE_CHECKING:
+    from .feeds import Feed, HeldMessage
+
+BYTES, MESSAGES = "bytes", "messages"
+"""The bounds that a slow subscriber can exceed: --outbox, and --max-hold."""
 _PREFETCH = 100
 """Messages that an acknowledging client may have unacknowledged unless it says how many."""
 _TOO_SLOW = "this subscriber is too slow: more than {} are waiting for it; read faster, or raise {} of the bus"
 
 
+@dataclass(slots=True)
+class DeliveryCounts:
+    """Counts deliveries: a message that goes to three subscribers is three. disconnected: subscribers that were too
+    slow, by the bound that they exceeded."""
+
+    deliveries: int = 0
+    disconnected: dict[str, int] = field(default_factory=lambda: {BYTES: 0, MESSAGES: 0})
+
+
 class Subscription:
     """One client's subscription: sends the messages of its feeds, and reports to the feeds what becomes of them. A
     `Member`.
+
+    Ensures:
+    1. Each message that a feed gives it is reported once, as handled or not; a released one that the bus delivers again
+       counts as the same.
+    2. An acknowledging client has at most `prefetch` messages unacknowledged; no client has much more than an outbox
+       unread.
+    3. The messages of a feed are sent in the order in which the feed gave them, except those that are released.
+
+    Assumes that the connection tells it when the socket has taken a document (`written`), and when there is room
+    (`pump`). It must never wait for its client, or drop a message without a report: the message would stay in flight.
 
     req: of the subscribe request; ack: the client acknowledges; name: of a durable subscription; asked: False for a
     client that was subscribed because it was silent; peer: knows how the client's documents end; dismiss: ends the
@@ -30,7 +56,7 @@ class Subscription:
 
     __slots__ = (
         "_counts", "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending",
-        "feeds", "held", "held_bytes", "name", "pending", "prefetch", "req",
+        "feeds", "name", "pending", "prefetch", "req", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -57,15 +83,15 @@ class Subscription:
         self.prefetch = prefetch or _PREFETCH
         self.name = name
         self.asked = asked
-        self._doubtful: list[Record] | None = None if asked else []  # written, and pending
-        self.feeds: list[Source] = []
-        self.pending: dict[tuple[str, int], Record] = {}
+        self._doubtful: list[HeldMessage] | None = None if asked else []  # written, and pending
+        self.feeds: list[Feed] = []
+        self.pending: dict[tuple[str, int], HeldMessage] = {}
         """Sent and not handled: not acknowledged, or (without ack) not taken by the socket, or in doubt."""
-        self.held: deque[Record] | None = None
+        self.waiting: deque[HeldMessage] | None = None
         """Waiting for room, oldest first."""
-        self.held_bytes = 0
-        self.delayed: dict[Record, Callable[[], None]] | None = None
-        """Released with a delay that has not passed yet: record -> function that cancels the delay."""
+        self.waiting_bytes = 0
+        self.delayed: dict[HeldMessage, Callable[[], None]] | None = None
+        """Released with a delay that has not passed yet: message -> function that cancels the delay."""
         self.ending = False
         """True once the client has been told that the connection ends; nothing may follow that."""
 
@@ -75,41 +101,44 @@ class Subscription:
 
     @property
     def has_room(self) -> bool:
+        # A document is sent whole or not at all, so an outbox that is not full may exceed its bound by one message.
         if self.ending or self._outbox.unsent >= self._options.limits.outbox:
             return False
         return not self.ack or len(self.pending) < self.prefetch
 
     @property
     def blocked(self) -> bool:
-        return bool(self.held)
+        return bool(self.waiting)
 
-    def offer(self, record: Record, document: bytes) -> None:
-        if self.held or not self.has_room:
-            self.hold(record)
+    def offer(self, message: HeldMessage, document: bytes) -> None:
+        if self.waiting or not self.has_room:
+            self.enqueue(message)
         else:
-            self.send(record, document)
+            self.send(message, document)
 
-    def send(self, record: Record, document: bytes) -> None:
+    def send(self, message: HeldMessage, document: bytes) -> None:
         self._counts.deliveries += 1
-        record.handed_out |= self._doubtful is None  # a client in doubt did not ask for it
-        taken = self._outbox.put(document, (self, record)) and not self.ack
+        message.delivered |= self._doubtful is None  # a client in doubt did not ask for it
+        # The token comes back with `written`, unless the socket takes all at once: the outbox keeps none then.
+        taken = self._outbox.put(document, (self, message)) and not self.ack
         if taken and self._doubtful is None:
-            record.feed.handled(record)
+            message.feed.handled(message)
             return
-        self.pending[record.key] = record
+        self.pending[message.key] = message
         if taken:
-            self.written(record)
+            self.written(message)
 
-    def written(self, record: Record) -> None:
+    def written(self, message: HeldMessage) -> None:
         """Counts a message whose last byte the socket has taken."""
-        if self.ack or self.pending.get(record.key) is not record:
+        # The outbox sends what it has begun also after the subscription has left the feed: that is reported already.
+        if self.ack or self.pending.get(message.key) is not message:
             return
         if self._doubtful is not None:
-            self._doubtful.append(record)
-            record.feed.doubt(record)
+            self._doubtful.append(message)
+            message.feed.doubt(message)
             return
-        del self.pending[record.key]
-        record.feed.handled(record)
+        del self.pending[message.key]
+        message.feed.handled(message)
 
     @property
     def doubtful(self) -> bool:
@@ -118,107 +147,114 @@ class Subscription:
 
     def confirm_silent(self) -> None:
         """Ends the doubt: the client only listens, and has handled what was written to it."""
-        for record in self._settle_doubts(self.feeds):
-            self.pending.pop(record.key, None)
-            record.feed.handled(record)
+        for message in self._settle_doubts(self.feeds):
+            self.pending.pop(message.key, None)
+            message.feed.handled(message)
         self._doubtful = None
 
-    def _settle_doubts(self, feeds: list[Source]) -> list[Record]:
-        """Removes and returns the doubtful records of these feeds."""
-        found = [record for record in self._doubtful or () if record.feed in feeds]
-        for record in found:
-            record.doubtful -= 1
+    def _settle_doubts(self, feeds: list[Feed]) -> list[HeldMessage]:
+        """Removes and returns the doubtful messages of these feeds."""
+        found = [message for message in self._doubtful or () if message.feed in feeds]
+        for message in found:
+            message.doubtful -= 1
         if found and self._doubtful is not None:
-            self._doubtful = [record for record in self._doubtful if record.feed not in feeds]
+            self._doubtful = [message for message in self._doubtful if message.feed not in feeds]
         return found
 
-    def hold(self, record: Record) -> None:
-        """Holds a message until there is room. Dismisses the client when that exceeds a bound."""
-        if self.held is None:
-            self.held = deque()
-        self.held.append(record)
-        self.held_bytes += record.size
-        record.keepers += 1
-        if self._options.policy is Policy.DISCONNECT and self.held_bytes > self._options.limits.outbox:
+    def enqueue(self, message: HeldMessage) -> None:
+        """Keeps a message until there is room. Dismisses the client when that exceeds a bound."""
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.append(message)
+        self.waiting_bytes += message.size
+        message.awaiting_room += 1
+        if self._options.policy is Policy.DISCONNECT and self.waiting_bytes > self._options.limits.outbox:
             self._dismiss(BYTES, _TOO_SLOW.format(f"{self._options.limits.outbox} bytes", "--outbox"))
         else:
             self._check_bound()
 
-    def drop_held(self, record: Record) -> bool:
-        if not self.held or record not in self.held:
+    def drop_waiting(self, message: HeldMessage) -> bool:
+        if not self.waiting or message not in self.waiting:
             return False
-        self.held.remove(record)
-        self.held_bytes -= record.size
+        self.waiting.remove(message)
+        self.waiting_bytes -= message.size
         return True
 
     def _check_bound(self) -> None:
-        if len(self.held or ()) + len(self.delayed or ()) > self._options.hold:
+        if len(self.waiting or ()) + len(self.delayed or ()) > self._options.hold:
             self._dismiss(MESSAGES, _TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
 
     def pump(self) -> None:
-        held = self.held
-        while held and self.has_room and self.feeds:
-            record = held[0]
-            if record.payload is None:
-                record.feed.fetch(held)
+        waiting = self.waiting
+        # Without feeds it is leaving, and what waits goes back to them.
+        while waiting and self.has_room and self.feeds:
+            message = waiting[0]
+            if message.payload is None:
+                # Those behind it stay too, also with their payloads in memory: the order is a promise.
+                message.feed.fetch(waiting)
                 return
-            held.popleft()
-            self.held_bytes -= record.size
-            document = record.document(*self.form)
-            record.feed.release_payload(record)
-            self.send(record, document)
+            waiting.popleft()
+            self.waiting_bytes -= message.size
+            document = message.document(*self.form)
+            message.feed.release_payload(message)
+            self.send(message, document)
         for feed in self.feeds:
             feed.on_room(self)
 
-    def take(self, key: tuple[str, int]) -> Record | None:
-        """Removes and returns the record that the client acknowledges or releases. Returns None when the client does
+    def take(self, key: tuple[str, int]) -> HeldMessage | None:
+        """Removes and returns the message that the client acknowledges or releases. Returns None when the client does
         not have it, or does not acknowledge at all."""
         return self.pending.pop(key, None) if self.ack else None
 
-    def delay(self, record: Record, seconds: float, timers: Timers) -> None:
-        """Delivers a released record again after these seconds. Until then it does not count against the prefetch."""
-        due = timers.add(seconds, lambda: self._resume(record))
+    def delay(self, message: HeldMessage, seconds: float, timers: Timers) -> None:
+        """Delivers a released message again after these seconds. Until then it does not count against the prefetch."""
+        # The server counts no receives of this queue, so the bus waits by itself: the message keeps its `receives`.
+        due = timers.add(seconds, lambda: self._resume(message))
         self.delayed = self.delayed or {}
-        self.delayed[record] = lambda: timers.cancel(due)
-        record.feed.count_delayed(1)
+        self.delayed[message] = lambda: timers.cancel(due)
+        message.feed.count_delayed(1)
         self._check_bound()
         self.pump()
 
-    def _resume(self, record: Record) -> None:
-        """Delivers a record whose delay has passed."""
+    def _resume(self, message: HeldMessage) -> None:
+        """Delivers a message whose delay has passed."""
         if self.delayed is not None:
-            del self.delayed[record]
-        record.feed.count_delayed(-1)
-        record.feed.resend(record, self)
+            del self.delayed[message]
+        message.feed.count_delayed(-1)
+        message.feed.resend(message, self)
 
-    def leave(self, only: Source | None = None, *, denied: bool = False) -> None:
+    def leave(self, only: Feed | None = None, *, denied: bool = False) -> None:
         """Leaves every feed, because the client has gone. only: leave just this feed, whose queue has gone; denied: the
         client may not have what the socket has not taken yet."""
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
         if denied or not self.ack:  # with ack nothing is lost if it is still sent: it is unacknowledged
             self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
+        # Doubts first, as they are subtracted from the members that a feed waits for.
         self._settle_doubts(feeds)
+        # All feeds, before any message is reported: none may come back to this subscription.
         for feed in feeds:
             feed.leave(self)
-        for record in self._drop_all_of(feeds):
-            record.feed.let_go(record)
+        for message in self._drop_all_of(feeds):
+            message.feed.not_handled(message)
+        # What it has left is for others to send; the messages that it blocked are not in the way any more.
         for feed in feeds:
             feed.on_room(self)
 
-    def _drop_all_of(self, feeds: list[Source]) -> list[Record]:
-        """Removes and returns all records of these feeds, those in hand with the oldest last: a share puts each in
-        front of its backlog."""
-        held = [record for record in self.held or () if record.feed in feeds]
-        for record in held:
-            self.held_bytes -= record.size
-            record.feed.release_payload(record)
-        in_hand = [record for record in [*self.pending.values(), *(self.delayed or ())] if record.feed in feeds]
-        self.pending = {key: record for key, record in self.pending.items() if record.feed not in feeds}
-        self.held = deque(record for record in self.held or () if record.feed not in feeds) or None
-        for record, cancel in list((self.delayed or {}).items()):
-            if record.feed in feeds:
+    def _drop_all_of(self, feeds: list[Feed]) -> list[HeldMessage]:
+        """Removes and returns all messages of these feeds. Those that were sent come with the oldest last: a share puts
+        each in front of its backlog."""
+        waiting = [message for message in self.waiting or () if message.feed in feeds]
+        for message in waiting:
+            self.waiting_bytes -= message.size
+            message.feed.release_payload(message)
+        sent = [message for message in [*self.pending.values(), *(self.delayed or ())] if message.feed in feeds]
+        self.pending = {key: message for key, message in self.pending.items() if message.feed not in feeds}
+        self.waiting = deque(message for message in self.waiting or () if message.feed not in feeds) or None
+        for message, cancel in list((self.delayed or {}).items()):
+            if message.feed in feeds:
                 cancel()
-                record.feed.count_delayed(-1)
-        self.delayed = {r: cancel for r, cancel in (self.delayed or {}).items() if r.feed not in feeds} or None
-        return [*sorted(in_hand, key=lambda record: record.mid, reverse=True), *held]
+                message.feed.count_delayed(-1)
+        delayed = (self.delayed or {}).items()
+        self.delayed = {message: cancel for message, cancel in delayed if message.feed not in feeds} or None
+        return [*sorted(sent, key=lambda message: message.mid, reverse=True), *waiting]

@@ -34,30 +34,42 @@ from qs_client.errors import UNREADABLE, closes
 from qs_client.place import Place, endpoint
 from qs_client.security import PLAIN, Security
 from qs_schemas import errors as table
+from qs_serving.hub import Hub
+from qs_serving.timers import Timers
 
-from .feed_requests import RETRY_AFTER, FeedRequests
+from .feed_requests import FeedRequests
 from .feeds import Feed
+from .retry_queue import RETRY_AFTER, TIMEOUT, ServerCalls
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _CONNECT = 10
-"""Seconds for connecting."""
-_TIMEOUT = 60
-"""Seconds for an answer before the connection is given up."""
+"""Seconds for connecting, to each address of the server."""
 _UNREACHABLE = 30
 """Seconds after which a server is given up that acknowledges nothing, as when the network is cut. A working server
 always does, as the bus reads all that it sends."""
 _VISIBILITY = 3600
 """Seconds that the server keeps a message in flight for the bus. The end of the connection ends that too."""
 _FORBIDDEN_AFTER = 10
-"""Seconds before the bus asks again for a queue that the server does not let it read."""
+"""Seconds before the bus asks again for a queue that the server does not let it read: a person changes rights, and
+subscribers that cannot wait subscribe again, which asks at once."""
 _NO_MESSAGE = 1
 """The id of a message of 1970, which no queue has: a request for it tells whether the bus may read the queue."""
 _FORBIDDEN = "the bus may not read {!r} on the queue server: {}"
 
 
 class Upstream:
-    """Keeps one connection to the server, over which it serves the feeds: see `ServerRequests` and `CopyRequests`."""
+    """Keeps one connection to the server, over which it serves the feeds: see `ServerRequests` and `CopyRequests`.
+
+    Ensures:
+    1. There is one connection at a time, and after an outage the next one is tried within 2 s.
+    2. `connected` is set only when the connection is prepared: the queues and the names are there.
+    3. What the feeds have asked for when a connection ends is asked again on the next one.
+    4. The log says once in an outage what is wrong, and once that it is over.
+
+    Assumes that the end of a connection releases on the server all that it was sent, so that nothing is lost with it.
+    It must never give up, whatever the server says: somebody may mend the server, its rights or the token.
+    """
 
     def __init__(
         self,
@@ -66,18 +78,21 @@ class Upstream:
         gone: Callable[[Feed], None],
         forbidden: Callable[[Feed], None],
         *,
+        hub: Hub,
+        timers: Timers,
         security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
         """prepare: is run first on each new connection; gone: is called with a feed whose queue has been deleted;
-        forbidden: with a feed whose queue the server does not let the bus read, see `Feed.forbidden`; security: returns
-        what the next connection begins with."""
+        forbidden: with a feed whose queue the server does not let the bus read, see `Feed.forbidden`; hub: reads
+        from the connection; security: returns what the next connection begins with."""
         self.server = server
+        self._place = Place(endpoint(*server))
         self._security = security
         self.connected = trio.Event()
-        requests = FeedRequests(self, lambda: self._prepare(self))
+        self._calls = ServerCalls(hub, self._place)
+        requests = FeedRequests(self._calls, timers, lambda: self._prepare(self))
         self.deletes, self.releases = requests.deletes, requests.releases
         self.copies, self.fetches = requests.copies, requests.fetches
-        self._requests = requests
         self._prepare = prepare
         self._gone = gone
         self._forbidden = forbidden
@@ -85,8 +100,8 @@ class Upstream:
         self._lost = trio.Event()  # set when the connection ends
         self._turned_away = ""  # why this side ends the connection
         self._said: set[str] = set()  # what the log says about the present outage
-        self._feeds: dict[str, Feed] = {}
-        self._reqs: dict[Feed, tuple[str, int]] = {}
+        self._feeds: dict[str, Feed] = {}  # those that the server knows of, by the req of their subscription
+        self._reqs: dict[Feed, tuple[str, int]] = {}  # the req of a feed's subscription, and the prefetch asked for
         self._policies: dict[str, Feed] = {}  # whose options have been asked for, by the req
         self._number = 0
         self._nursery: trio.Nursery
@@ -111,6 +126,7 @@ class Upstream:
                     self._complain(f"{await self._use(connection)}; connecting again")
                 finally:
                     self._forget(connection)
+                # A server that ends each connection at once is not asked more often than one that refuses it.
                 if trio.current_time() - started > 1:
                     backoff = delays()
             await trio.sleep(next(backoff))
@@ -128,9 +144,7 @@ class Upstream:
 
     async def _open(self) -> AsyncConnection:
         host, port = self.server
-        connection = await open_async_connection(
-            host, port, Place(endpoint(host, port)), _CONNECT, security=self._security()
-        )
+        connection = await open_async_connection(host, port, self._place, _CONNECT, security=self._security())
         connection.give_up_after(_UNREACHABLE)
         return connection
 
@@ -140,35 +154,34 @@ class Upstream:
         self._lost = trio.Event()
         self._turned_away = ""
         reasons: list[str] = []
-        async with trio.open_nursery() as nursery:
 
-            async def until_lost(work: Callable[[], Awaitable[None]]) -> None:
-                try:
-                    await work()
-                except ServerUnavailable as error:
-                    reasons.append(str(error))
-                    nursery.cancel_scope.cancel()
+        async def until_lost(work: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await work()
+            except ServerUnavailable as error:
+                reasons.append(str(error))
+                nursery.cancel_scope.cancel()
 
-            nursery.start_soon(until_lost, self._pump)
-            nursery.start_soon(until_lost, self._work)
+        # The hub reads before the first call is made: a call would otherwise read by itself.
+        with self._calls.use(connection, self._take):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(until_lost, connection.broken)
+                nursery.start_soon(until_lost, self._work)
         return self._turned_away or reasons[0]
-
-    async def _pump(self) -> None:
-        assert self._connection is not None  # noqa: S101
-        await self._connection.pump(self._take)
 
     async def _work(self) -> None:
         try:
             await self._prepare(self)
-        except ServerError as error:
+        except ServerError as error:  # without what it prepares, messages would go past a name
             raise ServerUnavailable(self._says(error)) from error
+        # Whoever logs warnings alone, and has read there of an outage, reads of its end too.
         _logger.log(logging.WARNING if self._said else logging.INFO, "connected to %s", endpoint(*self.server))
         self._said.clear()
         self.connected.set()
         failure: list[ServerUnavailable] = []
         async with trio.open_nursery() as self._nursery:
             try:
-                await self._requests.serve()
+                await self._calls.serve()
             except ServerUnavailable as error:
                 failure.append(error)
             self._nursery.cancel_scope.cancel()
@@ -191,8 +204,10 @@ class Upstream:
             raise ServerUnavailable(f"no connection to {endpoint(*self.server)}")
         lost = self._lost
         try:
-            return await self._connection.call(call, _TIMEOUT)
+            return await self._connection.call(call, TIMEOUT)
         except ShuttingDown as error:
+            # Not an error of this call: whoever made it waits for the next connection, which there is none of before
+            # this one has ended.
             await lost.wait()
             raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
 
@@ -235,6 +250,7 @@ class Upstream:
             self._reqs[feed] = req, feed.prefetch
             self._connection.post(Subscribe(feed.qid, prefetch=feed.prefetch, visibility=_VISIBILITY, req=req))
         elif not feed.wanted and req:
+            # `_feeds` keeps it until the answer: what the server has sent before that still comes.
             del self._reqs[feed]
             self._connection.post(Unsubscribe(req, req=req))
 
@@ -320,12 +336,13 @@ class Upstream:
         self.sync(feed)
 
     async def emptied(self) -> None:
-        """Waits until every handled message is deleted on the server, and every other that was given back is released.
+        """Waits until every handled message is deleted on the server, and every other that was settled is released.
         Returns at once when there is no connection or it is lost."""
         if not self.connected.is_set():
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_after, self._lost, nursery.cancel_scope)
+            # Copies need no wait: a message whose copy is not known to be stored is still in flight, and comes again.
             await self.deletes.emptied()
             await self.releases.emptied()
             nursery.cancel_scope.cancel()

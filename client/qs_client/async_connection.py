@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import anyio
@@ -78,6 +78,7 @@ class AsyncConnection:
         self._in_a_row = 0  # reads since the last wait
         self._users = 0  # tasks inside _until
         self._leading = False
+        self._roused: anyio.Event | None = None  # set when `watched` has something to do
         self._followers: dict[anyio.Event, None] = {}  # in order of arrival
         call_after_fork(self)
 
@@ -103,6 +104,7 @@ class AsyncConnection:
                 return self._wire.has_input()  # the stream has ended, or unexpected data has come
             if not self._pull():
                 return False
+            self.flush()
         return True
 
     def give_up_after(self, seconds: float) -> None:
@@ -126,6 +128,7 @@ class AsyncConnection:
             return
         self._failure = failure
         self._wire.shut_down()  # wakes the leader
+        self._rouse()
         for event in self._followers:
             event.set()
         self._close_unless_read()
@@ -258,7 +261,7 @@ class AsyncConnection:
 
     def post(self, message: Message) -> None:
         """Sends a message unchanged and does not wait: bytes that the socket does not take are sent during a later
-        read. Its answer goes to `pump` or `receive`. Raises ValueError if XML cannot carry a field."""
+        read. Its answer goes to `read_from_outside` or `receive`. Raises ValueError if XML cannot carry a field."""
         self.session.post(message)
         self.flush()
 
@@ -271,18 +274,51 @@ class AsyncConnection:
         if self._wire.cut:
             raise self._place.lost("broke the connection")
 
-    async def pump(self, deliver: Callable[[Message], None]) -> None:
-        """Reads until the connection ends, which raises ServerUnavailable. Other tasks may make calls meanwhile.
+    @contextlib.contextmanager
+    def read_from_outside(self, deliver: Callable[[Message], None]) -> Iterator[None]:
+        """Leaves the reading to the caller within a with block: it waits for `fileno` to be readable and calls `read`,
+        without a task. Other tasks may make calls meanwhile. None may be waiting when the block begins.
 
-        deliver: is called with each message that answers no call, in order, by whichever task reads; must not raise.
+        deliver: is called with each message that answers no call, in order; must not raise.
         """
         while (message := self.session.unmatched.take()) is not None:
             deliver(message)
         self.session.on_unmatched = deliver
+        self._users += 1
+        self._leading = True
         try:
-            await self._until(_Condition(lambda: False), math.inf)
+            yield
         finally:
             self.session.on_unmatched = None
+            self._users -= 1
+            self._leading = False
+            self._close_unless_read()
+
+    def fileno(self) -> int:
+        """Returns the descriptor to wait for. It stays open until the block of `read_from_outside` ends."""
+        return self._wire.fileno()
+
+    def read(self) -> int:
+        """Reads once what has come, without waiting, and passes it on. Returns how many bytes that were, at least 1 at
+        the end of the connection. Call `flush` after it."""
+        return self._pull()
+
+    async def broken(self) -> None:
+        """Waits until the connection ends, which raises ServerUnavailable. Meanwhile sends what the socket does not
+        take at once. Only inside `read_from_outside`."""
+        while self._failure is None:
+            if self._wire.unsent:
+                await self._wire.writable()
+                self._send()
+            else:
+                self._roused = anyio.Event()
+                await self._roused.wait()
+        self._check()
+
+    def _rouse(self) -> None:
+        if self._roused is not None:
+            self._roused.set()
+            self._roused = None
 
     async def more(self, deadline: float) -> None:
         """Waits until something has been read since the last return. Raises TimeoutError at the deadline, on the loop's
@@ -298,7 +334,9 @@ class AsyncConnection:
 
     def _send(self, data: bytes = b"") -> None:
         self._wire.send(data)
-        if not self._wire.unsent:
+        if self._wire.unsent:
+            self._rouse()
+        else:
             self._all_sent.changed()
 
     # -- waiting ------------------------------------------------------------------------------------------------------
@@ -340,7 +378,9 @@ class AsyncConnection:
         self._leading = True
         try:
             while not waiting.ready and self._failure is None:
-                if not self._pull():
+                read = self._pull()
+                self.flush()  # messages that are released
+                if not read:
                     self._in_a_row = 0
                     if not await self._wire.wait(deadline):
                         raise self._late()
@@ -358,8 +398,9 @@ class AsyncConnection:
     def _late(self) -> TimeoutError:
         return TimeoutError(f"nothing came from {self._place.name} in time")
 
-    def _pull(self) -> bool:
-        """Sends and reads what is possible at once, and routes it. Returns False if there was nothing to read."""
+    def _pull(self) -> int:
+        """Sends and reads what is possible at once, and routes it. Returns the bytes read: 0 if there was nothing, at
+        least 1 at the end of the connection."""
         if self._wire.unsent:
             self._send()
         try:
@@ -369,22 +410,23 @@ class AsyncConnection:
             failure = self._place.broken(error, maybe_tls=self._maybe_tls)
             failure.__cause__ = error
             self._fail(failure)
-            return True
+            return 1
         if data is None:
-            return False
+            return 0
         if not data:
             self._fail(self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls))
-            return True
+            return 1
         self._reads += 1
         self.session.receive_data(data)
         try:
             # All of it, also what other tasks wait for: nobody else reads.
             while self.session.route():
                 self._documents += 1
+                if self.session.drained:
+                    break
         except Unexpected as error:
             self._fail(self._place.protocol_error(error))
-        self.flush()  # messages that are released
-        return True
+        return len(data)
 
     @property
     def _maybe_tls(self) -> bool:

@@ -74,6 +74,14 @@ class AsyncWire:
             self.send()  # sends an alert of TLS
             raise
 
+    def fileno(self) -> int:
+        """Returns the descriptor."""
+        return self._sock.fileno()
+
+    async def writable(self) -> None:
+        """Waits until the socket takes bytes, or is shut down."""
+        await anyio.wait_writable(self._sock)
+
     @property
     def unsent(self) -> bool:
         """Tells whether bytes are still to be sent."""

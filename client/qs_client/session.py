@@ -209,6 +209,11 @@ class Session:
         """Tells whether the server has sent anything."""
         return bool(self._beginning)
 
+    @property
+    def drained(self) -> bool:
+        """Tells whether the last call of `route` took the last that had come. False says nothing."""
+        return self._peer.drained
+
     def route(self) -> bool:
         """Passes the next message on to its request. Returns False when more bytes are needed.
 

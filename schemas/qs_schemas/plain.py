@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, cast
 
 from .limits import QID, REQ, Limits
 from .messages import (
+    CopyMessage,
     DeleteMessage,
     Delivery,
     Draft,
@@ -56,7 +57,7 @@ _HEAD = re.compile(
     rb'[ \t\r\n]*+<qs xmlns="%b"(?: type="(request|response)"|)(?: req="([^"]{0,%d}+)"|)(?: resp="([^"]{0,%d}+)"|)>'
     rb"[ \t\r\n]*+<op([^>]{0,300}+)>"
     rb"<(push-message|receive-message|delete-message|get-message|release-message|extend-message|ping|get-claim|"
-    rb"stage-messages) ?+/></op>"
+    rb"stage-messages|copy-message) ?+/></op>"
     rb"(?:<qid>([^<]{1,%d}+)</qid>|)" % (re.escape(NAMESPACE).encode(), REQ, REQ, QID)
 )
 _ONLY = re.compile(_END)
@@ -410,6 +411,14 @@ def _delete(data: _Data, at: int, qid: str | None, request: bool, limits: Limits
     return DeleteMessage(qid, int(mid), None if receives is None else int(receives)), found.end()
 
 
+def _copy(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    """Reads an answer, which has no `queues`."""
+    if request:
+        raise _NotPlainError
+    mids, end = _mids(data, at, request, limits)
+    return CopyMessage(qid, mids=mids), end
+
+
 def _release_or_extend(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Reader:
     def read(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
         found = _match(_MID, data, at)
@@ -448,6 +457,7 @@ _READERS: dict[bytes, _Reader] = {
     b"push-message": _push,
     b"receive-message": _receive,
     b"delete-message": _delete,
+    b"copy-message": _copy,
     b"get-message": _get,
     b"release-message": _release_or_extend(ReleaseMessage),
     b"extend-message": _release_or_extend(ExtendMessage),

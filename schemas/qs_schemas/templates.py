@@ -13,6 +13,7 @@ from typing import Any
 
 from .limits import KEY, QID, REQ
 from .messages import (
+    CopyMessage,
     DeleteMessage,
     Delivery,
     Draft,
@@ -74,10 +75,10 @@ def _qid(qid: str | None) -> str:
 
 def _id(name: str, value: str) -> str:
     """Writes `req` or `resp`."""
-    # Nearly all are letters and digits, and finding that out costs less than `escape`.
+    # Nearly all are letters, digits and hyphens, and finding that out costs less than `escape`.
     if len(value) > REQ:
         raise _NoTemplateError
-    return f' {name}="{value if value.isalnum() and value.isascii() else escape(value)}"'
+    return f' {name}="{value if value.isascii() and value.replace("-", "0").isalnum() else escape(value)}"'
 
 
 def _mids(mids: Sequence[int | Receipt]) -> bytes:
@@ -216,6 +217,20 @@ def _delete(message: DeleteMessage) -> Written:
     return "", qid, _mids(message.mids)
 
 
+def _copy(message: CopyMessage) -> Written:
+    qid, mid, queues = _qid(message.qid), message.mid, message.queues
+    if mid is not None and message.mids:
+        raise _NoTemplateError
+    names = "".join([f"<queue>{_name(queue)}</queue>" for queue in queues])
+    if queues:
+        names = f"<queues>{names}</queues>"
+    if mid is not None:
+        return "", f"{qid}{names}<mid>{_whole(mid)}</mid>", b""
+    if not message.mids and message._type == "request":
+        raise _NoTemplateError
+    return "", qid + names, _mids(message.mids)
+
+
 def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
     if type(message.peek) is not bool or _is_dead(message) or message.messages or message.mids or message.more:
@@ -256,6 +271,7 @@ _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {
     PushMessage: _push,
     ReceiveMessage: _receive,
     DeleteMessage: _delete,
+    CopyMessage: _copy,
     GetMessage: _get,
     ReleaseMessage: _release,
     ExtendMessage: _extend,

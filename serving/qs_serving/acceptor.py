@@ -102,6 +102,9 @@ class Acceptor(Generic[S]):
         """Is called when a client that had a place has gone."""
         raise NotImplementedError
 
+    async def _all_left(self) -> None:
+        """Is awaited when the last client has gone, while the hub still reads from whatever else it watches."""
+
     def figures(self, connections: bool = False) -> list[Figure]:
         """Returns the figures that docs/protocol.md lists. connections: also those of each connection."""
         found = [*self._shared_figures(), *self._own_figures()]
@@ -164,6 +167,7 @@ class Acceptor(Generic[S]):
             finally:
                 for connection in list(self._open):  # there are some only if this task is cancelled
                     connection.cut_off()
+            await self._all_left()
             reading.cancel_scope.cancel()
         self._hub.close()
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 from itertools import pairwise
+from typing import Any
 
 import anyio
 import pytest
@@ -248,15 +249,13 @@ def test_pump(backend: str) -> None:
         connection = await opened(server)
         got: list[Message] = []
         connection.post(Subscribe("q", req="s"))
-        async with anyio.create_task_group() as group:
-
-            async def pump() -> None:
+        with connection.read_from_outside(got.append):
+            async with anyio.create_task_group() as group:
+                group.start_soon(read, connection)
+                await until(lambda: len(got) == 3)
+                await connection.call(calls.ping(), GIVE_UP)
                 with pytest.raises(ServerUnavailable, match="closed the connection"):
-                    await connection.pump(got.append)
-
-            group.start_soon(pump)
-            await until(lambda: len(got) == 3)
-            await connection.call(calls.ping(), GIVE_UP)
+                    await connection.broken()
         assert isinstance(got[0], Subscribe)
         assert [message.mid for message in got if isinstance(message, GetMessage)] == [1, 2, 3, 4]
         assert {message.req for message in got} == {"s"}
@@ -265,9 +264,17 @@ def test_pump(backend: str) -> None:
         run(backend, main)
 
 
+async def read(connection: Any) -> None:
+    """Reads from outside until the connection ends."""
+    while connection.usable:
+        await anyio.wait_readable(connection.fileno())
+        connection.read()
+        connection.flush()
+
+
 @both
 def test_a_post_that_the_socket_does_not_take(backend: str) -> None:
-    """Bytes that the socket does not take at once are sent by the task that reads, also if it waits already."""
+    """Bytes that the socket does not take at once are sent by the task that waits for the end, also while it waits."""
     posted = threading.Event()
 
     def script(conversation: Conversation) -> None:
@@ -281,18 +288,20 @@ def test_a_post_that_the_socket_does_not_take(backend: str) -> None:
     async def main() -> None:
         connection = await opened(server)
         got: list[Message] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(connection.pump, got.append)
-            await connection.call(calls.ping(), GIVE_UP)
-            await anyio.wait_all_tasks_blocked()
-            for _ in range(3):
-                connection.post(PushMessage("q", LARGE[:7_000_000]))
-            assert connection._wire.unsent
-            posted.set()
-            await connection.sent(GIVE_UP)
-            assert not connection._wire.unsent
-            await until(lambda: bool(got))
-            group.cancel_scope.cancel()
+        with connection.read_from_outside(got.append):
+            async with anyio.create_task_group() as group:
+                group.start_soon(read, connection)
+                group.start_soon(connection.broken)
+                await connection.call(calls.ping(), GIVE_UP)
+                await anyio.wait_all_tasks_blocked()
+                for _ in range(3):
+                    connection.post(PushMessage("q", LARGE[:7_000_000]))
+                assert connection._wire.unsent
+                posted.set()
+                await connection.sent(GIVE_UP)
+                assert not connection._wire.unsent
+                await until(lambda: bool(got))
+                group.cancel_scope.cancel()
         connection.close()
 
     with scripted(script) as server:
@@ -316,7 +325,8 @@ def test_a_busy_connection_lets_others_run(backend: str) -> None:
         connection = await opened(server)
         got: list[Message] = []
         async with anyio.create_task_group() as group:
-            group.start_soon(connection.pump, got.append)
+            connection.session.on_unmatched = got.append
+            group.start_soon(connection.call, calls.ping(), None)  # reads, and is not answered
             counts = [0]
             while counts[-1] < 100:
                 await anyio.lowlevel.checkpoint()
@@ -324,7 +334,7 @@ def test_a_busy_connection_lets_others_run(backend: str) -> None:
             group.cancel_scope.cancel()
         stop.set()
         connection.close()
-        # The pump takes 4 pieces of 64 KiB in a turn, and may have two turns in a row, in two rounds of the loop.
+        # It takes 4 pieces of 64 KiB in a turn, and may have two turns in a row, in two rounds of the loop.
         assert max(later - before for before, later in pairwise(counts)) <= 2 * 6
 
     with scripted(script) as server:

@@ -13,8 +13,7 @@ from support.bus_memory import EVERYTHING, Asked, Client, World, nothing_left
 from support.examples import examples
 
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed
-from qs_bus.records import Record, Release
+from qs_bus.feeds import Feed, HeldMessage, Release
 from qs_bus.subscription import Subscription
 from qs_schemas import GetMessage
 
@@ -207,7 +206,7 @@ class Model:
             self.copied.add(mid)
         feed.copied([mid])
 
-    def _fetches(self, feed: Feed, record: Record) -> None:
+    def _fetches(self, feed: Feed, record: HeldMessage) -> None:
         message = self.stored[feed].get(record.mid)
         feed.fetched(record, None if message is None else message.payload)
 
@@ -221,7 +220,7 @@ class Model:
                     continue
                 message.out = sent = True
                 message.receives += 1
-                if mid not in feed.records:
+                if mid not in feed.messages:
                     there = [member for member in self.here if member.feed is feed]
                     self.recipients[feed, mid] = self.members if feed is self.share else there
                 feed.take(GetMessage(feed.qid, mid, payload=message.payload, receives=message.receives))
@@ -238,12 +237,12 @@ class Model:
         )
         assert all(times == 1 for times in holders.values())
         for feed in (self.q, self.share):
-            kept = [record for record in feed.records.values() if record.payload is not None]
+            kept = [record for record in feed.messages.values() if record.payload is not None]
             assert feed._payload_bytes == sum(record.size for record in kept)
-            assert all(record.keepers > 0 and not record.done for record in kept)
+            assert all(record.awaiting_room > 0 and not record.done for record in kept)
         for member in self.here:
-            held = member.subscription.held or ()
-            assert member.subscription.held_bytes == sum(record.size for record in held)
+            held = member.subscription.waiting or ()
+            assert member.subscription.waiting_bytes == sum(record.size for record in held)
             assert member.client.refusal is None
 
     async def finish(self) -> None:

@@ -16,6 +16,7 @@ from support.examples import examples
 
 from qs_schemas import (
     CLIENT_LIMITS,
+    CopyMessage,
     DeleteMessage,
     Delivery,
     Draft,
@@ -38,6 +39,7 @@ from qs_schemas import (
 from qs_schemas.framing import Framer
 from qs_schemas.parsing import parse
 from qs_schemas.plain import PlainReader
+from qs_schemas.serializing import check_lengths
 from qs_schemas.templates import write
 
 PROFILE = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,6 +87,9 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(ReceiveMessage, st.none() | QID, messages=lists(DELIVERY), **EITHER),
     st.builds(DeleteMessage, QID, WHOLE, OPTIONAL, **EITHER),
     st.builds(DeleteMessage, QID, mids=lists(MIDS), **EITHER),
+    st.builds(CopyMessage, QID, WHOLE, queues=lists(QID), **EITHER),
+    st.builds(CopyMessage, QID, mids=lists(MIDS), queues=lists(QID), **EITHER),
+    st.builds(CopyMessage, QID, mids=lists(WHOLE), **EITHER),
     st.builds(ReleaseMessage, QID, WHOLE, OPTIONAL, SECONDS, OPTIONAL, **EITHER),
     st.builds(ReleaseMessage, QID, WHOLE, uncounted=st.booleans(), **EITHER),
     st.builds(ExtendMessage, QID, WHOLE, OPTIONAL, SECONDS, OPTIONAL, **EITHER),
@@ -120,13 +125,19 @@ def outcome(write_it: Any, message: Message) -> Any:
         return Exception
 
 
+def checked_and_serialized(message: Message) -> bytes:
+    if message.type == "request":
+        check_lengths(message)
+    return serialize(message)
+
+
 @settings(PROFILE, max_examples=examples(600))
 @given(MESSAGES | odd())
 def test_templates(message: Message) -> None:
     """A template writes what the serializer writes, byte for byte, and fails as it does; or there is none."""
     written = outcome(write, message)
     assert written is None or written == outcome(serialize, message)
-    assert outcome(Peer().send, message) == outcome(serialize, message)
+    assert outcome(Peer().send, message) == outcome(checked_and_serialized, message)
 
 
 # -- documents that are plain, and that nearly are ---------------------------------------------------------------------

@@ -1,21 +1,23 @@
 """The bus without sockets and without a server: feeds whose upstream only notes what is asked of it, and clients that
 read as many bytes as the test says."""
 
-from collections.abc import Callable
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import trio
 
-from qs_bus.delivery_counts import DeliveryCounts
+from qs_bus.durable_names import Share
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed
-from qs_bus.names import DurableName
+from qs_bus.feeds import DurableName, Feed
 from qs_bus.options import BusOptions, Policy
 from qs_bus.session import BusSession
-from qs_bus.share import Share
-from qs_bus.subscription import Subscription
+from qs_bus.subscription import DeliveryCounts, Subscription
+from qs_client import ServerUnavailable
 from qs_client.asking import Call
-from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_client.waiting import Pending
+from qs_schemas import DeleteMessage, GetMessage, GetQueue, Message, Peer, ReleaseMessage
 from qs_serving.connection import Connection
 from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
@@ -56,7 +58,68 @@ class FakeUpstream:
         self.asked.append(feed)
 
 
-async def answered(call: Call[Any], asked: list[Message], answers: Callable[[Message], Message]) -> Any:
+class FakeHub:
+    """Reads from nothing."""
+
+    def watch(self, reader: Any) -> None: ...
+
+    def drop(self, reader: Any) -> None: ...
+
+
+class FakeServer:
+    """A connection to a server. answers: gives the answer to each request; asked: the requests so far; posted: what was
+    sent without waiting."""
+
+    def __init__(self, answers: Callable[[Message], Message | None] = lambda request: request) -> None:
+        """answers: None for a request that is never answered."""
+        self.answers = answers
+        self.asked: list[Message] = []
+        self.posted: list[Message] = []
+        self.closed = trio.Event()
+        self.session = self
+        self._unanswered: deque[Pending] = deque()
+
+    def ask(self, request: Message) -> Pending:
+        pending = Pending(request)
+        self._unanswered.append(pending)
+        return pending
+
+    def flush(self) -> None:
+        """Answers what has been asked."""
+        while self._unanswered:
+            pending = self._unanswered.popleft()
+            self.asked.append(pending.request)
+            answer = self.answers(pending.request)
+            if answer is not None:
+                pending.settle(answer)
+
+    def post(self, message: Message) -> None:
+        self.posted.append(message)
+
+    @property
+    def subscribed(self) -> list[Message]:
+        """Everything that was posted, but for questions after options."""
+        return [message for message in self.posted if not isinstance(message, GetQueue)]
+
+    async def call(self, call: Call[Any], timeout: float) -> Any:
+        return await answered(call, self.asked, self.answers)
+
+    @contextlib.contextmanager
+    def read_from_outside(self, take: Callable[[Message], None]) -> Iterator[None]:
+        yield
+
+    def read(self) -> int:
+        return 0
+
+    async def broken(self) -> None:
+        await self.closed.wait()
+        raise ServerUnavailable("closed by this side")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def answered(call: Call[Any], asked: list[Message], answers: Callable[[Message], Message | None]) -> Any:
     """Runs a call against a server that answers as `answers` says, and adds each request to `asked`. Returns what the
     call returns."""
     await trio.lowlevel.checkpoint()
@@ -255,12 +318,12 @@ class World:
 def nothing_left(feed: Feed) -> bool:
     """Tells whether the feed's accounts are all at nothing."""
     assert feed._payload_bytes == 0
-    assert not feed.records
+    assert not feed.messages
     assert not getattr(feed, "_awaited", None)
     assert not getattr(feed, "_backlog", None)
     for member in feed.members:
         assert not member.pending
-        assert not member.held
-        assert member.held_bytes == 0
+        assert not member.waiting
+        assert member.waiting_bytes == 0
         assert not member.delayed
     return True

@@ -13,7 +13,7 @@ from support.documents import receive, subscribe
 from support.serving import FAST, ServerProcess, Wire, serving
 from support.web_serving import visitor, web_serving
 
-from qs_bus.names import DurableName, counts_queue_of, queue_of
+from qs_bus.durable_names import DurableName, counts_queue_of, queue_of
 from qs_client import QueueClient
 from qs_web.amounts import NONE
 from qs_web.queue_list import PAGE

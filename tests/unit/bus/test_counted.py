@@ -4,7 +4,7 @@ import pytest
 import trio
 from support.bus_memory import World, nothing_left
 
-from qs_bus.records import Release
+from qs_bus.feeds import Release
 from qs_schemas import ReleaseMessage
 
 
@@ -59,7 +59,7 @@ async def test_a_dead_letter(world: World) -> None:
     two.release(second)
     feed.missing(first)
     feed.missing(second)
-    assert list(feed.records) == [first]
+    assert list(feed.messages) == [first]
     assert two.acknowledge(first, second) == [0, 404]
     assert world.deleted(feed) == [first]
     assert [release.mid for release in world.upstream.releases.of(feed)] == [first, second]

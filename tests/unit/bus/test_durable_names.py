@@ -7,13 +7,10 @@ import pytest
 import trio
 from support.bus_memory import FakeUpstream
 
-from qs_bus.durable_names import DurableNames
+from qs_bus.durable_names import DurableNames, Share
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed
-from qs_bus.names import DurableName
-from qs_bus.refused import RefusedError
-from qs_bus.rights import Rights
-from qs_bus.share import Share
+from qs_bus.feeds import DurableName, Feed
+from qs_bus.rights import RefusedError, Rights
 from qs_client.errors import exception_for
 from qs_schemas import Error, ErrorCode, GetQueue, QueueOptions
 from qs_serving.access.caller import Caller

@@ -7,8 +7,7 @@ import trio
 import trio.testing
 from support.bus_memory import EVERYTHING, World, nothing_left
 
-from qs_bus.feeds import PREFETCH
-from qs_bus.records import Release
+from qs_bus.feeds import PREFETCH, Release
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -140,7 +139,7 @@ async def test_one_that_was_silent_speaks(world: World) -> None:
     client.reader.credit = 10
     sent += [world.push(q, "x" * 3000) for _ in range(6)]
     await settled()
-    assert subscription.held
+    assert subscription.waiting
     subscription.leave()
     client.reader.take()
     await settled()
@@ -290,7 +289,7 @@ async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.tes
     assert world.fetched(q) in ([], [second])
     assert client.got == [first, second]
     assert subscription.delayed is not None
-    assert list(subscription.delayed) == [q.records[first]]
+    assert list(subscription.delayed) == [q.messages[first]]
 
 
 async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:

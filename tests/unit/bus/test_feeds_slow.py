@@ -27,7 +27,7 @@ async def test_held_by_the_outbox(nursery: trio.Nursery) -> None:
     sent = [world.push(q, "x" * 100) for _ in range(20)]
     assert fast.got == sent
     assert held.blocked
-    assert held.held_bytes == 100 * len(held.held or ())
+    assert held.waiting_bytes == 100 * len(held.waiting or ())
     assert q._payload_bytes <= 1000
     slow.reader.take()
     for _ in range(30):
@@ -81,7 +81,7 @@ async def test_payloads_in_memory_are_bounded(nursery: trio.Nursery) -> None:
     client.acknowledge(sent[3])
     assert world.upstream.fetches == []  # nor twice
     for number, mid in enumerate(sent[4:], 4):
-        q.fetched(q.records[mid], f"{number:0300}".encode())
+        q.fetched(q.messages[mid], f"{number:0300}".encode())
         assert client.got == sent[: number + 1]
         client.acknowledge(mid)
         world.upstream.fetches.clear()
@@ -249,7 +249,7 @@ async def test_policy_disconnect(nursery: trio.Nursery) -> None:
     fast.join(q)
     while slow.refusal is None:
         world.push(q, "x" * 100)
-        assert len(q.records) < 100
+        assert len(q.messages) < 100
     assert slow.refusal[0] == 429
     assert "too slow: more than 1000 bytes" in slow.refusal[1]
     for _ in range(10):

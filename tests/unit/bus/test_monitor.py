@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import pytest
 import trio
 import trio.testing
+from support.bus_memory import FakeHub
 
-from qs_bus.monitor import Monitor
+from qs_bus.monitor import Monitor, SubscriberCounts
 from qs_bus.options import BusOptions
-from qs_bus.subscriber_counts import SubscriberCounts
 from qs_bus.upstream import Upstream
+from qs_serving.timers import Timers
 
 settled = trio.testing.wait_all_tasks_blocked
 SETTLE = 5
@@ -39,7 +40,8 @@ def counts() -> FakeCounts:
 @pytest.fixture
 def monitor(counts: FakeCounts, nursery: trio.Nursery) -> Monitor:
     """Without a server."""
-    monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, error, text: None)
+    options = BusOptions(queues=("q",), settle=SETTLE)
+    monitor = Monitor(options, lambda feed: None, lambda feed, error, text: None, hub=FakeHub(), timers=Timers())  # type: ignore[arg-type]
     monitor._counts, monitor._background = counts, nursery
     return monitor
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from qs_bus.operations import EVERYBODY, OPERATIONS, operation_of
-from qs_bus.refused import RefusedError
-from qs_bus.rights import Rights
+from qs_bus.rights import RefusedError, Rights
 from qs_schemas import (
     OPERATIONS as ALL_OPERATIONS,
 )

@@ -2,68 +2,80 @@
 
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import answered
+from support.bus_memory import FakeHub, FakeServer
 
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed
-from qs_bus.records import Record, Release
+from qs_bus.feeds import Feed, HeldMessage, Release
 from qs_bus.upstream import Upstream
-from qs_client import Error, Message, ServerUnavailable, ShuttingDown, calls
-from qs_client.asking import Call
+from qs_client import Error, Message, ServerUnavailable, calls
 from qs_schemas import CopyMessage, DeleteMessage, GetMessage, GetQueue, QueueOptions, ReleaseMessage, Subscribe
+from qs_serving.timers import Timers
 
 NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")
 STALE = Error(code=409, kind="stale", text="it has been received again")
 settled = trio.testing.wait_all_tasks_blocked
 
 
+STOPPING = Error(503, "shutting-down", "the server is stopping")
 FULL = Error(code=507, kind="full", text="the queue is full")
 
 
-class FakeConnection:
-    """Notes what is posted, but for questions after options."""
-
-    def __init__(self) -> None:
-        self.posted: list[Message] = []
-
-    def post(self, message: Message) -> None:
-        if not isinstance(message, GetQueue):
-            self.posted.append(message)
-
-
 class Scripted(Upstream):
-    """A server that answers as `answers` says, or else with the request itself. asked: every request."""
+    """An upstream whose connections are `fake`, which answers as `answers` says, or else with the request itself.
+    told: the feeds whose queues are said to be gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         async def prepare(upstream: Upstream) -> None:
             self.prepared += 1
+            self.connected.set()
 
-        super().__init__(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
+        self.told: list[Feed] = []
+        timers = Timers()
+        super().__init__(
+            ("127.0.0.1", 1), prepare, self.told.append, lambda feed: None, hub=FakeHub(), timers=timers  # type: ignore[arg-type]
+        )  # fmt: skip
+        nursery.start_soon(timers.serve)
         self.prepared = 0
-        self.asked: list[Message] = []
-        self.answers: Callable[[Message], Message] = lambda request: request
+        self.fake = FakeServer(self._answer)
+        self.asked, self.posted = self.fake.asked, self.fake.posted
+        self.answers: Callable[[Message], Message | None] = lambda request: request
 
-    async def call(self, call: Call[Any]) -> Any:
-        return await answered(call, self.asked, self.answers)
+    def _answer(self, request: Message) -> Message | None:
+        return self.answers(request)
+
+    async def work(self) -> str:
+        """Works until the connection ends. Returns why."""
+        self.fake.closed = trio.Event()
+        try:
+            return await self._use(self.fake)  # type: ignore[arg-type]
+        finally:
+            self._forget(self.fake)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 async def upstream(nursery: trio.Nursery) -> Scripted:
     """Connected, and at work."""
-    upstream = Scripted()
-    nursery.start_soon(upstream._work)
+    upstream = Scripted(nursery)
+    nursery.start_soon(upstream.work)
+    await settled()
     return upstream
 
 
-def waiting(feed: FanOut, mid: int) -> Record:
+def subscribed(upstream: Scripted) -> FanOut:
+    """A feed of `q` that wants messages."""
+    feed = FanOut("q", upstream, 100, 100)
+    feed.names["n"] = feed  # type: ignore[assignment]
+    upstream.sync(feed)
+    return feed
+
+
+def waiting(feed: FanOut, mid: int) -> HeldMessage:
     """A message whose payload somebody waits for."""
-    record = feed.records[mid] = Record(feed, mid, 1, mid, None, 1, waiting=1, keepers=1)
+    record = feed.messages[mid] = HeldMessage(feed, mid, 1, mid, None, 1, unhandled=1, awaiting_room=1)
     return record
 
 
@@ -94,31 +106,33 @@ async def test_what_is_in_other_hands_is_asked_for_again(
     assert mine.payload == b"x"
 
 
-async def test_what_is_asked_for_again_survives_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_is_asked_for_again_survives_the_connection(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     """A message that was to be asked for again when the connection ended is asked for on the next one."""
-    upstream = Scripted()
+    upstream = Scripted(nursery)
     q = FanOut("q", upstream, 100, 100)
     record = waiting(q, 1)
     upstream.answers = lambda request: GetMessage("q", 1, status="in-flight")
     upstream.fetches.add(q, record)
     with trio.move_on_after(0.5):
-        await upstream._work()
+        await upstream.work()
     upstream.answers = lambda request: GetMessage("q", 1, payload="x", status="ready")
-    with trio.move_on_after(0.5):
-        await upstream._work()
+    with trio.move_on_after(0.6):
+        await upstream.work()
     assert record.payload == b"x"
 
 
 async def test_what_is_gone(upstream: Scripted) -> None:
     """Deleting from a queue that is gone is done, and giving back what is not in hand any more is too."""
     q = FanOut("q", upstream, 100, 100)
-    q.records[1] = Record(q, 1, 1, 1, None, 1, done=True)
+    q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, done=True)
     upstream.answers = lambda request: NO_QUEUE if isinstance(request, DeleteMessage) else STALE
     upstream.deletes.add(q, 1)
     upstream.releases.add(q, Release(2, 1))
     upstream.releases.add(q, Release(3, None))
     await settled()
-    assert q.records == {}
+    assert q.messages == {}
     assert [(each.mid, each.receives) for each in upstream.asked if isinstance(each, ReleaseMessage)] in (
         [(2, 1), (3, None)],
         [(3, None), (2, 1)],
@@ -130,7 +144,7 @@ async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.test
     """When the queue of a name is gone, the names are looked at again; what only they were to get is given back."""
     q = FanOut("q", upstream, 100, 100)
     q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
-    record = q.records[1] = Record(q, 1, 1, 1, None, 1, waiting=1)
+    record = q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, unhandled=1)
     upstream.answers = lambda request: NO_QUEUE if isinstance(request, CopyMessage) else request
     upstream.copies.add(q, 1)
     await settled()
@@ -149,7 +163,7 @@ async def test_a_name_that_ends_meanwhile(upstream: Scripted, autojump_clock: tr
     q = FanOut("q", upstream, 100, 100)
     q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
     q.names["m"] = FanOut("bus:q:m", upstream, 100, 100)  # type: ignore[assignment]
-    record = q.records[1] = Record(q, 1, 1, 1, None, 1, waiting=1)
+    record = q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, unhandled=1)
 
     async def prepare(upstream: Upstream) -> None:
         del q.names["n"]
@@ -179,7 +193,7 @@ async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: tr
     for feed in (full, other):
         feed.names["n"] = FanOut(f"bus:{feed.qid}:n", upstream, 100, 100)  # type: ignore[assignment]
         for mid in (1, 2, 3):
-            feed.records[mid] = Record(feed, mid, 1, mid, None, 1, waiting=1)
+            feed.messages[mid] = HeldMessage(feed, mid, 1, mid, None, 1, unhandled=1)
     began = trio.current_time()
     for mid in (1, 2, 3):
         upstream.copies.add(full, mid)
@@ -188,29 +202,18 @@ async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: tr
         upstream.copies.add(other, mid)
     await settled()
     assert trio.current_time() == began
-    assert (sorted(full.records), sorted(other.records)) == ([3], [])
+    assert (sorted(full.messages), sorted(other.messages)) == ([3], [])
     asked = len(upstream.asked)
     room.append(3)
     await trio.sleep(1.1)
-    assert full.records == {}
+    assert full.messages == {}
     again = [each for each in upstream.asked[asked:] if isinstance(each, CopyMessage)]
     assert {mid for each in again for mid in (each.mids or [each.mid])} == {3}
 
 
-class Stopping(FakeConnection):
-    """A server that has begun to stop: it refuses every call, and closes the connection a little later."""
-
-    async def call(self, call: Call[Any], timeout: float) -> Any:
-        raise ShuttingDown(503, "shutting-down", "the server is stopping")
-
-
-async def test_a_server_that_is_stopping(nursery: trio.Nursery) -> None:
-    """Requests that a stopping server refuses count as lost with the connection: they are sent again."""
-
-    async def prepare(upstream: Upstream) -> None: ...
-
-    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
-    upstream._connection, upstream._lost = Stopping(), trio.Event()  # type: ignore[assignment]
+async def test_call_that_a_stopping_server_refuses(upstream: Scripted) -> None:
+    """A call that a stopping server refuses counts as lost with the connection, once that ends."""
+    upstream.answers = lambda request: STOPPING
     raised: list[Exception] = []
 
     async def ask() -> None:
@@ -219,61 +222,83 @@ async def test_a_server_that_is_stopping(nursery: trio.Nursery) -> None:
         except ServerUnavailable as error:
             raised.append(error)
 
-    nursery.start_soon(ask)
-    await settled()
-    assert not raised
-    upstream._lost.set()
-    await settled()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await settled()
+        assert not raised
+        upstream.fake.close()
     assert "shutting-down" in str(raised[0])
 
 
+async def test_request_that_a_stopping_server_refuses(upstream: Scripted, nursery: trio.Nursery) -> None:
+    """A request of a feed that a stopping server refuses is sent again on the next connection."""
+    feed = FanOut("q", upstream, 100, 100)
+    upstream.answers = lambda request: STOPPING
+    upstream.deletes.add(feed, 1)
+    await settled()
+    upstream.fake.close()
+    await settled()
+    assert not upstream.deletes.is_empty
+    upstream.answers = lambda request: request
+    nursery.start_soon(upstream.work)
+    await upstream.deletes.emptied()
+    assert [each.mids for each in upstream.asked if isinstance(each, DeleteMessage)] == [[1], [1]]
+
+
+async def test_request_that_is_never_answered(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    """A request without an answer ends the connection after a minute, also if later ones are answered; it is sent again
+    on the next connection."""
+    upstream = Scripted(nursery)
+    q, other = FanOut("q", upstream, 100, 100), FanOut("other", upstream, 100, 100)
+    upstream.answers = lambda request: None if getattr(request, "qid", "") == "q" else request
+    reasons: list[str] = []
+
+    async def work() -> None:
+        reasons.append(await upstream.work())
+
+    nursery.start_soon(work)
+    began = trio.current_time()
+    upstream.deletes.add(q, 1)
+    for mid in range(5):
+        await trio.sleep(10)
+        upstream.deletes.add(other, mid)
+        await settled()
+    while not reasons:
+        await trio.sleep(1)
+    assert trio.current_time() - began == pytest.approx(60, abs=1)
+    assert "no answer" in reasons[0]
+    upstream.answers = lambda request: request
+    nursery.start_soon(upstream.work)
+    await upstream.deletes.emptied()
+    assert upstream.asked[-1] == DeleteMessage("q", mids=[1])
+
+
 @pytest.mark.parametrize(("code", "gone"), [(404, True), (500, False), (503, False)])
-async def test_a_subscription_that_is_refused(autojump_clock: trio.testing.MockClock, code: int, gone: bool) -> None:
+async def test_a_subscription_that_is_refused(
+    upstream: Scripted, autojump_clock: trio.testing.MockClock, code: int, gone: bool
+) -> None:
     """Only 404 means that the queue is deleted. After a fault of the server it is asked again; a server that is
     stopping ends the connection, and the next one is asked."""
-    told: list[Feed] = []
-
-    async def prepare(upstream: Upstream) -> None:
-        upstream.connected.set()
-
-    upstream = Upstream(("127.0.0.1", 1), prepare, told.append, lambda feed: None)
-    connection = FakeConnection()
-    upstream._connection = connection  # type: ignore[assignment]
-    feed = FanOut("q", upstream, 100, 100)
-    feed.names["n"] = feed  # type: ignore[assignment]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(upstream._work)
-        await settled()
-        upstream.sync(feed)
-        (request,) = connection.posted
-        upstream._take(Error(code, "some-error", "no", req=request.req))
-        assert (told == [feed]) is gone
-        await trio.sleep(1.5)
-        assert len(connection.posted) == (2 if code == 500 else 1)
-        nursery.cancel_scope.cancel()
+    feed = subscribed(upstream)
+    (request,) = upstream.fake.subscribed
+    upstream._take(Error(code, "some-error", "no", req=request.req))
+    assert (upstream.told == [feed]) is gone
+    await trio.sleep(1.5)
+    assert len(upstream.fake.subscribed) == (2 if code == 500 else 1)
 
 
-async def test_the_policy_of_a_queue() -> None:
+async def test_the_policy_of_a_queue(upstream: Scripted) -> None:
     """The policy of a queue is asked for before the subscription, so that it is known before the first message; an
     error means no."""
-
-    async def prepare(upstream: Upstream) -> None: ...
-
-    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
-    posted: list[Message] = []
-    upstream._connection = SimpleNamespace(post=posted.append)  # type: ignore[assignment]
-    upstream.connected.set()
-    feed = FanOut("q", upstream, 100, 100)
-    feed.names["n"] = feed  # type: ignore[index]
-    upstream.sync(feed)
-    asked, subscribed = posted
-    assert (type(asked), type(subscribed)) == (GetQueue, Subscribe)
+    feed = subscribed(upstream)
+    asked, request = upstream.posted
+    assert (type(asked), type(request)) == (GetQueue, Subscribe)
     upstream._take(GetQueue("q", QueueOptions(max_receives=3), req=asked.req, type="response"))
     assert feed.counted
     for answer in (GetQueue("q", QueueOptions(), type="response"), Error(403, "forbidden", "no")):
         feed.counted = True
         upstream.ask_policy(feed)
-        answer.req = posted[-1].req
+        answer.req = upstream.posted[-1].req
         upstream._take(answer)
         assert not feed.counted
 
@@ -285,7 +310,7 @@ async def test_whether_a_released_message_comes_again(
     """The bus looks after the release, and again later as long as somebody waits: when the delay is over, also if the
     server's clock is an hour ahead of the bus's, or behind. A message that is not there any more is given up."""
     feed = FanOut("q", upstream, 100, 100)
-    feed.records[1] = Record(feed, 1, 1, 1, None, 1, waiting=1)
+    feed.messages[1] = HeldMessage(feed, 1, 1, 1, None, 1, unhandled=1)
     feed._awaited[1] = {None: None}  # type: ignore[dict-item]
     visible_at = round((time.time() + ahead + 1000) * 1_000_000) if delayed else None
     upstream.answers = lambda request: (
@@ -301,18 +326,8 @@ async def test_whether_a_released_message_comes_again(
     upstream.answers = lambda request: NO_QUEUE
     await trio.sleep(1100)
     assert not feed.awaits(1)
-    assert feed.records == {}
+    assert feed.messages == {}
     assert {type(request) for request in upstream.asked[1:]} == {GetMessage}
-
-
-class IdleConnection(FakeConnection):
-    """A connection on which nothing comes."""
-
-    async def pump(self, take: Callable[[Message], None]) -> None:
-        await trio.sleep_forever()
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 async def test_who_waits_for_a_connection_is_told_of_the_next_one(
@@ -327,39 +342,31 @@ async def test_who_waits_for_a_connection_is_told_of_the_next_one(
         if cuts:
             raise cuts.pop()
 
-    async def open_connection(upstream: Upstream) -> IdleConnection:
-        return IdleConnection()
+    async def open_connection(upstream: Upstream) -> FakeServer:
+        return FakeServer()
 
     monkeypatch.setattr(Upstream, "_open", open_connection)
-    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
+    upstream = Scripted(nursery)
+    upstream._prepare = prepare
     nursery.start_soon(upstream.run)
     with trio.fail_after(60):
         await upstream.connected.wait()
     assert not cuts
 
 
-async def test_what_cannot_be_read_concerns_one_queue(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_read_concerns_one_queue(upstream: Scripted, caplog: pytest.LogCaptureFixture) -> None:
     """Options that cannot be read count as none. A delivery that cannot be read is logged once and stays on the server;
     the subscription goes on, and nothing is asked of the server."""
-
-    async def prepare(upstream: Upstream) -> None: ...
-
-    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
-    posted: list[Message] = []
-    upstream._connection = SimpleNamespace(post=posted.append)  # type: ignore[assignment]
-    upstream.connected.set()
-    feed = FanOut("q", upstream, 100, 100)
-    feed.names["n"] = feed  # type: ignore[index]
-    upstream.sync(feed)
-    asked, subscribed = posted
+    feed = subscribed(upstream)
+    asked, request = upstream.posted
     feed.counted = True
     upstream._take(Error(500, "unreadable", "the answer cannot be read", req=asked.req))
     assert not feed.counted
     taken: list[GetMessage] = []
     feed.take = taken.append  # type: ignore[method-assign]
     for _ in range(2):
-        upstream._take(Error(500, "unreadable", "the answer cannot be read", req=subscribed.req))
-    upstream._take(GetMessage("q", 8, payload=b"x", req=subscribed.req, type="response"))
+        upstream._take(Error(500, "unreadable", "the answer cannot be read", req=request.req))
+    upstream._take(GetMessage("q", 8, payload=b"x", req=request.req, type="response"))
     assert [message.mid for message in taken] == [8]
-    assert posted == [asked, subscribed]
+    assert upstream.posted == [asked, request]
     assert caplog.text.count("a message of 'q' cannot be read and stays on the queue server") == 1

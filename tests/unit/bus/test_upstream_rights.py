@@ -1,24 +1,22 @@
 """The bus as a client that the queue server does not let in, or does not let read a queue."""
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import answered
+from support.bus_memory import FakeHub, FakeServer
 
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed
-from qs_bus.records import Release
-from qs_bus.server_security import ServerSecurity
+from qs_bus.feeds import Feed, Release
+from qs_bus.options import ServerSecurity
 from qs_bus.upstream import Upstream
 from qs_client import Error, Message, ServerUnavailable, Unauthorized
-from qs_client.asking import Call
 from qs_client.security import Security, Token
-from qs_schemas import GetMessage, GetQueue, ListQueues, ReleaseMessage, Subscribe
+from qs_schemas import GetMessage, ListQueues, ReleaseMessage, Subscribe
 from qs_serving.errors import StartError
+from qs_serving.timers import Timers
 
 settled = trio.testing.wait_all_tasks_blocked
 UNAUTHORIZED = Error(401, "unauthorized", "authenticate first")
@@ -26,40 +24,19 @@ FORBIDDEN = Error(403, "forbidden", "'bus' may not read 'q'")
 WRONG = Unauthorized(401, "unauthorized", "wrong token")
 
 
-class Server:
-    """A connection to a server. answers: gives the answer to each call; posted: what was sent without waiting."""
-
-    def __init__(self, answers: Callable[[Message], Message] = lambda request: request) -> None:
-        self.answers = answers
-        self.posted: list[Message] = []
-        self.asked: list[Message] = []
-        self.closed = trio.Event()
-
-    async def pump(self, take: Callable[[Message], None]) -> None:
-        await self.closed.wait()
-        raise ServerUnavailable("closed by this side")
-
-    def post(self, message: Message) -> None:
-        if not isinstance(message, GetQueue):
-            self.posted.append(message)
-
-    async def call(self, call: Call[Any], timeout: float) -> Any:
-        return await answered(call, self.asked, self.answers)
-
-    def close(self) -> None:
-        self.closed.set()
-
-
 class World:
     """An upstream whose connections are `servers`, in order, an exception for one that cannot be opened; it runs out of
     them at the end. forbidden: the feeds that were said not to be readable."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *servers: Server | Exception) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *servers: FakeServer | Exception) -> None:
         self.servers = list(servers)
         self.opened: list[float] = []
         self.forbidden: list[Feed] = []
         monkeypatch.setattr(Upstream, "_open", lambda upstream: self._open())
-        self.upstream = Upstream(("server", 1), self._prepare, lambda feed: None, self.forbidden.append)
+        self.timers = Timers()
+        self.upstream = Upstream(
+            ("server", 1), self._prepare, lambda feed: None, self.forbidden.append, hub=FakeHub(), timers=self.timers
+        )  # type: ignore[arg-type]
         self.q = FanOut("q", self.upstream, 100, 100)
         self.q.names["n"] = self.q  # type: ignore[index]
 
@@ -82,7 +59,7 @@ async def test_a_wrong_token(
 ) -> None:
     """After a wrong token, the bus tries again, every second on average at most, and the log says so once."""
     caplog.set_level(logging.INFO)
-    server = Server()
+    server = FakeServer()
     world = World(monkeypatch, *[WRONG] * 100, server)
     nursery.start_soon(world.upstream.run)
     with trio.fail_after(1000):
@@ -104,8 +81,8 @@ async def test_an_outage(
     caplog.set_level(logging.INFO)
     refused, other = ServerUnavailable("no server"), ServerUnavailable("another certificate")
     refused.__cause__ = ConnectionRefusedError()
-    first = Server()
-    world = World(monkeypatch, refused, refused, first, *[refused, refused, other, other] * 5, Server())
+    first = FakeServer()
+    world = World(monkeypatch, refused, refused, first, *[refused, refused, other, other] * 5, FakeServer())
     nursery.start_soon(world.upstream.run)
     await world.upstream.connected.wait()
     first.close()
@@ -119,7 +96,7 @@ async def test_not_let_in(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: Any
 ) -> None:
     """A bus without a token at a server that wants one: the same."""
-    world = World(monkeypatch, *(Server(lambda request: UNAUTHORIZED) for _ in range(200)))
+    world = World(monkeypatch, *(FakeServer(lambda request: UNAUTHORIZED) for _ in range(200)))
     nursery.start_soon(world.upstream.run)
     await trio.sleep(60)
     assert not world.upstream.connected.is_set()
@@ -133,18 +110,18 @@ async def test_forgotten_by_the_server(
 ) -> None:
     """When the server has forgotten the bus's principal, the bus authenticates on a new connection; no client gets an
     error about its queue."""
-    old, new = Server(), Server()
+    old, new = FakeServer(), FakeServer()
     world = World(monkeypatch, old, new)
     nursery.start_soon(world.upstream.run)
     await world.upstream.connected.wait()
     await settled()
-    [subscribed] = old.posted
+    [subscribed] = old.subscribed
     old.answers = lambda request: UNAUTHORIZED
     world.upstream._take(Error(401, "unauthorized", "no", req=subscribed.req))
-    while not new.posted:
+    while not new.subscribed:
         await trio.sleep(1)
     assert old.closed.is_set()
-    assert isinstance(new.posted[0], Subscribe)
+    assert isinstance(new.subscribed[0], Subscribe)
     assert world.forbidden == []
 
 
@@ -158,25 +135,25 @@ async def test_a_queue_that_the_bus_may_not_read(
 ) -> None:
     """The feed gets the error, the log says so once, and the bus asks again from time to time until it may read the
     queue. 401 comes to a bus that is anonymous there."""
-    server = Server()
+    server = FakeServer()
     world = World(monkeypatch, server)
     nursery.start_soon(world.upstream.run)
     await world.upstream.connected.wait()
     await settled()
     began = trio.current_time()
     for times in range(1, 6):
-        while len(server.posted) < times:
+        while len(server.subscribed) < times:
             await trio.sleep(1)
-        error = Error(refusal.code, refusal.kind, refusal.text, req=server.posted[-1].req)
+        error = Error(refusal.code, refusal.kind, refusal.text, req=server.subscribed[-1].req)
         world.upstream._take(error)
         await settled()
         assert refusal.text in world.q.forbidden
         assert world.forbidden == [world.q] * times
     assert trio.current_time() - began > 30
     assert len([record for record in caplog.records if refusal.text in record.message]) == 1
-    while len(server.posted) < 6:
+    while len(server.subscribed) < 6:
         await trio.sleep(1)
-    world.upstream._take(Subscribe("q", req=server.posted[-1].req, type="response"))
+    world.upstream._take(Subscribe("q", req=server.subscribed[-1].req, type="response"))
     assert world.q.forbidden == ""
     assert not server.closed.is_set()
 
@@ -195,7 +172,7 @@ async def test_asked_beforehand(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, answer: Message, expected: str
 ) -> None:
     """Why the bus may not read a queue, asked with a request that changes nothing; any other error is no reason."""
-    server = Server(lambda request: ListQueues([]) if isinstance(request, ListQueues) else answer)
+    server = FakeServer(lambda request: ListQueues([]) if isinstance(request, ListQueues) else answer)
     world = World(monkeypatch, server)
     nursery.start_soon(world.upstream.run)
     await world.upstream.connected.wait()
@@ -211,7 +188,7 @@ async def test_releasing_what_the_server_has_taken_back(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A message of a queue that the bus may not read any more is visible again: there is nothing to release."""
-    server = Server(lambda request: FORBIDDEN if isinstance(request, ReleaseMessage) else request)
+    server = FakeServer(lambda request: FORBIDDEN if isinstance(request, ReleaseMessage) else request)
     world = World(monkeypatch, server)
     nursery.start_soon(world.upstream.run)
     await world.upstream.connected.wait()
