@@ -9,7 +9,7 @@ from typing import Any, get_args
 from support.engines import ManualClock
 from support.serving import PROJECT
 
-from qs_server.history.record import open_history
+from qs_server.history.history import open_history
 from qs_server.main.options import HistoryOptions
 from qs_storage.shared import Event
 

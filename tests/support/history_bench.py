@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from qs_server.history.files import HistoryFolder, OpenFile
-from qs_server.history.record import History
+from qs_server.history.history import History, HistoryFolder, OpenFile
 from qs_storage.disk import Disk
 from support.engines import ManualClock
 

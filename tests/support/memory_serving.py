@@ -14,7 +14,7 @@ import trio.testing
 
 from qs_schemas.tls import TlsChannel
 from qs_server.main.options import ServerLimits, ServerOptions
-from qs_server.main.server import Server
+from qs_server.main.server import QueueServer
 from qs_serving.access.access import Access
 from qs_serving.hub import Hub, Reader
 from qs_serving.transport import Transport
@@ -143,7 +143,7 @@ class MemoryTransport(Transport):
         self._out.end()
 
 
-class MemoryServer(Server):
+class MemoryServer(QueueServer):
     """Takes memory streams."""
 
     def _new_hub(self) -> Hub:
@@ -208,7 +208,7 @@ class Client:
 class Serving:
     """A running server. `connect` gives a client; `root` is the directory of the queues."""
 
-    def __init__(self, server: Server, listener: MemoryListener, root: Path, storage: FilesEngine) -> None:
+    def __init__(self, server: QueueServer, listener: MemoryListener, root: Path, storage: FilesEngine) -> None:
         self.server = server
         self.root = root
         self.storage = storage

@@ -1,48 +1,61 @@
 """Group commit: runs the requests of all connections as batches, each with one commit.
 
-While the worker thread makes one batch durable, the next one fills. A batch runs in the loop instead if a thread would
-only cost time: without syncs, with fast commits, or with one client.
+How it works. Connections add their requests to `scheduled` in a poll cycle of the hub. At its end the hub calls
+`on_poll_end`, and everything that has come in the cycle is one batch, with one sync: group commit. While the worker
+thread makes one batch durable, the next one fills, so batches grow with the number of clients by themselves, and no
+request waits for a timer. A batch runs in the loop instead if a thread would only cost time: without syncs, with fast
+commits, or with one client.
 
-With queues of files, a batch does its pushes first, so that their files are synced together (1.5 times as fast with 16
-programs that push and 16 that receive). With other queues, the pushes of a batch, from many clients or from one that
-pipelines, are merged into one push for each queue, in half the time (scripts/bench/second_paths.py).
+A batch has one of three forms, in `_batch`:
+- With queues of files, it does its pushes first, so that their files are synced together (1.5 times as fast with 16
+  programs that push and 16 that receive).
+- With other queues, its pushes, from many clients or from one that pipelines, are merged into one push for each queue,
+  in half the time (scripts/bench/second_paths.py); then the other requests follow in their order.
+- With a lifecycle history, each request runs by itself, as each event needs the address of its client.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice, repeat
+from typing import TYPE_CHECKING
 
 import trio
 
 from qs_schemas import PushMessage
 from qs_storage.engine import LEFT, SECOND, Clock, Draft, Durability, Effects, Engine, NoRoomError, StorageError
-from qs_storage.shared import Record
 
 from .jobs import Job, Waiters, Work
 from .subscriptions import SLICE, Subscriptions
 
+if TYPE_CHECKING:
+    from ..history.history import History
+
 _logger = logging.getLogger(__name__)
 _INTERVAL = 0.05
-"""Seconds between syncs with durability `interval`."""
+"""Seconds between syncs with durability `interval`: the flag promises 50 ms."""
 _MESSAGES = 2000
 """Messages after which no more work is added to a batch: some 300 ms if each is synced."""
 _LEAST = 4096
-"""Bytes of room with which work that pushes nothing may begin after pushes: what needs more begins the next batch."""
+"""Bytes of room with which work that pushes nothing may begin after pushes: what needs more begins the next batch. Less
+than for pushes, which would otherwise keep deletes and receives out of every batch."""
 _ENOUGH = 3
-"""Messages that must be exceeded for a merged push."""
+"""Messages that must be exceeded for a merged push. Fewer cost less one by one."""
 _MERGED = 4 << 20
 """Bytes of payload after which no other client's messages are added to a merged push."""
 _NEVER = float("inf")
 _new = tuple.__new__
+"""Makes a named tuple in half the time of its class, which is a function in Python."""
 
 
 class Alarm:
-    """The next time at which something is due, which batches set, and the sleep of a task until then. Use it in the
-    loop's thread.
+    """The next time at which something is due, which batches set, and the sleep of a task until then.
 
-    Only an earlier time wakes the task. For a later time, or none, the task wakes at the old time and sleeps again:
-    this costs less than waking it for each request."""
+    Ensures that `wait` returns when the time that was set last has come, and not before. Only an earlier time wakes the
+    task. For a later one, or none, it wakes at the old time and sleeps again: this costs less than waking it for each
+    request.
+
+    Assumes the loop's thread, and one task that waits."""
 
     def __init__(self) -> None:
         self.due: int | None = None
@@ -63,6 +76,7 @@ class Alarm:
             self.sleeps_until, self._earlier = _NEVER if self.due is None else self.due, trio.Event()
             with trio.move_on_after(max(self.sleeps_until - clock(), 0) / SECOND) as sleep:
                 await self._earlier.wait()
+            # Without a time-out it was woken for an earlier time. With one, `due` may be later than it slept.
             if sleep.cancelled_caught and self.due is not None and self.due <= clock():
                 return
 
@@ -81,7 +95,8 @@ class Committer:
        requests of others in between.
 
     Assumes that nothing else uses the engine once the server runs, that the loop's thread runs all of this except
-    `_batch`, and that the engine commits nothing inside a request.
+    `_batch`, and that the engine commits nothing inside a request. So the engine needs no lock: while the worker
+    thread runs a batch, the loop leaves it alone and only schedules work.
 
     It must never end work half way (so cancellation waits), block the loop for a slow commit, or know what a request
     means.
@@ -93,19 +108,19 @@ class Committer:
         durability: Durability,
         waiters: Waiters,
         subscriptions: Subscriptions,
-        record: Record | None = None,
+        history: "History | None" = None,
     ) -> None:
-        """record: the lifecycle record, None if it is off."""
+        """history: the lifecycle history, None if it is off."""
         self._storage = storage
         self._durability = durability
         self._waiters = waiters
         self._subscriptions = subscriptions
-        self._record = record
-        self._more = trio.Event()
-        self._dirty = trio.Event()
-        self._next_slice: Job | None = None
+        self._history = history
+        self._more = trio.Event()  # wakes `serve`
+        self._dirty = trio.Event()  # wakes `sync_at_intervals`
+        self._next_slice: Job | None = None  # the job that gives back messages of closed connections
         self._syncs = durability is Durability.ALWAYS
-        self._complaint = ""  # about room, as it was said last
+        self._complaint = ""  # about room, as it was logged last
         self._commit_is_cheap = self._pushes_first = False  # these are from the last batch's effects
         self._room = storage.room
         self._has_subscribers = False  # True if the last batch had work for subscribers
@@ -129,7 +144,7 @@ class Committer:
         return not self._busy and (self._commit_is_cheap or not self._syncs or self.clients <= 1)
 
     async def run(self, work: Work) -> None:
-        """Advances the work until it is done or has to wait, and commits; `work.pause` tells why it waits. Ignores
+        """Advances the work until it is done or has to wait, and commits. `work.pause` tells why it waits. Ignores
         cancellation, so that no work is left half done."""
         if not self.scheduled and self.runs_in_loop:
             batch = [work]
@@ -152,7 +167,7 @@ class Committer:
     def post(self, work: Work) -> None:
         """Schedules the work for one of the next batches, and returns at once."""
         if work.ended is None:
-            work.ended = partial(self._post_again, work)
+            work.ended = partial(self._post_again, work)  # as nobody waits for its end
         self.scheduled.append(work)
         self._more.set()
 
@@ -164,6 +179,7 @@ class Committer:
     def on_poll_end(self) -> bool:
         """Runs the batch of this poll cycle, if it is one for the loop. Returns False if work is left for `serve`."""
         if self.scheduled and not self._busy and (self._commit_is_cheap or self.runs_in_loop):
+            # With one client there is one work in a cycle, and no list has to be divided.
             batch = self._next_batch() if len(self.scheduled) > 1 else self.scheduled
             if batch is self.scheduled:
                 self.scheduled = []
@@ -187,6 +203,7 @@ class Committer:
                 else:
                     batch = self._next_batch()
                     self._busy = True
+                    # A commit that has begun cannot be called back, and its requests must get their answers.
                     with trio.CancelScope(shield=True):
                         effects = await trio.to_thread.run_sync(self._batch, batch)
                     self._busy = False
@@ -207,8 +224,9 @@ class Committer:
     # -- one batch, in the worker thread or in the loop
 
     def _batch(self, works: Sequence[Work]) -> Effects:  # noqa: C901, PLR0912 - its steps, without a call each
-        """Runs one batch with its commit."""
-        storage, record, first = self._storage, self._record, works[0]
+        """Runs one batch with its commit. Returns what follows from it."""
+        # No work may raise here for a fault of one request: an error is one of the engine, and concerns the batch.
+        storage, history, first = self._storage, self._history, works[0]
         try:
             least = self._room
             if first.lacked is not None or least < LEFT:
@@ -220,20 +238,21 @@ class Committer:
             else:
                 others = works
                 if first.begins:  # nearly every second batch begins with a look at changes by other programs
-                    if record is not None:
-                        record.begin(first.peer)
+                    if history is not None:
+                        history.begin(first.peer)
                     first.advance(None)
                     others = works[1:]
-                if record is None and (len(others) > 1 or (others and others[0].left > 1)):
-                    _push_together(storage, others)  # not with a lifecycle record, which needs each push's client
+                if history is None and (len(others) > 1 or (others and others[0].left > 1)):
+                    _push_together(storage, others)  # not with a history, which needs each push's client
                 for work in others:
+                    # The first runs whatever room is left, so that each batch gets something done.
                     if work is not first and storage.room < least:
                         break  # it is left for the next batch, with those behind it
-                    if record is not None:
-                        record.begin(work.peer)
+                    if history is not None:
+                        history.begin(work.peer)
                     work.advance(None)
-            if record is not None:
-                record.begin("")
+            if history is not None:
+                history.begin("")  # what the commit does is nobody's request
             effects = storage.commit()
         except Exception as error:
             effects = self._take_back(works, error)
@@ -242,8 +261,8 @@ class Committer:
         self._has_subscribers = self._subscriptions.busy
         if self._has_subscribers:
             effects = self._hand_out(effects)
-        if record is not None:
-            record.commit()
+        if history is not None:
+            history.commit()
         return effects
 
     def _secure(self, lacked: NoRoomError | None) -> None:
@@ -259,21 +278,22 @@ class Committer:
 
     def _take_back(self, works: Sequence[Work], error: Exception) -> Effects:
         """Refuses a batch that failed: no request of it may be answered as done."""
-        known = isinstance(error, OSError)
+        known = isinstance(error, OSError)  # a disk fails; all else is a fault of the code, and needs its trace
         _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not known)
         self._storage.roll_back()
         for work in works:
             work.fail(error)
-        if self._record is not None:
-            self._record.discard()
+        if self._history is not None:
+            self._history.discard()
         return self._storage.effects()
 
     def _advance_by_kind(self, works: Sequence[Work], least: int) -> None:
         """Does the pushes of all requests first, so that their files are synced together. least: bytes of room with
         which work may begin."""
-        storage, record = self._storage, self._record
+        storage, history = self._storage, self._history
         if works[0].begins:
             works[0].advance(None)
+        # In rounds, as a client that pipelines alternates between pushes and other requests, which stay in order.
         while works := [work for work in works if work.runnable and not work.begins]:
             for pushing in (True, False):
                 for work in works:
@@ -281,8 +301,8 @@ class Committer:
                         if not pushing:
                             return  # the others are left for the next batch
                         break  # what pushes nothing has its turn all the same
-                    if record is not None:
-                        record.begin(work.peer)
+                    if history is not None:
+                        history.begin(work.peer)
                     work.advance(pushing)
                 # Reads changes by other processes, and the events of our own, after each half: so the next half is up
                 # to date, and no events of ours are left at the end.
@@ -298,11 +318,11 @@ class Committer:
             _logger.error("changes by other programs could not be read: %s", error)
 
     def _hand_out(self, effects: Effects) -> Effects:
-        """Delivers visible messages to subscribers, after the commit. Returns all effects, with those of the
-        delivery."""
+        """Delivers visible messages to subscribers, after the commit: a message must not be delivered before its push
+        is durable, while nobody waits for the record of a receive. Returns all effects, with those of the delivery."""
         arrived, failed = effects.arrived, effects.failed
         more = dict(arrived)
-        while True:
+        while True:  # until nothing more has come: the refresh may find messages of other programs
             self._subscriptions.dispatch(more)
             if self._subscriptions.active:
                 self.refresh()
@@ -311,6 +331,7 @@ class Committer:
             if not more:
                 break
             arrived.update(more)
+        # The subscriptions have times of their own: ends of leases, and when to try a queue again that has failed.
         due, expiry = self._subscriptions.next_due(), effects.next_expiry
         if due is not None and (expiry is None or due < expiry):
             expiry = due
@@ -329,13 +350,14 @@ class Committer:
             pause = work.pause
             if pause is not None and pause.qids:
                 self._waiters.add(work, pause)
-            ended, work.ended = work.ended, None
+            ended, work.ended = work.ended, None  # before the call, which may post the work again
             if ended is not None:
                 ended()
+        # After the works of the batch: those that have just begun to wait are woken too.
         if effects.arrived and self._waiters.any:
             self._waiters.wake_all(effects.arrived)
         for alarm, due in ((self.expiry, effects.next_expiry), (self.upkeep, effects.next_upkeep)):
-            alarm.due = due
+            alarm.due = due  # `set` is called only for an earlier time: most batches have none
             if due is not None and due < alarm.sleeps_until:
                 alarm.set(due)
         if self._durability is Durability.INTERVAL:
@@ -344,10 +366,11 @@ class Committer:
             self._more.set()
 
     def _serve_subscribers(self) -> None:
-        """Sends subscribers their mail, and schedules the next slice."""
+        """Sends subscribers their pending deliveries, and schedules the next slice."""
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.left):
+            # One at a time. It weighs as much as a slice, so that the batch takes fewer requests with it.
             self._next_slice = Job(self._subscriptions.give_back, SLICE)
             self.post(self._next_slice)
 
@@ -364,7 +387,7 @@ class Committer:
         while True:
             await self._dirty.wait()
             await trio.sleep(_INTERVAL)
-            self._dirty = trio.Event()
+            self._dirty = trio.Event()  # before the sync: what changes meanwhile is for the next one
             sync = self._storage.background_sync()
             if sync is None:
                 continue
@@ -376,7 +399,8 @@ class Committer:
 
 def _push_together(storage: Engine, works: Sequence[Work]) -> None:
     """Does the next pushes of each work, queue by queue, for queues that are faster with many at once. Pushes with
-    lists, delays or keys, and those that fail here, are handled like any other request."""
+    lists, delays or keys, and those that fail here, are handled like any other request: a merged push fails as a whole,
+    and only by itself does each get its own error."""
     runs: dict[str, list[tuple[Work, list[PushMessage]]]] = {}
     for work in works:
         pushes = work.pushes()
@@ -388,6 +412,7 @@ def _push_together(storage: Engine, works: Sequence[Work]) -> None:
 
 
 def _push_run(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]) -> None:
+    """Does pushes to one queue as one. found: works, and the pushes of each."""
     drafts: list[Draft] = []
     size = taken = 0
     try:

@@ -1,7 +1,10 @@
 """Fetches messages for subscribers of queues on another server.
 
-Subscriptions receive without waiting. So a thread asks the other server for as many messages as subscribers have room
-for, and waits until there are some; `FetchedSource` keeps them until the next batch delivers them.
+How it works. Subscriptions receive in a batch, which cannot wait for another server. So the first receive from such a
+queue finds nothing, and is noted in `FetchedSource.wanted`. A call in a thread asks the other server for as many
+messages as subscribers have room for, and waits until there are some. They are put into the source, a batch is run, and
+the subscriptions receive them there like any others. What they leave is given back to the other server at once: this
+server keeps no store of messages that its subscribers have no room for.
 """
 
 import logging
@@ -21,25 +24,32 @@ from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
 _WAIT = 20
-"""Seconds that one call waits for messages; then it is checked that there still is a subscriber."""
+"""Seconds that one call waits for messages. Then the subscriptions are asked again whether they want some."""
 _RETRY = 1
 """Seconds until a server that has failed is asked again."""
 _COUNT = 100
 """The most messages of one call: fewer than one batch delivers."""
 _BYTES = 1 << 20
-"""The most bytes of payload of one call, except for a larger first message."""
+"""The most bytes of payload of one call, except for a larger first message: they are in memory for each such queue."""
 _FETCHERS = trio.CapacityLimiter(1000)
-"""Threads that wait for messages, one for each queue."""
+"""Threads that fetch messages or give some back, one of each kind for a queue. So many, as each that fetches waits for
+up to `_WAIT` seconds."""
 
 
 class FetchedSource:
-    """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers."""
+    """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers.
+
+    Ensures that `receive` and `release` return at once, for a remote queue too: they take what was fetched, and leave
+    the rest to the `Fetcher`, which `changes` tells of it. Assumes that the methods of `Source`, `put` and `take_left`
+    are called in batches, in the loop or in the worker thread, and the others in the loop.
+
+    It must never call another server: that is the fetcher's work, in threads."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._storage = storage
         self._remotes = remotes
-        self._fetched: dict[str, list[Message]] = {}
-        self._woken: set[str] = set()
+        self._fetched: dict[str, list[Message]] = {}  # by queue, until the next batch has delivered them
+        self._woken: set[str] = set()  # queues that `changes` returns next
         self._more = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None  # of the loop in which `changes` waits
         self.wanted: dict[str, tuple[int, int | None]] = {}
@@ -59,10 +69,11 @@ class FetchedSource:
         return woken
 
     def _wake(self, qid: str) -> None:
-        """Takes note of a queue, in any thread."""
+        """Has `changes` return a queue. Call it in any thread."""
         if self._token is None:
-            self._woken.add(qid)
+            self._woken.add(qid)  # no loop waits in `changes` yet
         else:
+            # A batch may run in the worker thread, where no event of trio can be set.
             self._token.run_sync_soon(self._wake_in_loop, qid, idempotent=True)
 
     def _wake_in_loop(self, qid: str) -> None:
@@ -85,12 +96,12 @@ class FetchedSource:
         if not found:
             self.wanted[qid] = min(max(count, room(qid)), _COUNT), visibility
             self._wake(qid)
-        for message in found[:count]:
+        for message in found[:count]:  # now, and not when they were fetched: only these reach a client
             self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
-        """See Queue. On another server, the release happens a little later."""
+        """See Queue. On another server, the release happens a little later, in a thread, and without the delay."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)
         self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)
@@ -100,7 +111,7 @@ class FetchedSource:
         return None
 
     def deserted(self, qid: str) -> None:
-        """Stops the call for a queue without subscribers, from any thread."""
+        """Stops the call for a queue without subscribers. Call it in any thread."""
         self.wanted.pop(qid, None)
         if (call := self.calls.get(qid)) is not None:
             call.stop.set()
@@ -114,7 +125,18 @@ class FetchedSource:
 
 
 class Fetcher:
-    """Fetches and gives back messages, in two tasks for each queue, so that neither waits for the other."""
+    """Fetches messages for the source, and gives some back.
+
+    Ensures:
+    1. One call at a time fetches for a queue, and only while a subscriber wants messages.
+    2. A message that was fetched is delivered, or given back: also if the call is given up, the server stops, or its
+       subscribers went away meanwhile. Only a server that hangs or fails then keeps it until its window ends.
+    3. A server that fails is asked again every second, and the log says so once for a queue.
+
+    A queue has two tasks, one that fetches and one that gives back, so that neither waits for the other: a fetch may
+    take `_WAIT` seconds.
+
+    It must never hold up a batch. It changes what the subscriptions see only by jobs of the committer."""
 
     def __init__(
         self, source: FetchedSource, remotes: Remotes, committer: Committer, subscriptions: Subscriptions
@@ -123,12 +145,12 @@ class Fetcher:
         self._remotes = remotes
         self._committer = committer
         self._subscriptions = subscriptions
-        self._fetching: set[str] = set()
-        self._returning: set[str] = set()
-        self._failing: set[str] = set()
+        self._fetching: set[str] = set()  # queues with a task that fetches
+        self._returning: set[str] = set()  # queues with a task that gives back
+        self._failing: set[str] = set()  # queues of which the log says that their server fails
 
     async def serve(self) -> None:
-        """Runs until it is cancelled. Messages returned before that are still given back."""
+        """Runs until it is cancelled. Messages released before that are still given back."""
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -167,13 +189,14 @@ class Fetcher:
             await run_call(call, _FETCHERS)
             found = call.result()
         except NoSuchQueueError:
-            return True
+            return True  # the subscriptions find out in their next batch
         except (StorageError, OSError) as error:
             if qid not in self._failing:
                 self._failing.add(qid)
                 _logger.error("messages of %r cannot be fetched: %s; it is tried again every second", qid, error)
             return False
         except trio.Cancelled:
+            # What came as the call was stopped would stay hidden for a window.
             with trio.CancelScope(shield=True):
                 await _give_back(engine, call.found())
             raise
@@ -191,7 +214,7 @@ class Fetcher:
             self._subscriptions.has_come(qid)
 
         left: list[Message] = []
-        await self._committer.call(put)
+        await self._committer.call(put)  # its batch delivers them, after its commit
         while self._subscriptions.is_waiting(qid):  # other queues came first in that batch
             await self._committer.call(lambda: None)
             await trio.lowlevel.checkpoint()

@@ -1,5 +1,8 @@
-"""The work that the broker runs: in its batches the requests of a connection, or a function of the server itself; in
-threads of their own, calls that may take long. And the works that wait for messages of queues.
+"""The work that the broker runs, and how it waits.
+
+`Work` is what a batch consists of: the requests of a connection (`session.requests.RequestBatch`), or a function of the
+server itself (`Job`). Work that cannot go on has a `Pause`: for messages, and then it stands among the `Waiters`; for a
+`Call`, which runs in a thread of its own; for a time; or for the next batch.
 
 Work knows nothing of sockets, and the broker nothing of operations.
 """
@@ -22,32 +25,40 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _order = itemgetter(0)
 _STOP_TIMEOUT = 10
-"""Seconds that a call has to end after it was told to stop. This server can stop even if another one hangs."""
+"""Seconds that a call has to end after it was told to stop. Without a bound, another server that hangs would keep this
+one from stopping."""
 
 
 class Call(Generic[T]):
-    """A function to run in a thread, and its result."""
+    """A function that runs in a thread, as it may take long, and its result.
+
+    Ensures that `result` either returns what the function returned or raises: also before its end, as the thread of a
+    call that was given up cannot be killed and goes on alone. Assumes that a function that may wait long looks at its
+    event now and then.
+
+    The function must never touch the engine of the root: that belongs to the batches."""
 
     def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
         """function: called with an event that is set when it should stop; waits: True if it waits for messages."""
         self.stop = threading.Event()
         self.waits = waits
         self._function = function
-        self._result: list[T] = []
+        self._result: list[T] = []  # a list, as None may be a result
         self._error: Exception | None = None
 
     def run(self) -> None:
         try:
             self._result.append(self._function(self.stop))
-        except Exception as error:
+        except Exception as error:  # it is raised in the handler, by `result`
             self._error = error
 
     def found(self) -> list[Any]:
-        """Returns the result if it is a list, else an empty list."""
+        """Returns the messages that a call has received although nobody waits for it any more, so that they can be
+        given back."""
         return list(self._result[0]) if self._result and isinstance(self._result[0], list) else []
 
     def result(self) -> T:
-        """Returns the function's result, or raises its error. RemoteError if it has not ended."""
+        """Returns the function's result, or raises its error. Raises RemoteError if it has not ended."""
         if self._error is not None:
             raise self._error
         if not self._result:
@@ -59,7 +70,7 @@ async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
     """Runs a call in a thread. If the task is cancelled, tells the call to stop and waits `_STOP_TIMEOUT` for its end;
     after that the call continues alone, and its result is an error."""
     done = trio.Event()
-    running = trio.CancelScope(shield=True)
+    running = trio.CancelScope(shield=True)  # the thread is left alone only when its time is over
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_run, call, limiter, running, done)
         try:
@@ -82,8 +93,9 @@ async def _run(call: Call[Any], limiter: trio.CapacityLimiter, running: trio.Can
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Tells why a handler cannot answer yet. With call, it waits for the end of that call; else with qids, for a
-    message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, 0:
-    until others had their turn. lacks: what the next step lacked in this batch, None: nothing."""
+    message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, and
+    with 0 only until the requests of others have run. lacks: the room that the next step lacked in this batch, None if
+    that is not the reason."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
@@ -94,12 +106,17 @@ class Pause:
 
     @property
     def is_asked_for(self) -> bool:
-        """True if the pause does not count as time of the request: a wait for messages, or a deliberate delay."""
+        """True for a wait for messages, and for the delay after a wrong token: they do not count as time that the
+        request took."""
         return bool(self.qids or self.wait)
 
 
 class Work(Protocol):
-    """The part of a request batch or a job that the committer uses."""
+    """The part of a request batch or a job that the committer uses.
+
+    Ensures that `advance` returns within some milliseconds, that it raises nothing for the fault of one request, and
+    that a request which lacked room has changed nothing. Assumes that `advance`, `pushes`, `pushed` and the two `fail`
+    are called inside a batch, by one thread at a time. It must never send an answer by itself: the batch may fail."""
 
     left: int
     """The number of requests without an answer; for a job, 1 until it has run."""
@@ -143,7 +160,12 @@ class Work(Protocol):
 
 
 class Job:
-    """Runs a function on the engine, as part of a batch. The function is run again if it lacks room."""
+    """Runs a function on the engine, as part of a batch.
+
+    Ensures that the function runs to its end once, or fails once: if it lacked room, or an earlier work of its batch
+    failed before its turn, it is run in a later batch. Assumes that the function is short, as it is not divided, and
+    that it has changed nothing when it raises NoRoomError. An error must never end the loop that runs the batch: it is
+    logged, and `failed` says so."""
 
     pause: Pause | None = None
     peer = ""
@@ -171,13 +193,13 @@ class Job:
     def advance(self, pushing: bool | None) -> None:
         if pushing:
             return
-        self.left = 0
+        self.left = 0  # before it runs: a function that raises is not run again
         try:
             self._function()
         except OSError as error:
             lacks = error.unmet(self.lacked) if isinstance(error, NoRoomError) else None
             if lacks is not None:
-                self.left, self.lacked, self.begins = 1, lacks, True
+                self.left, self.lacked, self.begins = 1, lacks, True  # the next batch begins with it, and has room
             else:
                 self.fail(error)  # without an error for the rest of the batch
 
@@ -192,7 +214,8 @@ class Job:
 
 
 class _Place:
-    """The place of a work that waits. wake: is called once it is woken, None if nobody listens yet."""
+    """The place of a waiting work. wake: is called when the work is woken, None until its session listens; woken: True
+    if that has happened, also before the session listens."""
 
     __slots__ = ("pause", "wake", "woken")
 
@@ -203,14 +226,25 @@ class _Place:
 
 
 class Waiters:
-    """The works that wait for messages. They are woken when messages become visible, in the order in which they began
-    to wait; none polls. A work that found no message gets its old place again."""
+    """The works that wait for messages of queues.
+
+    Ensures:
+    1. Work is woken in the order in which it began to wait, one for each message that has become visible. None polls.
+    2. Work that was woken and found no message, as somebody else was faster, gets its old place again: it brings the
+       same `Pause`.
+    3. Work that was woken and is given up wakes the next one: no message is visible while somebody waits for it.
+    4. Work that waits for several queues is woken once, whichever of them has a message first.
+
+    Assumes the loop's thread, except for `count`, and that who was woken runs in a later batch: `wake` receives
+    nothing.
+
+    It must never run or end work itself. What a wait means to a client is the business of its session."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[tuple[int, Work]]] = {}
-        self._places: dict[Work, _Place] = {}
+        self._lines: dict[str, list[tuple[int, Work]]] = {}  # by queue, those not woken yet, sorted by `Pause.order`
+        self._places: dict[Work, _Place] = {}  # also of those that were woken and have not run since
         self.any = False
-        """True if any work waits in a line."""
+        """True if any work waits that was not woken yet. An attribute, as each batch reads it."""
 
     def add(self, work: Work, pause: Pause) -> None:
         """Adds a work to the line of each queue, before those that began to wait later."""
@@ -220,7 +254,7 @@ class Waiters:
             insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
 
     def count(self, qid: str) -> int:
-        """May be called in any thread."""
+        """Returns how many wait for a queue. May be called in any thread, as a batch asks for its figures."""
         return len(self._lines.get(qid, ()))
 
     @property
@@ -246,7 +280,8 @@ class Waiters:
         for _, work in self._lines.get(qid, [])[:count]:
             place = self._places.get(work)
             if place is None or place.woken:
-                continue  # one before it was woken, left, and woke this one
+                # The slice is older than this: one before it was woken, was given up at once, and woke this one.
+                continue
             self._step_out(place.pause)
             place.woken = True
             if place.wake is not None:
@@ -262,14 +297,14 @@ class Waiters:
         if place is None:
             return
         self._step_out(place.pause)
-        if place.woken:
+        if place.woken:  # its message is still there, and nothing else would wake anybody for it
             for qid in place.pause.qids:
                 self.wake(qid, 1)
 
     def _step_out(self, pause: Pause) -> None:
         for qid in pause.qids:
             line = self._lines.get(qid, [])
-            at = bisect_left(line, pause.order, key=_order)
+            at = bisect_left(line, pause.order, key=_order)  # thousands may wait for one queue
             if at < len(line) and line[at][0] == pause.order:
                 del line[at]
                 if not line:

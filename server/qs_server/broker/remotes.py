@@ -1,4 +1,8 @@
-"""Remote queues, whose messages another server keeps: finds their engines, and receives from them."""
+"""Remote queues, whose messages another server keeps: finds their engines, and receives from them.
+
+Another server may be slow or hang, so its engines are asked in threads (`operations/remote_requests.py`, `fetcher.py`),
+outside of batches. What a batch has to know of them is in memory, in `Remotes`.
+"""
 
 import logging
 import threading
@@ -22,8 +26,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Remotes:
-    """The engines of remote queues, by the names of their storages, each opened when it is asked for. All methods
-    except `open` and `close` answer from memory."""
+    """The engines of remote queues, by the names of their storages.
+
+    Ensures:
+    1. An engine is opened once, when it is first asked for: a server without remote queues imports no library for them.
+    2. A storage that cannot be used, as its library is missing, costs its queues and no others: requests about them are
+       refused with the reason, and the server runs.
+    3. All methods except `open` and `close` answer from memory, so a batch may call them.
+
+    Assumes that `engines` is read in any thread, and that the other attributes are changed in batches, at the start, or
+    under the lock. It must never contact another server by itself."""
 
     def __init__(
         self,
@@ -36,7 +48,7 @@ class Remotes:
         are not remote, None: all; default: the storage of new queues that name none; lifecycle: gets the events of
         messages."""
         self.engines: Mapping[str, RemoteEngine] = {}
-        """Those that are open. Replaced as a whole, so that threads can read it without a lock."""
+        """The open engines. Replaced as a whole, so that threads can read it without a lock."""
         self.out_of_reach: dict[str, str] = {}
         """The queues of storages that cannot be used, each with its storage."""
         self._open_engine = open_engine
@@ -45,17 +57,18 @@ class Remotes:
         self._lifecycle = lifecycle
         self._refusals: dict[str, str] = {}
         """By storage: why it cannot be used."""
-        self._opening = threading.Lock()
+        self._opening = threading.Lock()  # two requests for a new queue may open the same engine, each in its thread
         self.counts = Stats()
         """Counts what this server did with messages of remote queues since the start, including deleted queues."""
         self.has_queues = False
-        """True if there is or was a remote queue. An attribute, as it is read for every request."""
+        """True if there is or was a remote queue. It is read for each request: without one, no request is asked whose
+        queue it is about."""
 
     def open(self, storage: str) -> RemoteEngine | None:
-        """Opens the engine of a storage, once; None if there is no such engine. Takes up to a second, so call it at the
-        start or in a thread. UnsupportedError if it cannot be used, as its library is missing."""
+        """Opens the engine of a storage, once. Returns None if there is no such engine. Takes up to a second, for the
+        import of its library, so call it at the start or in a thread. Raises UnsupportedError if that is missing."""
         with self._opening:
-            if storage in self._refusals:
+            if storage in self._refusals:  # importing it again would take as long to fail
                 raise UnsupportedError(self._refusals[storage])
             engine = self.engines.get(storage)
             if engine is None:
@@ -70,7 +83,7 @@ class Remotes:
             return engine
 
     def give_up(self, storage: str, qids: Sequence[str]) -> None:
-        """Notes the queues of a storage that `open` has refused."""
+        """Notes the queues of a storage that `open` has refused. From then on, requests about them are refused."""
         self.out_of_reach.update(dict.fromkeys(qids, storage))
         self.has_queues = bool(self.has_queues or qids)
 
@@ -90,7 +103,7 @@ class Remotes:
             self._lifecycle.note(event, qid, mid, size, receives)
 
     def engine_of(self, qid: str) -> RemoteEngine | None:
-        """Returns the engine of a queue, None if it is not remote. UnsupportedError if it is out of reach."""
+        """Returns the engine of a queue, None if it is not remote. Raises UnsupportedError if it is out of reach."""
         if qid in self.out_of_reach:
             why = self._refusals[self.out_of_reach[qid]]
             raise UnsupportedError(f"queue {qid!r} cannot be used: {why}")
@@ -107,8 +120,8 @@ class Remotes:
         return name
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
-        """Returns the engine of all these queues, None if none is remote. UnsupportedError if they have several;
-        refusal: ends its text."""
+        """Returns the engine of all these queues, None if none is remote. Raises UnsupportedError if they have several.
+        refusal: the end of its text."""
         engine = self.engine_of(qids[0])
         for qid in qids:
             if self.engine_of(qid) is not engine:
@@ -133,8 +146,9 @@ def receive_wanted(
     max_bytes: int,
     wait: float,
 ) -> list[Message]:
-    """Receives like RemoteEngine.receive, but gives back messages that come after `stop` is set. If one of the queues
-    is deleted meanwhile, continues with the others."""
+    """Receives like RemoteEngine.receive, for a client or a subscriber who waits. Gives back messages that come after
+    `stop` is set, as nobody is there for them. If one of the queues is deleted meanwhile, continues with the others,
+    like a receive from queues of this server."""
     until = time.monotonic() + wait
     while True:
         left = max(until - time.monotonic(), 0)
@@ -153,14 +167,15 @@ def receive_wanted(
 
 
 def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
-    """Makes received messages visible again. Logs how many stay hidden if that fails."""
+    """Makes received messages visible again. Logs how many stay hidden if that fails: they come back when their windows
+    end."""
     for at, message in enumerate(messages):
         try:
             engine.queue(message.qid).release(Receipt(message.mid, message.receives), None)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             continue  # it was acknowledged or received meanwhile
         except RemoteError as error:
-            # Each of the others would take as long to fail.
+            # Each of the others would take as long to fail, and a client or a stop waits for this.
             left, qid = len(messages) - at, message.qid
             _logger.error("%s messages of %r stay hidden until their windows end: %s", left, qid, error)
             return

@@ -17,17 +17,23 @@ from qs_storage.engine import SECOND, Clock
 
 _logger = logging.getLogger(__name__)
 _QUIET = 10 * SECOND
-"""Microseconds without a refusal after which it is over: longer than most clients wait before they try again."""
+"""Microseconds without a refusal after which the disk may have room again: longer than most clients wait before they
+try again, so that their next try would have been refused by now."""
 _MORE = 256 << 20
-"""Bytes that are free in addition when it is over although nobody has tried a request of that size again: more than all
-that the journal makes in advance and keeps for itself."""
+"""Bytes that must have become free if nobody has tried a request of that size again: more than all that the journal
+makes in advance and keeps for itself, which would be no room for clients."""
 _LOOK = 1.0
-"""Seconds between looks whether it is over, while the disk is full."""
+"""Seconds between looks at the disk while it is full. Nothing tells when somebody else has freed some of it."""
 
 
 class DiskRoom:
-    """Knows whether there is room on the disk of a root. `refused` and `stored` may be called in any thread, one at a
-    time."""
+    """Knows whether there is room on the disk of a root, and has the log say so.
+
+    Ensures one line in the log when the disk becomes full, and one when it has room again: see above. While there is
+    room nothing runs, and a request costs one look at `full`. Assumes that `refused` and `stored` are called in
+    batches, which run in the loop or in the worker thread, one at a time.
+
+    It must never decide whether a request is refused: the engine does, which may find room for a small one."""
 
     def __init__(self, root: str, clock: Clock, disk: Disk | None = None) -> None:
         """clock: the engine's."""
@@ -35,13 +41,14 @@ class DiskRoom:
         self._clock = clock
         self._disk = disk or Disk()
         self.full = False
-        """While it is True, `stored` wants to be told."""
-        self._least = self._refusals = 0
+        """True while the disk is full. While it is, `stored` is to be called."""
+        self._least = 0  # bytes of the smallest request that was refused
+        self._refusals = 0
         self._last = 0  # when a request was refused last
-        self._fits = False  # whether one of that size was stored since
+        self._fits = False  # True if a request as large as the smallest refused one was stored since
         self._free: int | None = None  # bytes that were free at the last refusal
         self._began = trio.Event()
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._token: trio.lowlevel.TrioToken | None = None  # of the loop in which `serve` sleeps
 
     def refused(self, size: int) -> None:
         """Notes that a request was refused for lack of room. size: bytes of its payloads, 0 if it has none."""
@@ -54,7 +61,7 @@ class DiskRoom:
                 self._left(),
                 size,
             )
-            if self._token is not None:
+            if self._token is not None:  # a trio event may be set in the loop's thread only
                 self._token.run_sync_soon(self._began.set)
         self._least = min(self._least, size)
         self._last, self._fits, self._free = self._clock(), False, self._free_bytes()
@@ -91,7 +98,7 @@ class DiskRoom:
     def _free_bytes(self) -> int | None:
         try:
             return self._disk.free_bytes(self._root)
-        except OSError:
+        except OSError:  # a file system need not say: then only a request that is stored shows that there is room
             return None
 
     def _left(self) -> str:

@@ -1,5 +1,9 @@
-"""Deliveries to clients: subscribers (connections with subscriptions), the leases of the messages that they hold, and
-the answers that carry messages.
+"""What the server knows of clients that subscribe: subscribers (connections with subscriptions), the leases of the
+messages that they hold, and the answers that carry messages.
+
+A delivery is bounded twice. A subscription holds at most `prefetch` unacknowledged messages, which bounds what a client
+that stops working keeps from others. A subscriber has at most `outbox` bytes of deliveries on their way, which bounds
+the server's memory for a client that does not read. `Subscriptions` decides with both who gets the next message.
 """
 
 import heapq
@@ -12,24 +16,29 @@ from qs_storage.engine import Message as Stored
 from qs_storage.engine import Origin
 
 OVERHEAD = 400
-"""Approximate bytes of memory that a delivery takes beyond its payload."""
+"""Approximate bytes of memory that a delivery takes beyond its payload. Empty messages are bounded by it."""
 Key = tuple[str, int]
 """Identifies a message: (queue, id)."""
 _Answer = TypeVar("_Answer", Delivery, GetMessage)
 
 
 def cost(message: Message) -> int:
-    """Returns how many bytes of a subscriber's outbox a message takes; 0 if it is not a delivery."""
+    """Returns how many bytes of a subscriber's outbox a message takes."""
     if not isinstance(message, GetMessage):
-        return 0
+        return 0  # the end of a subscription: there is one at most for each
     return OVERHEAD + len(message.payload or b"") + len(message.reason or "")
 
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A connection with subscriptions. outbox: the most bytes of deliveries that may wait for the client; deliver:
-    called in the loop when there is mail; peer: the client's address; assigned, written: bytes of deliveries so far,
-    counted in batches and in the loop."""
+    """A connection with subscriptions, and its back-pressure.
+
+    Ensures that a subscriber that was passed over, as its outbox was full, is served again once half of it is free.
+    Assumes that `assigned` and `is_starved` are used in batches, which may run in the worker thread, and `written` and
+    `has_read` in the loop: each of the two counts has one writer, so neither needs a lock.
+
+    outbox: the most bytes of deliveries that may wait for the client; deliver: is called in the loop when messages are
+    pending; peer: the client's address; assigned, written: bytes of deliveries so far."""
 
     outbox: int
     deliver: Callable[[], None]
@@ -38,11 +47,11 @@ class Subscriber:
     assigned: int = 0
     written: int = 0
     starved: bool = False
-    """True if its outbox was full: it is served again when the client has read."""
+    """True if it is blocked by back-pressure: its outbox was full, and it is served again when the client has read."""
     mail: list[Message] = field(default_factory=list)
-    """The messages to send; the loop takes them at the end of a batch."""
+    """The pending deliveries. The loop sends them at the end of a batch, when their receives are committed."""
     new: list["Subscription"] = field(default_factory=list)
-    """Subscriptions that begin once their answers are sent."""
+    """Subscriptions that begin once their answers are sent, so that no delivery comes before its subscription."""
 
     @property
     def room(self) -> int:
@@ -52,6 +61,7 @@ class Subscriber:
     def has_read(self, size: int) -> bool:
         """Counts bytes of written deliveries, in the loop. Returns True if the subscriber should be served again."""
         self.written += size
+        # Not at the first free byte: each time it is served again costs a job in a batch.
         if not self.starved or self.room * 2 < self.outbox:
             return False
         self.starved = False
@@ -70,8 +80,11 @@ class Subscriber:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A subscription. req: of its subscribe request; prefetch: the most messages it holds; visibility: microseconds,
-    None for the queues' own; closed: True if it gets no more messages."""
+    """A subscription, to one queue or several. Its req is taken while it is open, and after that until the last message
+    that it holds is acknowledged, released, or visible again.
+
+    req: of its subscribe request; prefetch: the most messages it holds; visibility: microseconds, None for the queues'
+    own; closed: True if it gets no more messages."""
 
     subscriber: Subscriber
     req: str | None
@@ -89,7 +102,15 @@ class Subscription:
 
 class Leases:
     """The leases of subscriptions: maps each message that was sent, and neither deleted nor released, to its
-    subscription. A lease ends with its visibility window at the latest."""
+    subscription.
+
+    Ensures:
+    1. A message has one lease at most, and `Subscription.receives` has exactly the messages of its leases.
+    2. A lease is known to be over as soon as its visibility window has ended by its time, though nobody says so.
+    3. A message costs two entries of dictionaries, and the heap is never much longer than there are leases.
+
+    Assumes that it is used in batches. It must never decide whether a client still holds a message: that is the
+    engine's, which compares the receives of a receipt."""
 
     def __init__(self) -> None:
         self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
@@ -97,7 +118,8 @@ class Leases:
         self.count = 0
         """The number of leases."""
         self._ends: list[tuple[int, Key]] = []
-        """A heap of ends; it may have entries of leases that ended before."""
+        """A heap of ends. It may have entries of leases that have ended or moved: a heap finds its first entry, and no
+        other, so they stay until they come first or `_tidy` removes them."""
 
     def begin(self, key: Key, subscription: Subscription, receives: int, end: int) -> None:
         """Adds the lease of a message that nobody holds. end: of its window, in microseconds since the Epoch."""
@@ -121,7 +143,7 @@ class Leases:
 
     def _tidy(self) -> None:
         """Removes ended leases from the heap when most of it is."""
-        if len(self._ends) > 2 * self.count + 64:
+        if len(self._ends) > 2 * self.count + 64:  # so rarely that the cost for each message is constant
             held = self._leases.items()
             self._ends = [(end, (qid, mid)) for qid, leases in held for mid, (_, end) in leases.items()]
             heapq.heapify(self._ends)
@@ -152,7 +174,7 @@ class Leases:
 
     def next_end(self) -> int | None:
         """Returns when the next lease ends, None if there is none."""
-        self._tidy()
+        self._tidy()  # `end` does not: many leases may end before anybody asks
         while self._ends:
             end, key = self._ends[0]
             found = self._find(key)
@@ -168,7 +190,8 @@ class Leases:
 
 
 def delivery_of(message: Stored, req: str | None = None) -> GetMessage:
-    """Returns the answer with a message. req: the subscription's, None for a request."""
+    """Returns the answer with a message: a delivery has the form of an answer to get-message. req: the subscription's,
+    None for a request."""
     answer = GetMessage(
         message.qid,
         message.mid,
@@ -199,7 +222,7 @@ def peeked(message: Stored) -> Delivery:
 
 
 def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:
-    """Adds the origin of a dead letter to an answer. origin: None for any other message."""
+    """Adds the origin of a dead letter to an answer, and returns it. origin: None for any other message."""
     if origin is not None:
         answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives or None
         answer.dead_at, answer.dead_reason = origin.at or None, origin.reason

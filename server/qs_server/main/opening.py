@@ -1,4 +1,8 @@
-"""Opens the clock and the engine on the root directory, and the engines of remote storages."""
+"""Opens the clock and the engine on the root directory, and the engines of remote storages.
+
+The clock comes first, as it is given to all that follows. Every error of a start is a StartError, with a text that
+names the directory and what to do: an operator reads it, not a programmer.
+"""
 
 import errno
 import logging
@@ -37,8 +41,8 @@ ENGINES: dict[str, type[DirectoriesEngine]] = {
 
 
 class Storages(Collection[str]):
-    """The names of all storages: those of ENGINES, and those of the engines that are installed. These are looked up
-    only for a name that is none of ENGINES, as that takes as long as a fifth of a start."""
+    """The names of all storages: those of ENGINES, and those of the engines that are installed. The installed ones are
+    looked up only for a name that is none of ENGINES, as that takes as long as a fifth of a start."""
 
     def __contains__(self, name: object) -> bool:
         return name in ENGINES or name in installed_engines()
@@ -52,7 +56,7 @@ class Storages(Collection[str]):
 
 @contextmanager
 def open_clock(options: ServerOptions) -> Iterator[Clock]:
-    """Opens the server's clock for a with block. Makes the root if it is missing. StartError."""
+    """Opens the server's clock for a with block. Makes the root if it is missing. Raises StartError."""
     root = os.path.abspath(options.root)
 
     with _opening(root):
@@ -61,7 +65,7 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         if reason := belongs_to_another(root):
-            raise StorageError(reason)
+            raise StorageError(reason)  # becomes a StartError here
         clock = ServerClock(root, disk)
     try:
         yield clock.now
@@ -75,10 +79,11 @@ def open_storage(
     lifecycle: Lifecycle | None = None,
     on_sync: Callable[[float], object] = lambda seconds: None,
 ) -> Engine:
-    """Opens the engine on the root directory. on_sync: see DirectoriesEngine. StartError."""
+    """Opens the engine on the root directory. on_sync: see DirectoriesEngine. Raises StartError."""
     root = os.path.abspath(options.root)
 
     with _opening(root):
+        # With a remote storage as the default there are queues of the journal all the same, if a client asks for one.
         engine = ENGINES.get(options.storage, JournalEngine)
         return engine(
             root,
@@ -92,7 +97,8 @@ def open_storage(
 
 
 def belongs_to_another(root: str) -> str | None:
-    """Returns why root does not serve a directory of another user, None if that is not the case. OSError."""
+    """Returns why the user root does not serve a directory of another user, None if that is not the case. Raises
+    OSError if there is no such directory."""
     owner = os.stat(root).st_uid
     if os.geteuid() != 0 or owner == 0:
         return None
@@ -103,8 +109,9 @@ def belongs_to_another(root: str) -> str | None:
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of other servers' storages that queues in the root, --storage or flags of theirs ask for,
-    without contacting a server. StartError, also if the default storage cannot be used."""
+    """Opens the engines of other servers' storages that queues in the root, --storage or flags of theirs ask for.
+    Contacts no server, so that this one starts also if another is down. Raises StartError, also if the default storage
+    cannot be used."""
     root = os.path.abspath(options.root)
 
     def open_one(storage: str) -> RemoteEngine | None:
@@ -120,6 +127,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
             except UnsupportedError as error:
                 if storage == options.storage:
                     raise StartError(str(error)) from None
+                # Its queues alone are out of reach: a missing library must not stop those of the journal.
                 engine = None
                 qids = sorted(qid for qid, kept_in in queues.items() if kept_in == storage)
                 refused = f"; requests about its queues are refused: {', '.join(map(repr, qids))}" if qids else ""

@@ -1,4 +1,4 @@
-"""The options of a server, which the command's flags set, with their defaults."""
+"""The options of a server, which the command's flags set, with their defaults. The defaults of the flags are these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from qs_storage.engine import Durability
 from qs_storage.journal.log.cache import CACHE
 from qs_storage.journal.queues.keys import KEYS
 
-from ..history.record import HistoryOptions
+from ..history.history import HistoryOptions
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions"]
 
@@ -21,7 +21,7 @@ PORT = 9876
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """root: made if missing; umask: what others may not do with what the server makes; port: 0 for a free one; storage:
-    the default engine; history: None for no record; cache: the most bytes of journal payloads in memory; max_keys: the
+    the default engine; history: None for none; cache: the most bytes of journal payloads in memory; max_keys: the
     most keys of pushes there; engines: by storage on another server, what flags say of it, as arguments of its engine;
     early: True to assume that all clients end documents with an empty line; tls: None for none; access: path of the
     access file, None if everybody may do everything; open: True to allow that also from other machines; check: True to

@@ -1,4 +1,8 @@
-"""The queue server: opens the engines, makes its parts and connects them, and serves until it is told to stop."""
+"""The queue server: opens the engines, makes its parts and connects them, and serves until it is told to stop.
+
+`run_server` is the order of a start and of a stop: clock, history, storage, remote engines, listeners, and back.
+`QueueServer` is what runs between them: one hub and one committer for all connections, and the tasks beside them.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -35,7 +39,7 @@ from ..broker.jobs import Job, Waiters
 from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriptions import Subscriptions
-from ..history.record import History, recording
+from ..history.history import History, running_history
 from ..session.session import Session
 from .opening import open_clock, open_remotes, open_storage
 from .options import ServerOptions
@@ -43,15 +47,26 @@ from .options import ServerOptions
 _REASONS = {DEAD: "receives", REJECTED: "rejected"}
 """Figures of the engine that are one figure to clients, with these values of its label `reason`."""
 _LEAST_DESCRIPTORS = 128
-"""Open files of a server whose queues are in the journal: 64 segments that are read, those that are written, locks,
-the event loop, and what requests open for a moment."""
+"""Open files of a server whose queues are in the journal, beside those of its connections: 64 segments that are read,
+those that are written, locks, the event loop, and what requests open for a moment."""
 _MOST_DESCRIPTORS = 1536
 """With queues of files too: a list of messages has a file for each until all are synced, 1,300 at most. And with queues
 on other servers: 100 connections to each."""
 
 
-class Server(Acceptor[Session]):
-    """Accepts clients, and runs the broker's tasks on one engine."""
+class QueueServer(Acceptor[Session]):
+    """Accepts clients, and runs the broker's tasks on one engine.
+
+    Ensures:
+    1. All connections share one hub, one committer and one engine. So the requests that come in one poll cycle are one
+       batch, with one sync.
+    2. `serve` returns when every request that has begun is answered, and everything that subscribers held is visible.
+    3. The background tasks outlive the connections, whose last requests need them.
+
+    Assumes that the engine and the remote engines are open, and that their owner closes them after `serve` has
+    returned.
+
+    It must never know what a request means, nor open or close storage: see `run_server`."""
 
     def __init__(
         self,
@@ -77,6 +92,7 @@ class Server(Acceptor[Session]):
         source = FetchedSource(storage, self._remotes)
         self._subscriptions = Subscriptions(source, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions, history)
+        # Without remote queues it sleeps.
         self._fetcher = Fetcher(source, self._remotes, self._committer, self._subscriptions)
         self._room = DiskRoom(options.root, clock)
         self._hub.on_poll_end = self._committer.on_poll_end
@@ -85,6 +101,7 @@ class Server(Acceptor[Session]):
         """Returns the server's figures. Call it in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
+        # The engine counts a rejected message in both, and to clients each is in one.
         found[DEAD] -= found[REJECTED]
         return [
             *(
@@ -98,7 +115,7 @@ class Server(Acceptor[Session]):
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Serves until `stop`, and finishes requests that have begun. Closes the listeners, not the engine."""
-        turns = Turns()
+        turns = Turns()  # one for both loops: only one slice of either runs at a time
         async with trio.open_nursery() as background:
             background.start_soon(self._committer.serve)
             background.start_soon(self._committer.sync_at_intervals)
@@ -109,16 +126,18 @@ class Server(Acceptor[Session]):
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self._hub, self._committer)
             await self.accept(listeners)
+            # There are no connections now. What they held is to be visible at the next start, not when a window ends.
             await self._committer.give_back()
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
         """See Acceptor."""
-        self._subscriptions.stop()
+        self._subscriptions.stop()  # before connections leave: what they give back must not back off
         super().stop()
 
     async def probe(self) -> None:
-        """Commits an empty batch, and returns when it is done. Hangs if the loop or commits hang."""
+        """Commits an empty batch, and returns when it is done. If the loop or a commit hangs, so does this: then the
+        watchdog of the service manager hears nothing, and restarts the server."""
         done = trio.Event()
         job = Job()
         job.ended = done.set
@@ -154,18 +173,18 @@ class Server(Acceptor[Session]):
 
     def _left(self, connection: Connection[Session]) -> None:
         connection.session.leave()
-        self._committer.clients -= 1
+        self._committer.clients -= 1  # with one client left, batches run in the loop: see `Committer.runs_in_loop`
 
 
 async def run_server(options: ServerOptions, announce: Announce, manager: ServiceManager) -> None:
-    """Serves until SIGTERM or SIGINT. StartError, StopError."""
+    """Serves until SIGTERM or SIGINT. Raises StartError, or StopError if the end was not clean."""
     options = replace(options, limits=fit_descriptors(options.limits, _LEAST_DESCRIPTORS, _MOST_DESCRIPTORS))
     inherited = inherited_sockets(manager.environ, manager.pid)
     guards, syncs = guards_of(options, inherited), Histogram()
     await check_port(options.host, options.port, inherited)  # before anything is made in the root
     with (
         open_clock(options) as clock,
-        recording(options.history, options.root, clock) as history,
+        running_history(options.history, options.root, clock) as history,
         _storage_of(options, clock, history, syncs.observe) as storage,
     ):
         # What there is of thousands of queues stays: the garbage collector need not go over it again, and would hold
@@ -175,7 +194,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
         remotes = open_remotes(options, clock, history)
         try:
             listeners = await open_listeners(options.host, options.port, inherited)
-            server = Server(
+            server = QueueServer(
                 storage,
                 options,
                 clock,
@@ -204,12 +223,13 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
 def _storage_of(
     options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
 ) -> Iterator[Engine]:
-    """Opens and closes the engine. StartError; StopError if closing fails, unless the with block failed."""
+    """Opens the engine for a with block, and closes it. Raises StartError if it cannot be opened, and StopError if
+    closing fails, unless the with block failed."""
     storage = open_storage(options, clock, lifecycle, on_sync)
     try:
         yield storage
     except BaseException:
-        with suppress(OSError, UnfinishedError):
+        with suppress(OSError, UnfinishedError):  # the first error says more
             storage.close()
         raise
     try:

@@ -1,4 +1,10 @@
-"""Handles requests of one connection in their order, as part of the committer's batches. Knows nothing of sockets."""
+"""Handles requests of one connection in their order, as part of the committer's batches. Knows nothing of sockets.
+
+How it works. A session makes a `RequestBatch` of the requests that are at hand. The committer calls `advance` in each
+of its batches until all have answers. A handler returns its answer, or it is a generator and yields a `Pause`: then the
+request batch stops there, and goes on with the same handler when the pause is over. Answers are made in the batch and
+sent after its commit, so what a failed commit has taken back can still be turned into errors (`fail`).
+"""
 
 import logging
 from collections import deque
@@ -50,9 +56,10 @@ from ..operations.table import ANY_PRINCIPAL, OPERATIONS
 _logger = logging.getLogger(__name__)
 
 _REQUESTS = 256
-"""The most requests of one connection in a batch, so that a busy client does not keep others waiting."""
+"""The most requests of one connection in a batch, so that a busy client does not keep others waiting. The rest are in
+the next batch, which may have those of others before them."""
 _MESSAGES = 1000
-"""The most messages of one connection in a batch, if its requests are lists."""
+"""The most messages of one connection in a batch, if its requests are lists: half of what a whole batch may have."""
 _payload = attrgetter("payload")
 
 _SIZES: dict[type, Callable[[Any], int]] = {
@@ -64,11 +71,13 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     ListQueues: lambda answer: 256 * len(answer.queues),
     QueueStats: lambda answer: 256 * len(answer.queues),
 }
-"""Return the approximate bytes of an answer, for answers that can be long."""
+"""Return the approximate bytes of an answer, for answers that can be long. All others are so short that `_REQUESTS`
+bounds them."""
 
 
 def stored_bytes(event: Message | Fault) -> int:
-    """Returns the bytes of the payloads that a request brings; a character counts as one."""
+    """Returns the bytes of the payloads that a request brings. A character counts as one, which is near enough for
+    `DiskRoom`."""
     if isinstance(event, PushMessage | StageMessages):
         single = event.payload if isinstance(event, PushMessage) else None
         return len(single or b"") + sum(len(draft.payload or b"") for draft in event.messages)
@@ -87,9 +96,19 @@ def weight(event: Message | Fault) -> int:
 class RequestBatch:
     """Makes the answers to requests and faults, in their order. See `Work` for the part that the committer uses.
 
-    Ensures that each request has one answer, in the order of the requests, and that one that lacked room is run again
-    from its start, without an effect before. Assumes `advance` is called while it is runnable. It must never answer
-    a request whose changes may be taken back: the connection sends no answer before the end of the batch."""
+    Ensures:
+    1. Each request has one answer, in the order of the requests. An error of one concerns it alone, also a fault of its
+       handler: the others of the batch are answered.
+    2. A request that lacked room is run again from its start, without an effect before.
+    3. A request that a failed commit may have taken back is answered with an error, never as done.
+    4. The answers that nobody has taken have about `outbox` bytes at most: the last one may be beyond.
+    5. A client's rights are checked just before its request runs, and again before one that has waited for messages is
+       answered without any.
+
+    Assumes that `advance` is called in a batch while it is `runnable`, that answers are taken between two batches, and
+    that handlers change nothing before they raise NoRoomError (see `operations/service.py`).
+
+    It must never send an answer, nor know what a request means: that is in the table of operations."""
 
     begins = False
     lacked: NoRoomError | None = None
@@ -100,7 +119,7 @@ class RequestBatch:
         self.events = [waiting.popleft()]
         """The requests and faults."""
         if waiting:
-            held = weight(self.events[0])
+            held = weight(self.events[0])  # the first is taken whatever its size
             while waiting and len(self.events) < _REQUESTS:
                 event = waiting[0]
                 held += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
@@ -112,12 +131,12 @@ class RequestBatch:
         self.done = 0
         """The number of those with an answer."""
         self.answers: list[Message] = []
-        """The answers that have not been taken, of the last of the requests that are done. Who takes them puts an empty
-        list in their place."""
+        """The answers that have not been taken, of the last of the requests that are done. The session takes them and
+        puts an empty list in their place."""
         self.ended: Callable[[], None] | None = None
         self._service = service
         self._outbox = outbox
-        self._running: Answer | None = None
+        self._running: Answer | None = None  # the handler that pauses
         self._held = 0  # bytes of the answers
         self._over: bool | None = None  # the value that the handler is sent next, see `Answer`
         self.closes = False
@@ -139,8 +158,9 @@ class RequestBatch:
         return self.pause is None and self.left > 0 and (self._held <= self._outbox or not self.answers)
 
     def resume(self, *, over: bool = False) -> None:
-        """Ends the pause."""
+        """Ends the pause. over: True if the time of the pause is over."""
         if self.pause is not None:
+            # The committer secures what was lacking before a batch that begins with this.
             self.lacked = self.pause.lacks
             self.begins = self.lacked is not None
         self.pause = None
@@ -150,6 +170,7 @@ class RequestBatch:
         """Ends the wait of a receive: its answer is empty, or an error if it is forbidden."""
         if self._running is not None:
             self._running.close()
+            # Its answer is made in a batch like any other: the check of its rights is there.
             self._running, self._over = _at_once(ReceiveMessage()), None
         self.pause = None
 
@@ -163,6 +184,7 @@ class RequestBatch:
                     break
                 if event.delay is not None or event.key is not None or (found and event.qid != found[0].qid):
                     break
+                # One check is enough, as all are to the same queue. `advance` makes the refusal.
                 if not found and caller is not None and not caller.may(Right.WRITE, event.qid or ""):
                     break
                 found.append(event)
@@ -177,15 +199,15 @@ class RequestBatch:
             self.left -= 1
 
     def advance(self, pushing: bool | None) -> None:  # noqa: C901, PLR0912
-        """See Work. Takes the steps of a request without a call for each."""
+        """See Work. Takes the steps of a request without a call for each, as every request goes through here."""
         service = self._service
         service.spent = 0
         if not self.answers:
-            self._held = 0
+            self._held = 0  # they were taken since the last batch
         while self.left and self.pause is None and self._held <= self._outbox:
             event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
-                return
+                return  # the order of a client's requests stays, whatever kind the batch does first
             begun = self._running is not None
             try:
                 if begun:
@@ -196,6 +218,7 @@ class RequestBatch:
                     if service.caller is not None:
                         service.caller.check(operation.rights, event)
                     handler = operation.handler
+                    # Only a new queue can be the first one of another server.
                     if service.remotes.has_queues or type(event) is NewQueue:
                         handler = handler_of(service, cast(Message, event), handler)
                     found = handler(service, event)
@@ -214,24 +237,25 @@ class RequestBatch:
                 self.done += 1
                 self.left = 0 if self.closes else self.left - 1
                 if self.begins:
-                    self.begins, self.lacked = False, None
+                    self.begins, self.lacked = False, None  # the room was secured for this request alone
                 if self.left and (size := _SIZES.get(type(answer))) is not None:
                     self._held += size(answer)
             if service.spent >= TURN and self.left and self.pause is None:
-                self.pause = Pause()  # others have their turn
+                self.pause = Pause()  # the time slice of this client is over: others run first
 
     def _refuse(self, request: Message | Fault, error: Exception, *, begun: bool) -> Message:
         if isinstance(error, NotAllowedError):
             self.closes = error.error.closes
             return error_answer(request, error.error, str(error))
         if isinstance(request, Fault):
-            raise error
+            raise error  # no handler was involved: this is a fault of the server, which ends the batch
         if isinstance(error, engine.StorageError):
             return refused(request, error)
         if isinstance(error, BadRequestError):
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
             self._note_lack(request, error)
+            # An engine that raises OSError has changed nothing; only slices before may have.
             return disk_error(request, error, self._service.storage, begun=begun)
         answer = error_answer(request, table.INTERNAL, "a fault of the server; its log says more under this resp")
         _logger.error("resp %s: %s failed", answer.resp, request.op, exc_info=error)
@@ -239,7 +263,7 @@ class RequestBatch:
 
     def _note_lack(self, request: Message | Fault, error: Exception) -> None:
         """Tells of a request that was refused because the disk is full."""
-        if isinstance(error, OSError) and has_no_room(error):
+        if isinstance(error, OSError) and has_no_room(error):  # any other error of the disk is no news of its room
             self._service.room.refused(stored_bytes(request))
 
     def _note_room(self, request: Message | Fault) -> None:
@@ -280,7 +304,7 @@ class RequestBatch:
 
     def _go_on(self, request: Message | Fault) -> Message | None:
         """Continues the handler. Only a receive that got nothing is refused if it is not allowed any more: other
-        requests may have changed something."""
+        requests may have changed something already, and are finished."""
         answer = self._continue()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)
@@ -288,7 +312,7 @@ class RequestBatch:
 
     def _continue(self) -> Message | None:
         """Runs the handler until it has an answer, or waits: then returns None."""
-        running, self._running = self._running, None
+        running, self._running = self._running, None  # a handler that raises has ended
         try:
             self.pause = cast(Answer, running).send(self._over)
         except StopIteration as stop:
@@ -300,7 +324,7 @@ class RequestBatch:
         for at, answer in enumerate(self.answers):
             if not isinstance(answer, PushMessage):
                 continue
-            first = answer.mids[0] if answer.mids else answer.mid
+            first = answer.mids[0] if answer.mids else answer.mid  # a list fails as a whole, under its first id
             error = None if first is None else failures.get((answer.qid or "", first))
             if error is not None:
                 self._note_lack(self.events[self.done - len(self.answers) + at], error)
@@ -321,6 +345,6 @@ class RequestBatch:
 
 
 def _at_once(answer: Message) -> Answer:
-    """Stands for a handler that has its answer."""
+    """Stands in for a handler that pauses, and answers when it goes on."""
     yield from ()
     return answer

@@ -2,7 +2,8 @@
 the answers into the outbox after the batch, and waits where a request has to wait.
 
 A request passes through here in three calls. `run` makes a batch of the connection's requests; the committer runs it at
-the end of the poll cycle, or in its worker thread; `_ran` sends the answers.
+the end of the poll cycle, or in its worker thread; `_ran` sends the answers. If a request has to wait, `_pause` begins
+the wait, `_end_wait` ends it, whatever it was for, and the same batch of requests is scheduled again.
 """
 
 from collections.abc import Callable
@@ -30,19 +31,27 @@ from ..operations.service import Service
 from .requests import RequestBatch
 
 _CALLS = trio.CapacityLimiter(64)
-"""Threads for calls to other servers."""
+"""Threads for calls to other servers. Further calls wait for one."""
 _WAITS = trio.CapacityLimiter(500)
-"""Threads for calls that wait for messages of other servers."""
+"""Threads for calls that wait for messages of other servers. Apart from the others, so that clients who wait cannot
+keep a push from its thread."""
 
 
 class Session:
     """A client's requests, on the queue server. See `qs_serving.connection.Session`.
 
-    Ensures that one batch of its requests at most is under way, that its answers are put into the outbox only after the
-    commit, and that a receive that is given up passes its turn on to the next. A batch that has begun runs to its end
-    also if the connection is gone meanwhile: the committer knows nothing of that.
+    Ensures:
+    1. One batch of its requests at most is under way, so its answers are in the order of its requests.
+    2. Answers are put into the outbox only after the commit, and deliveries only after the answer to their subscribe.
+    3. A receive that is given up while it waits, or after it was woken, wakes the next one that waits.
+    4. A batch that is scheduled runs to its end, also if the connection is gone meanwhile: the committer knows nothing
+       of that.
+    5. What the client holds by subscriptions becomes visible again after it has left.
 
-    It must never change anything of the engine itself: that happens in batches."""
+    Assumes that all its methods are called in the loop's thread, between two batches or at the end of one, and that the
+    connection calls `run` only while no requests of it are under way or after `await_socket`.
+
+    It must never change anything of the engine or the subscriptions itself: that happens in batches, by jobs."""
 
     stopping_text = "the server is stopping; connect again later"
     patience: float | None = None
@@ -118,8 +127,8 @@ class Session:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """See `qs_serving.connection.Session`. Is called in a poll cycle, or at the end of a batch: so what it adds to
-        `scheduled` is run at once."""
+        """See `qs_serving.connection.Session`. It is called in a poll cycle or at the end of a batch. At the end of
+        either, the committer looks at `scheduled`, so nothing has to be woken (unlike in `_schedule`)."""
         requests = self._requests
         if requests is None:
             self._requests = requests = RequestBatch(self._connection.requests, self._service, self._most)
@@ -133,7 +142,7 @@ class Session:
         """Sends the answers that are ready, and goes on if the socket takes them. Is called at the end of a batch."""
         requests = self._requests
         if requests is None:
-            return
+            return  # the connection was closed while its batch ran
         try:
             answers, requests.answers, taken = requests.answers, [], True
             if answers:
@@ -163,6 +172,8 @@ class Session:
             self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
+        """Has requests go on in the next batch. Also from a timer or a call, when no poll cycle is under way: so the
+        committer's task is woken."""
         requests.ended = self._ran
         self._committer.post(requests)
 
@@ -184,12 +195,13 @@ class Session:
         else:
             connection.pause()
             if self._requests is not requests or requests.pause is not pause:
-                return  # the end of the stream was read, which has ended the wait
+                return  # `pause` has read the end of the stream, which has ended the wait
             # An access file that was read again during the batch may forbid the receive: `_end_wait` looks.
             if connection.is_leaving or waiters.listen(requests, self._woken) or not requests.is_allowed():
                 self._end_wait()
                 return
-            # The loop's clock is monotonic.
+            # By the loop's clock, which is monotonic: a client waits as long as it asked, whatever the wall clock does.
+            # A wait that goes on, as somebody else got the message, keeps its deadline.
             now = trio.current_time()
             requests.deadline = now + pause.wait if requests.deadline is None else requests.deadline
             self._timer = self._timers.add(requests.deadline - now, self._is_over)
@@ -229,7 +241,7 @@ class Session:
         if not requests.is_allowed():
             call.stop.set()
         with trio.CancelScope() as self._call:
-            if self._connection.is_leaving:
+            if self._connection.is_leaving:  # `interrupt` has come before this task ran
                 self._call.cancel()
             await run_call(call, _WAITS if call.waits else _CALLS)
         self._call = None
@@ -274,7 +286,7 @@ class Session:
             self._committer.post(Job(self._service.end_forbidden_subscriptions))
 
     def heard(self) -> None:
-        """Does nothing, as it is nothing special that a client of this server sends something."""
+        """Does nothing: this server needs no sign of life of a client."""
 
     def silent(self) -> None:
         """Is never called, as `patience` is None."""
@@ -290,6 +302,7 @@ class Session:
         return Subscriber(self._most, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
+        """Sends the pending deliveries. If the socket does not take them at once, `written` follows later."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             mail, subscriber.mail = subscriber.mail, []

@@ -8,7 +8,7 @@ import pytest
 from support.engines import ManualClock
 from support.history_bench import Bench, Folder, lines_of
 
-from qs_server.history.record import History, open_history
+from qs_server.history.history import History, open_history
 from qs_server.main.options import HistoryOptions
 from qs_serving.errors import StartError
 from qs_storage.disk import Disk

@@ -7,8 +7,7 @@ import pytest
 from support.engines import EPOCH
 from support.history_bench import PEER, Bench, lines_of
 
-from qs_server.history.files import HistoryFolder
-from qs_server.history.record import _quoted
+from qs_server.history.history import HistoryFolder, quoted
 from qs_storage.disk import Disk
 
 
@@ -77,7 +76,7 @@ def test_more_names_than_are_kept(bench: Bench) -> None:
     names = [f"q{number}" for number in range(25_000)]
     for name in names:
         bench.history.note("pushed", name, 1, 0, 0)
-    assert _quoted.cache_info().currsize <= 10_000
+    assert quoted.cache_info().currsize <= 10_000
     bench.history.close()
     assert [line["queue"] for line in lines_of(bench.finished[0])] == names
 
