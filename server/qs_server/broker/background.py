@@ -1,7 +1,9 @@
 """The background loops of the server: they end windows and delays, do the engine's upkeep, and read what other
 programs have changed.
 
-The work is done in slices of some milliseconds, each a job in a batch, with rests for requests between them.
+The work is done in slices of some milliseconds, each a job in a batch, with rests for requests between them. A slice is
+bounded, as requests wait for the batch that it is in. The rests leave requests most of the time, also when very much is
+due at once.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +20,7 @@ from .committer import Committer
 from .jobs import Job
 
 _SECONDS = 0.002
-"""Approximate seconds of a slice of expiry."""
+"""Approximate seconds of a slice of expiry: requests that come meanwhile wait so much longer."""
 _COUNT = 200
 """Messages handled between two looks at the time: less than a millisecond, if they are in memory."""
 _REST = 12
@@ -29,11 +31,15 @@ requests need, and no window is to end half a minute late for it."""
 _SHARED = 0.1
 """Seconds for which there are rests after a request was served between two slices: the next one is often on its way."""
 _TRY_AGAIN = 1
-"""Seconds between tries after a failure."""
+"""Seconds between tries after a failure: a disk that fails is not asked, and the log not filled, without an end."""
 
 
 class Turns:
-    """Lets one slice run at a time, of all kinds of work. Use it in the loop's thread."""
+    """Time slices for background work.
+
+    Ensures that one slice runs at a time, whatever its kind, and none before the rest after the last one is over; those
+    who wait get theirs in the order in which they asked. So two kinds of work together take no more from requests than
+    one. Assumes the loop's thread. A slice that fails must never keep the others out: the lock is released."""
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
@@ -47,13 +53,17 @@ class Turns:
             yield
 
     def rest(self, seconds: float) -> None:
-        """Delays the next turn by at least so many seconds from now."""
+        """Delays the next slice by at least so many seconds from now."""
         self._rested = max(self._rested, trio.current_time() + seconds)
 
 
 class ExpiryLoop:
-    """Ends windows and delays, and removes messages that are too old, when they are due. While there are requests, they
-    get most of the time."""
+    """Ends windows and delays, and removes messages that are too old, when they are due.
+
+    Ensures that requests get most of the time while there are any (see `_REST`), that all of it is used while there are
+    none, and that work which fails is tried again every second. Assumes that a commit's effects say when something is
+    due, also that it is still: the loop has no list of its own. It must never end anything outside of a batch, whose
+    commit may fail."""
 
     def __init__(
         self,
@@ -74,7 +84,7 @@ class ExpiryLoop:
 
     async def serve(self) -> None:
         """Runs until it is cancelled."""
-        await self._expire()
+        await self._expire()  # at the start, before any commit has said when something is due
         while True:
             await self._committer.expiry.wait(self._clock)
             await self._expire()
@@ -84,7 +94,7 @@ class ExpiryLoop:
             started = self._timer()
             done = await self._committer.call(self._slice)
             now = self._timer()
-            if self._committer.served - self._served > 1:
+            if self._committer.served - self._served > 1:  # more than this slice
                 self._shared_until = now + _SHARED
             self._served = self._committer.served
             if now - started >= _SECONDS and now < self._shared_until:
@@ -105,8 +115,11 @@ class ExpiryLoop:
 
 
 class UpkeepLoop:
-    """Runs the engine's upkeep: slices, each at the beginning of a batch, and work in a thread between them. After a
-    slice, requests have as much time as it took."""
+    """Runs the engine's upkeep: slices, each at the beginning of a batch, and work in a thread between them.
+
+    Ensures that requests have as much time as a slice took, after each, and that work which a thread has begun is given
+    back to the engine, also when the server stops. Assumes that the engine says when it has upkeep to do, and gives the
+    thread only what it leaves alone meanwhile. It must never change the engine from the thread."""
 
     def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
         self._storage = storage
@@ -118,7 +131,7 @@ class UpkeepLoop:
         """Runs until it is cancelled, and then finishes the work in the thread."""
         while True:
             await self._committer.upkeep.wait(self._clock)
-            begun: list[Background | None] = []
+            begun: list[Background | None] = []  # stays empty if the batch has failed
             slice_ = partial(self._slice, begun)
             async with self._turns.take():
                 started = trio.current_time()
@@ -126,7 +139,7 @@ class UpkeepLoop:
                 rest = trio.current_time() - started
                 self._turns.rest(rest)
             if begun and begun[0] is not None:
-                with trio.CancelScope(shield=True):
+                with trio.CancelScope(shield=True):  # the engine waits for what it has given away
                     await trio.to_thread.run_sync(begun[0].run)
                     await self._committer.call(partial(self._storage.finish_upkeep, begun[0]), begins=True)
                 self._turns.rest(rest)
@@ -136,8 +149,11 @@ class UpkeepLoop:
 
 
 class Changes:
-    """Watches the engine's descriptor of inotify events in the hub's poll cycles, before all clients: a request is
-    answered after all changes by other processes that came before it."""
+    """Watches the engine's descriptor of inotify events in the hub's poll cycles.
+
+    Ensures that a request is answered after all changes by other processes that came before it: the hub asks this
+    reader before all clients, and the events are read at the beginning of the next batch. Assumes the loop's thread. It
+    must never read the events by itself: they change queues, and the worker thread may be in a batch."""
 
     def __init__(self, descriptor: int, hub: Hub, committer: Committer) -> None:
         """Begins to watch. descriptor: the engine's for events."""
@@ -152,7 +168,7 @@ class Changes:
         return self._descriptor
 
     def ready(self) -> int:
-        """Has the engine read its events before everything that follows (called by Hub)."""
+        """Has the engine read its events before everything that follows. The hub calls it when there are some."""
         job = Job(self._committer.refresh, begins=True)
         if not self._committer.runs_in_loop:
             self._hub.drop(self)  # the events may stay for a while, and are not to wake the hub again and again

@@ -1,7 +1,12 @@
 """Delivers the messages of queues to their subscribers.
 
-All of this runs in batches. A delivery is a receive: it hides the message for its visibility window, and counts against
-the subscription's prefetch until somebody deletes or releases the message, its window ends, or the connection ends.
+A delivery is a receive: it hides the message for its visibility window, and counts against the subscription's prefetch
+until somebody deletes or releases the message, its window ends, or the connection ends.
+
+How it works. The queues that may have something to deliver are noted in `_to_serve`: messages have arrived, or a
+subscription has room again. After its commit, each batch calls `dispatch`, which receives for these queues in
+round-robin order of their subscriptions. The deliveries stay pending (`Subscriber.mail`) until the loop sends them at
+the end of the batch. So deliveries cost no commit of their own, and a queue at rest costs nothing.
 """
 
 import logging
@@ -34,9 +39,10 @@ _GIVEN_BACK = 100
 _GIVING_BACK = SECOND // 50
 """Microseconds after which a batch gives no more back: moving a message to a dead-letter queue may take long."""
 _RINGS = 100
-"""Queues of a closed subscription that count as much as one message given back."""
+"""Queues of a closed subscription that count as much as one message given back: one may name very many queues, and
+leaving each costs some time."""
 _TRY_AGAIN = 1 * SECOND
-"""Microseconds until a queue that could not be read is tried again."""
+"""Microseconds until a queue that could not be read is tried again. With every batch, each would fail and be logged."""
 
 
 Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
@@ -44,42 +50,61 @@ Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
 
 
 class Source(Protocol):
-    """Where the messages of subscriptions come from: the server's engine, and other servers."""
+    """Where the messages of subscriptions come from: the server's engine, and other servers (`fetcher.FetchedSource`).
+
+    Ensures that no method waits for another server. Assumes calls in batches. An interface, as the fetcher that fills
+    the one implementation imports this module."""
 
     def has(self, qid: str) -> bool:
-        """Tells whether there is a queue of that name."""
+        """Returns True if there is a queue of that name."""
 
     def receive(
         self, qid: str, count: int, visibility: int | None, max_bytes: int, room: Callable[[str], int]
     ) -> list[Received]:
-        """Receives like an Engine, for subscribers. room: returns how many messages of a queue all its subscribers
-        together could take."""
+        """Receives like an Engine, for one subscriber. room: returns how many messages of a queue all its subscribers
+        together could take, so that a call to another server fetches for all of them."""
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
         """See Queue."""
 
     def deserted(self, qid: str) -> None:
-        """Takes note that a queue has no subscriptions any more."""
+        """Notes that a queue has no subscriptions any more."""
 
 
 class Subscriptions:
-    """Delivers the messages of a server to its subscribers."""
+    """Delivers the messages of a server to its subscribers.
+
+    Ensures:
+    1. A subscription holds at most `prefetch` messages, and a subscriber has at most `outbox` bytes of deliveries on
+       their way, except for one message that is larger.
+    2. The subscriptions of a queue get its messages in round-robin order; one that has no room is passed over. The
+       queues that a batch had no time for come first in the next one.
+    3. No delivery comes before the answer to its subscribe, nor after that to its unsubscribe.
+    4. A message is delivered only after the commit of its push. A queue that fails holds up no other queue.
+    5. What a closed connection held is released, a slice in each batch, so that others need not wait for it.
+
+    Assumes that everything is called in a batch, `take_mail` and `stop` in the loop between two batches, and that
+    handlers report what they do with a message that may be leased (`settled`, `extended`, `purged`, `gone`).
+
+    It must never decide what a message's state is: the engine does. It knows which connection holds it."""
 
     def __init__(self, source: Source, clock: Clock, record: Record | None = None) -> None:
         self._source = source
         self._record = record
         self._clock = clock
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
-        """The subscriptions of each queue; the next to get a message comes first."""
+        """The subscriptions of each queue, in round-robin order: the next to get a message comes first. An ordered
+        dictionary, as the first moves to the end and any may leave, both in constant time."""
         self._leases = Leases()
         self._to_serve: dict[str, None] = {}  # queues to serve, in this order
         self.mail: set[Subscriber] = set()
-        """The subscribers that got mail since `take_mail`."""
+        """The subscribers that have pending deliveries since the last `take_mail`."""
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
-        """Subscriptions that have ended, each with the messages to give back, in reverse order."""
+        """Subscriptions that have ended, each with the messages to give back, in reverse order: the oldest is popped
+        first."""
         self._delay: int | None = None
         """The delay with which messages of ended subscriptions are released, None for the back-off of their queues."""
-        self._failed: set[str] = set()
+        self._failed: set[str] = set()  # queues that could not be read, until `_try_again`
         self._try_again: int | None = None
         self._lacking: Key | None = None  # the message that could not be given back for lack of room
         self.busy = False
@@ -94,7 +119,7 @@ class Subscriptions:
         subscription.subscriber.new.append(subscription)
 
     def start(self, subscriber: Subscriber) -> None:
-        """Begins to serve a subscriber's new subscriptions."""
+        """Begins to serve a subscriber's new subscriptions. It is called when their answers are on their way."""
         new, subscriber.new = subscriber.new, []
         for subscription in new:
             if not subscription.closed:
@@ -103,7 +128,7 @@ class Subscriptions:
                 self.feed(subscription)
 
     def feed(self, subscription: Subscription) -> None:
-        """Notes that a subscription may have room."""
+        """Notes that a subscription may have room: its queues are served in the next `dispatch`."""
         self.busy = True
         self._to_serve.update(dict.fromkeys(subscription.qids))
 
@@ -113,7 +138,7 @@ class Subscriptions:
         self._to_serve[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
-        """Notes that a subscriber has room in its outbox."""
+        """Notes that a subscriber has room in its outbox again, which had blocked all its subscriptions."""
         for subscription in subscriber.subscriptions.values():
             self.feed(subscription)
 
@@ -126,7 +151,7 @@ class Subscriptions:
                 del ring[subscription]
                 if not ring:
                     del self._rings[qid]
-                    self._source.deserted(qid)
+                    self._source.deserted(qid)  # another server need not be asked for messages any more
         self._leave_if_over(subscription)
 
     def _leave_if_over(self, subscription: Subscription) -> None:
@@ -139,6 +164,7 @@ class Subscriptions:
     def drop(self, subscriber: Subscriber) -> None:
         """Ends the subscriptions of a closed connection. `give_back` releases its messages later; meanwhile others may
         settle them."""
+        # They leave the round-robin order with `close`, in a slice: there may be thousands of queues.
         self.mail.discard(subscriber)
         self.busy = True
         for subscription in subscriber.subscriptions.values():
@@ -151,14 +177,14 @@ class Subscriptions:
         self._delay = 0
 
     def give_back(self) -> None:
-        """Releases a slice of the messages of ended subscriptions: see `leaving`. NoRoomError: the next call goes on
-        with the message that lacks room, and leaves it hidden if it still does."""
+        """Releases a slice of the messages of ended subscriptions: see `leaving`. Raises NoRoomError if a message lacks
+        room: the next call goes on with it, and leaves it hidden if it still lacks room."""
         left, until = _GIVEN_BACK, self._clock() + _GIVING_BACK
         while self._leaving and left > 0:
             subscription, held = self._leaving[0]
             while held and left > 0:
                 self._give_back(subscription, held[-1])
-                held.pop()
+                held.pop()  # only now: if it lacked room, the next call begins with it
                 left = left - 1 if self._clock() < until else 0
             if not held:
                 self._leaving.popleft()
@@ -177,7 +203,7 @@ class Subscriptions:
             pass  # the subscriber does not hold it any more
         except OSError as error:
             if isinstance(error, NoRoomError) and self._lacking != key:
-                self._lacking = key
+                self._lacking = key  # one try more, in a batch that begins with room for it
                 raise
             _logger.error("message %s of %r stays hidden until its window ends: %s", key[1], key[0], error)
         self._end(key)
@@ -185,7 +211,7 @@ class Subscriptions:
     def end_forbidden(self, subscriber: Subscriber, find: Refusals) -> None:
         """Ends the subscriptions that the client is not allowed any more, and gives back their messages. One that has
         not started stays, as its end must not come before its answer."""
-        for subscription in list(subscriber.subscriptions.values()):
+        for subscription in list(subscriber.subscriptions.values()):  # `close` changes the dictionary
             begun = not subscription.closed and subscription not in subscriber.new
             refusal = find(subscription.qids) if begun else None
             if refusal is not None:
@@ -203,7 +229,7 @@ class Subscriptions:
         return Receipt(mid, subscription.receives[qid, mid])
 
     def settled(self, qid: str, mid: int) -> None:
-        """Ends the lease of a message that was deleted, released or received again."""
+        """Ends the lease of a message that was deleted, released or received again. Its subscription has room then."""
         subscription = self._end((qid, mid)) if self._leases.count else None
         if subscription is not None and not subscription.closed:
             self.feed(subscription)
@@ -215,9 +241,11 @@ class Subscriptions:
         return subscription
 
     def extended(self, qid: str, mid: int, end: int) -> None:
+        """Moves the end of the lease of a message whose window was extended. end: in microseconds since the Epoch."""
         self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
+        """Ends the leases of purged messages. upto: the greatest id."""
         self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
@@ -240,7 +268,7 @@ class Subscriptions:
 
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Delivers messages of these queues, and of those whose subscribers have got room."""
-        self._end_due()
+        self._end_due()  # first, as it makes room
         if self._rings:
             self._dispatch(arrived)
         else:
@@ -260,10 +288,11 @@ class Subscriptions:
                 left -= self._serve(qid, left)
             else:
                 unserved.append(qid)
-        if unserved:  # they come before queues that were served: one with many messages must not take all turns
+        if unserved:  # they come before queues that were served: one with many messages must not take every slice
             self._to_serve = dict.fromkeys([*unserved, *self._to_serve])
 
     def count(self, qid: str) -> int:
+        """Returns the number of open subscriptions to a queue."""
         return sum(not each.closed for each in self._rings.get(qid, ()))
 
     @property
@@ -272,6 +301,7 @@ class Subscriptions:
         return len({each for ring in self._rings.values() for each in ring if not each.closed})
 
     def is_waiting(self, qid: str) -> bool:
+        """Returns True if a queue is noted for the next `dispatch`."""
         return qid in self._to_serve
 
     def room(self, qid: str) -> int:
@@ -299,6 +329,7 @@ class Subscriptions:
 
     @property
     def active(self) -> bool:
+        """True if any subscription has started and not left."""
         return bool(self._rings)
 
     @property
@@ -308,9 +339,11 @@ class Subscriptions:
 
     @property
     def leaving(self) -> bool:
+        """True if messages of ended subscriptions are to be given back."""
         return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:
+        """Delivers messages of a queue. Returns how many. most: the messages that are left of the slice."""
         given = 0
         try:
             if not self._source.has(qid):
@@ -318,7 +351,7 @@ class Subscriptions:
                 return 0
             while (subscription := self._next(qid)) is not None:
                 if given >= most:
-                    self._to_serve[qid] = None
+                    self._to_serve[qid] = None  # the slice is used up: the next batch goes on
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:
@@ -338,6 +371,7 @@ class Subscriptions:
     def _next(self, qid: str) -> Subscription | None:
         """Returns the next subscription with room, and puts it last; None if none has room."""
         ring = self._rings.get(qid) or OrderedDict[Subscription, None]()
+        # Once around at most: all may be without room.
         for _ in range(len(ring)):
             subscription = next(iter(ring))
             ring.move_to_end(subscription)
@@ -346,9 +380,11 @@ class Subscriptions:
         return None
 
     def _receive(self, qid: str, subscription: Subscription, most: int) -> list[Received]:
+        """Receives messages of a queue for a subscription, and makes deliveries of them. Returns the messages."""
         subscriber = subscription.subscriber
         count = 1  # several subscriptions get one message in turn; a single one gets all that it has room for
         if len(self._rings[qid]) == 1:
+            # At most half of the outbox by overhead alone, so that there is room for payloads.
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
         if self._record is not None:
@@ -368,6 +404,6 @@ class Subscriptions:
         self.mail.add(subscriber)
 
     def take_mail(self) -> set[Subscriber]:
-        """Returns the subscribers that got mail since the last call."""
+        """Returns the subscribers that have got pending deliveries since the last call."""
         mail, self.mail = self.mail, set()
         return mail

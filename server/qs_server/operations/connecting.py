@@ -28,7 +28,7 @@ def authenticate(service: Service, request: wire.Authenticate) -> Message | Answ
     except NotAllowedError as error:
         return _refuse_slowly(error)
     finally:
-        service.end_forbidden_subscriptions()
+        service.end_forbidden_subscriptions()  # the client may be another principal now, or none
 
 
 def _refuse_slowly(error: NotAllowedError) -> Answer:
@@ -38,10 +38,10 @@ def _refuse_slowly(error: NotAllowedError) -> Answer:
 
 
 def subscribe(service: Service, request: wire.Subscribe) -> Message:
-    qids = _queues_of(service, request)
+    qids = _queues_of(service, request)  # may refuse, before the connection becomes a subscriber
     service.subscriber = service.subscriber or service.become_subscriber()
     prefetch, visibility = request.prefetch or _PREFETCH, microseconds(request.visibility)
-    known = service.subscriber.subscriptions
+    known = service.subscriber.subscriptions  # also those that have ended and still hold messages
     open_one = known.get(request.req)
     if open_one is None and len(known) >= _MOST:
         raise BadRequestError(

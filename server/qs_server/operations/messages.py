@@ -28,9 +28,9 @@ from .service import Answer, BadRequestError, Service, in_room, microseconds, mi
 _IDS = 2
 """Ids of messages that an answer takes for one unit of work: see `Service.spent`."""
 _CHUNK = 10
-"""Messages of a list that are deleted between two looks whether the turn is over."""
+"""Messages of a list that are deleted between two looks whether the time slice is over."""
 _PEEK = 4
-"""Units of work for a message that is peeked at."""
+"""Units of work for a message that is peeked at: its payload may have to be read from the disk."""
 _new = tuple.__new__
 """`_new(Draft, …)` takes half the time of `Draft(…)`, which is a function in Python."""
 
@@ -75,6 +75,7 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
 def get_message(service: Service, request: wire.GetMessage) -> Message | Answer:
     if request.mids:
         return _peek_list(service, request)
+    # A subscriber that asks for a message that it holds gets it again, without another receive.
     found = _read_own(service, qid_of(request), mid_of(request))
     if found is None:
         visibility = microseconds(request.visibility)
@@ -133,7 +134,7 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Message |
     qids, most, visibility = what_to_receive(service, request)
     found = service.storage.receive(qids, most, visibility, service.document)
     if len(qids) > 1:
-        service.spent += len(qids)
+        service.spent += len(qids)  # each queue is looked at
     if found or not request.wait:
         return received(found)
     return _wait_to_receive(service, request.wait, qids, most, visibility)
@@ -162,6 +163,7 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 
 
 def received(found: Sequence[Stored]) -> Message:
+    """Returns the answer to a receive."""
     deliveries: list[wire.Delivery] = []
     for m in found:
         delivery = wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at, reason=m.reason)
@@ -191,7 +193,7 @@ def _delete_list(service: Service, qid: str, mids: Sequence[int | wire.Receipt])
             try:
                 _delete(service, qid, receipt)
             except (NoSuchMessageError, StaleReceiptError):
-                continue
+                continue  # the answer lists what was deleted, so the client sees which was not
             except (OSError, RemoteError):
                 if not deleted:
                     raise
@@ -206,7 +208,7 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
     except NoSuchMessageError:
         service.subscriptions.settled(qid, receipt.mid)  # another process has deleted it
         raise
-    if service.subscriptions.busy:
+    if service.subscriptions.busy:  # without subscribers a delete takes one call less
         service.subscriptions.settled(qid, receipt.mid)
 
 
@@ -245,7 +247,7 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message | Answe
         )
     if request.mid is None:
         return _copy_list(service, qid, mids, queues)
-    service.spent += 2 * len(queues)
+    service.spent += 2 * len(queues)  # a copy is a look into one queue and a push into another
     service.storage.copy(qid, request.mid, queues)
     return wire.CopyMessage(qid, request.mid)
 

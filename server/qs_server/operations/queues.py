@@ -24,7 +24,7 @@ from .service import Answer, BadRequestError, Service, in_room, qid_of
 _LONGEST = 999_999_999
 """The greatest age in seconds that the protocol has. A client may choose an id that stands for 1970."""
 _CHUNK = 20
-"""Queues of an answer between two looks whether the turn is over."""
+"""Queues of an answer between two looks whether the time slice is over."""
 _NAME, _STATS, _FIGURES = 1, 8, 1000
 """Units of work (see `Service.spent`) for a name, for the figures of a queue, and for those of the server. Most of the
 time goes into writing them."""
@@ -34,7 +34,7 @@ system, some of them synced."""
 _SORTED, _COUNTED = 8, 3
 """Names that are gathered and sorted, and queues that are counted in the server's figures, in one unit of work."""
 _PURGE_SLICE = 200
-"""Messages removed before other requests have their turn: some 5 ms."""
+"""Messages removed before the requests of others run: some 5 ms."""
 
 # -- all queues
 
@@ -246,7 +246,7 @@ def resume_queue(service: Service, request: wire.ResumeQueue) -> Message:
 
 def _pause(service: Service, qid: str, *, paused: bool) -> None:
     options = service.storage.queue(qid).options
-    if options.paused is not paused:
+    if options.paused is not paused:  # a repeated request writes nothing
         service.spent += _SETTINGS
         service.storage.configure(qid, replace(options, paused=paused))
 
@@ -259,10 +259,12 @@ def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
 
 
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
+    """Removes the messages that there are now, in slices. What is pushed meanwhile stays."""
     qid = qid_of(request)
     upto = service.storage.queue(qid).last_mid
     total = 0
     while True:
+        # The queue is looked up again in each slice: somebody may have deleted it in between.
         removed = yield from in_room(lambda: service.storage.queue(qid).purge(upto, _PURGE_SLICE))
         total += removed
         if removed == 0:
@@ -280,9 +282,9 @@ def redrive_messages(service: Service, request: wire.RedriveMessages) -> Message
     count = min(service.list_length if request.max is None else request.max, service.list_length)
     letters = redrive.letters(wanted, count)
     names = request.queues or sorted({came_from for _, came_from in letters})
-    if service.caller is not None and not request.queues:
+    if service.caller is not None and not request.queues:  # the table has checked those that the request names
         service.caller.check_origins(names)
-    targets = {name: service.storage.queue(name) for name in names}
+    targets = {name: service.storage.queue(name) for name in names}  # raises before anything is moved
     into = request.queues[0] if request.queues else None
     moved = redrive.move([(mid, targets[into or came_from]) for mid, came_from in letters])
     for mid, _ in moved:

@@ -1,6 +1,9 @@
 """Requests about queues on another server: runs the same handlers in a thread, as that server may be slow.
 
-The thread records a handler's calls of the subscriptions; they are made afterwards.
+How it works. `handler_of` looks whose queue a request is about, and puts a generator around the usual handler. It
+yields a `Pause` with a call, so that the batch goes on without it, and answers when the call has ended. In the thread
+the engine of the other server takes the place of the server's own. The subscriptions belong to the batches, so the
+thread only records the handler's calls of them; they are made afterwards, in a batch.
 """
 
 import logging
@@ -51,7 +54,7 @@ def _there(engine: RemoteEngine, usual: Handler, request: Message) -> Handler:
 
 def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
     qid = cast(str | None, getattr(request, "qid", None))
-    if isinstance(request, wire.Subscribe):
+    if isinstance(request, wire.Subscribe):  # subscriptions fetch by themselves, see `broker/fetcher.py`
         for each in request.queues or [qid or ""]:
             remotes.engine_of(each)  # raises if the queue is out of reach
         return None
@@ -73,7 +76,7 @@ def _engine_of_all(service: Service, qids: Sequence[str], refusal: str) -> Remot
 
 
 class _RecordedCalls:
-    """Stands in for the subscriptions in a thread, and records the calls."""
+    """Stands in for the subscriptions in a thread, and records the calls, which must be made in a batch."""
 
     def __init__(self, held: Receipt | None) -> None:
         """held: the receipt of the requested message if this client holds it by a subscription."""
@@ -93,7 +96,8 @@ class _RecordedCalls:
 
 
 class _ServiceElsewhere(Service):
-    """Serves a thread, in which nobody waits for a turn, and which takes no room in a log."""
+    """Serves a thread, in which no other request waits for the end of a time slice, and which takes no room in a
+    log."""
 
     turn_is_over = False
 
@@ -112,7 +116,7 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
     )
     call = Call(lambda stop: _run_to_end(handler(there, request)))
     yield Pause(call=call)
-    recorded.replay(service.subscriptions)
+    recorded.replay(service.subscriptions)  # also if the call has failed: it may have settled some
     answer = call.result()
     for event, mid, size, receives in _events(request, answer):
         service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
@@ -166,7 +170,7 @@ def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
         return answer
     while True:
         try:
-            next(answer)  # its pauses give others a turn, which a thread need not do
+            next(answer)  # its pauses let the requests of others run, which a thread does not hold up
         except StopIteration as end:
             return cast(Message, end.value)
 

@@ -1,8 +1,12 @@
 """The parts that all handlers share, and the answers to requests that fail.
 
-Handlers run in batches, one at a time. A handler that may have to wait, or that no request bounds, is a generator: it
-yields a Pause, and continues when the pause is over. Once it has changed something, it must not raise NoRoomError, with
-which a request would begin again from the start: it takes its steps with `in_room`.
+Handlers run in batches, one at a time. A handler is given a `Service` and a request, and returns the answer, or raises
+an error that `refused` and `disk_error` make an answer of. It neither commits nor sends: its changes become durable
+with the batch, and a failed commit takes them back.
+
+A handler that may have to wait, or that no request bounds, is a generator: it yields a Pause, and continues when the
+pause is over. Once it has changed something, it must not raise NoRoomError, with which a request would begin again from
+the start: it takes its steps with `in_room`.
 """
 
 import logging
@@ -31,8 +35,8 @@ T = TypeVar("T")
 PARTLY = "a part of it may have been done"
 """The remark in the answer to a request that failed after some of its slices were committed."""
 TURN = 2000
-"""The work (see `Service.spent`) after which others have their turn: some 10 ms. A turn costs a commit, of up to 1 ms
-if it is synced, so that shorter ones would slow everybody down."""
+"""The work (see `Service.spent`) of a time slice, after which the requests of others run: some 10 ms. A slice costs a
+commit, of up to 1 ms if it is synced, so that shorter ones would slow everybody down."""
 
 
 class NoSuchSubscriptionError(StorageError):
@@ -45,11 +49,17 @@ class BadRequestError(Exception):
 
 @dataclass(slots=True)
 class Service:
-    """The parts that handlers use, for one client. become_subscriber: makes `subscriber`; list_length: the most
-    messages and ids in an answer; document: the most bytes of payload in an answer, except for the first message; peer:
-    the client's HOST:PORT; caller: who the client is, None if everybody may do everything; waiting: returns how many
-    receives wait for a queue; figures: returns the server's figures; its argument: True to include those of each
-    connection; room: is told of requests that are refused for lack of room."""
+    """The parts that handlers use, for one client.
+
+    Gives handlers no way to the connection or the committer, so a handler can neither send nor commit. Assumes that
+    handlers run in a batch, as they change the engine and the subscriptions. The rights of a request are checked before
+    (`operations/table.py`); handlers check only those that depend on what they find.
+
+    become_subscriber: makes `subscriber`; list_length: the most messages and ids in an answer; document: the most bytes
+    of payload in an answer, except for the first message; peer: the client's HOST:PORT; caller: who the client is, None
+    if everybody may do everything; waiting: returns how many receives wait for a queue; figures: returns the server's
+    figures; its argument: True to include those of each connection; room: is told of requests that are refused for lack
+    of room."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -64,8 +74,8 @@ class Service:
     figures: Callable[[bool], list[Figure]] = lambda connections: []
     room: DiskRoom = field(default_factory=lambda: DiskRoom("", wall_clock))
     spent: int = 0
-    """The work since the last turn, in units of some 5 us: handlers add what is more than that of a message or two. It
-    is counted and not timed, as other processes may have the processor for any time."""
+    """The work in the present time slice, in units of some 5 us: handlers add what is more than that of a message or
+    two. It is counted and not timed, as other processes may have the processor for any time."""
 
     @property
     def turn_is_over(self) -> bool:
@@ -125,7 +135,8 @@ def mid_of(request: Message) -> int:
 
 
 def in_room(step: Callable[[], T]) -> Generator[Pause, bool | None, T]:
-    """Takes a step of a handler. If its batch lacks room for that, the step waits for one that begins with it."""
+    """Takes a step of a handler. If its batch lacks room for that, the step waits for one that begins with it. If it
+    finds no room there either, raises NoRoomError, and the answer says that a part may have been done."""
     try:
         return step()
     except NoRoomError as error:
@@ -171,9 +182,10 @@ def refused(about: Message, error: engine.StorageError) -> Error:
 
 def disk_error(about: Message, error: Exception, storage: engine.Engine, *, begun: bool = False) -> Error:
     """Returns the answer to a request for which the storage failed. begun: True after a slice of it."""
+    # Somebody has removed the directory of a queue of files, with whatever program: to the client it is not there.
     if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
         return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
-    if isinstance(about, CopyMessage) and about.mids:
+    if isinstance(about, CopyMessage) and about.mids:  # the copies before the one that failed stay
         return storage_error(about, error, "some may have been copied")
     partly = begun and not isinstance(about, ReceiveMessage)  # that has only waited
     return storage_error(about, error, PARTLY if partly else "nothing was changed")

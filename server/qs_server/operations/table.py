@@ -18,7 +18,7 @@ from .service import Handler
 
 class Operation(NamedTuple):
     """One operation. rights: for each field of the request that names queues, the right that it needs to them;
-    EVERYBODY or ANY_PRINCIPAL if it needs none; uses: the methods of the storage that it uses."""
+    EVERYBODY or ANY_PRINCIPAL if it needs none; uses: the methods of the storage that it uses, for the page."""
 
     handler: Handler
     rights: Rights | None
@@ -33,6 +33,7 @@ _READ = {"qid": Right.READ}
 _STATS = {"qid": Right.STATS}
 _WRITE = {"qid": Right.WRITE}
 _CONFIGURE = {"qid": Right.CONFIGURE}
+# Dead letters, moves and copies write into other queues: who may not push there must not get messages in that way.
 _SET = {"qid": Right.CONFIGURE, "dead_letter": Right.WRITE}
 _REDRIVE = {"qid": Right.CONFIGURE, "queues": Right.WRITE}
 _READ_ALL = {"qid": Right.READ, "queues": Right.READ}
