@@ -81,13 +81,13 @@ class FetchedSource:
         self._more.set()
 
     def has(self, qid: str) -> bool:
-        """See Source."""
+        """Returns True if there is a queue of that name, here or on another server."""
         return qid in self._storage.queues() or self._remotes.engine_of(qid) is not None
 
     def receive(
         self, qid: str, count: int, visibility: int | None, max_bytes: int, room: Callable[[str], int]
     ) -> list[Message]:
-        """See Source. If no message was fetched, has some fetched for a later call."""
+        """Receives for a subscriber, see `Source`. If no message was fetched, has some fetched for a later call."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.receive((qid,), count, visibility, max_bytes, held=True)
         found = self._fetched.pop(qid, [])
@@ -101,7 +101,8 @@ class FetchedSource:
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
-        """See Queue. On another server, the release happens a little later, in a thread, and without the delay."""
+        """Releases a message, see `Queue`. On another server, the release happens a little later, in a thread, and
+        without the delay."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)
         self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)

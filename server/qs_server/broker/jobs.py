@@ -39,7 +39,8 @@ class Call(Generic[T]):
     The function must never touch the engine of the root: that belongs to the batches."""
 
     def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
-        """function: called with an event that is set when it should stop; waits: True if it waits for messages."""
+        """Takes a function, which is called with an event that is set when it should stop. waits: True if it waits for
+        messages."""
         self.stop = threading.Event()
         self.waits = waits
         self._function = function
@@ -171,7 +172,8 @@ class Job:
     peer = ""
 
     def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1, *, begins: bool = False) -> None:
-        """weight: the amount of work, in messages; begins: True if it has to be the first of its batch."""
+        """Takes a function of the server. weight: the amount of its work, in messages; begins: True if it has to be the
+        first of its batch."""
         self._function = function
         self.weight = weight
         self.begins = begins

@@ -44,9 +44,9 @@ class Remotes:
         default: str = "",
         lifecycle: Lifecycle | None = None,
     ) -> None:
-        """open_engine: opens the engine of a storage, None if there is none: UnsupportedError; own: the storages that
-        are not remote, None: all; default: the storage of new queues that name none; lifecycle: gets the events of
-        messages."""
+        """Begins without an open engine. open_engine: opens the engine of a storage, returns None if there is none, and
+        raises UnsupportedError if its library is missing; own: the storages that are not remote, None for all; default:
+        the storage of new queues that name none; lifecycle: gets the events of messages, None if nobody wants them."""
         self.engines: Mapping[str, RemoteEngine] = {}
         """The open engines. Replaced as a whole, so that threads can read it without a lock."""
         self.out_of_reach: dict[str, str] = {}

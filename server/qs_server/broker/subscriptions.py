@@ -65,7 +65,7 @@ class Source(Protocol):
         together could take, so that a call to another server fetches for all of them."""
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
-        """See Queue."""
+        """Releases a message, see `Queue.release`."""
 
     def deserted(self, qid: str) -> None:
         """Notes that a queue has no subscriptions any more."""

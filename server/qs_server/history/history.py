@@ -72,7 +72,7 @@ class OpenFile:
         self._disk = disk
 
     def append(self, data: bytes) -> None:
-        """Writes whole lines, all or none. OSError."""
+        """Writes whole lines, all or none. Raises OSError."""
         self.truncate()  # what a failed write has left would tear the first of these lines
         try:
             self._disk.pwrite(self.fd, data, self.size)
@@ -84,7 +84,7 @@ class OpenFile:
         self.size += len(data)
 
     def truncate(self) -> None:
-        """Removes bytes beyond the size. OSError."""
+        """Removes bytes beyond the size. Raises OSError."""
         if self.torn:
             self._disk.ftruncate(self.fd, self.size)
             self.torn = False
@@ -108,7 +108,7 @@ class HistoryFolder:
         self._keep = keep
 
     def open(self, now: int) -> OpenFile:
-        """Begins a new file. now: microseconds since the Epoch, for its name. OSError."""
+        """Begins a new file. now: microseconds since the Epoch, for its name. Raises OSError."""
         while True:
             name = _name_of(now)
             file = OpenFile(name, self._disk.open(self._open_path(name), _NEW_FILE, 0o666), self._disk)
@@ -163,7 +163,7 @@ class HistoryFolder:
             _logger.error("old history files in %s could not be removed: %s", self.path, error)
 
     def recover(self) -> None:
-        """Finishes the files of killed servers. Logs failures. OSError if the folder cannot be listed."""
+        """Finishes the files of killed servers. Logs failures. Raises OSError if the folder cannot be listed."""
         for name in sorted(self._disk.files_in(self.path)):
             if name.startswith(_OPEN) and _NAME.fullmatch(name[1:]):
                 try:
@@ -269,7 +269,7 @@ class History:
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """See Lifecycle."""
+        """Notes an event of the present batch. See `qs_storage.shared.Lifecycle`."""
         # Put together by hand, several times as fast as json.dumps: a batch may have thousands of lines.
         self._lines.append(
             f'{event}","queue":{quoted(qid)},"mid":{mid},"size":{"null" if size is None else size}'

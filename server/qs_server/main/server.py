@@ -80,7 +80,8 @@ class QueueServer(Acceptor[Session]):
         access: Access | None = None,
         syncs: Histogram | None = None,
     ) -> None:
-        """history, tls: None for none; access: None if everybody may do everything; syncs: of the journal."""
+        """Makes the parts and connects them. history, tls: None for none; access: None if everybody may do everything;
+        syncs: the durations of the journal's syncs."""
         super().__init__(options.limits, tls, access)
         self._wire = options.wire
         self._syncs = syncs or Histogram()
@@ -131,7 +132,7 @@ class QueueServer(Acceptor[Session]):
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """See Acceptor."""
+        """Begins the graceful stop, see `Acceptor.stop`."""
         self._subscriptions.stop()  # before connections leave: what they give back must not back off
         super().stop()
 

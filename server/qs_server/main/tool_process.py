@@ -1,5 +1,5 @@
-"""What `qs-dir` and `queue-journal.py` are as processes: standard output, errors as one line and an exit code, a line
-of progress on a terminal, and the user as whom they act.
+"""Runs `qs-dir` and `queue-journal.py` as processes: standard output, errors as one line and an exit code, a line of
+progress on a terminal, and the user as whom they act.
 
 Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 141 the reader of the output went away (as the shell counts signals).
 """
@@ -23,6 +23,7 @@ _FAILED = 1
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
 _CLEAR = "\r\x1b[K"
+"""Clears the line of a terminal."""
 
 
 class UsageError(Exception):
@@ -40,7 +41,7 @@ def run(program: str, command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        silence_stdout()
+        silence_stdout()  # Python would try to write the rest at its end, and print a traceback
         return READER_GONE
     except UsageError as error:
         code, text = _WRONG_USAGE, str(error)
@@ -66,7 +67,7 @@ def to_stdout() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        silence_stdout()
+        silence_stdout()  # as above: the error is said once, in one line
         raise OSError(error.errno, error.strerror, "standard output") from None
 
 
@@ -90,7 +91,8 @@ class Meter:
     with statement it clears the line afterwards."""
 
     def __init__(self, done: str, *, live: bool = True, what: str = "message") -> None:
-        """done: a verb, as in `stored`; live: whether to renew a line on a terminal meanwhile; what: is counted."""
+        """Begins to count. done: a verb, as in `stored`; live: True to renew a line on a terminal meanwhile; what: is
+        counted."""
         self.messages = 0
         self.bytes = 0
         self._done = done
@@ -107,7 +109,7 @@ class Meter:
         self.clear()
 
     def add(self, count: int, size: int = 0) -> None:
-        """size: bytes of all."""
+        """Counts messages. size: the bytes of all of them."""
         self._last = time.monotonic()
         if not self.messages:
             self._first = self._last
@@ -140,14 +142,14 @@ class Meter:
         self.clear()
         took = self._last - self._first
         text = f"{self._done} {counted(self.messages, self._what)}, {counted(self.bytes, 'byte')}"
-        if took > 0:
+        if took > 0:  # between the first message and the last there is one interval less than there are messages
             text += f", in {took:.2f} s: {(self.messages - 1) / took:.0f} a second"
         to_stderr(f"{text}{more}\n")
 
 
 def become_owner(paths: Iterable[str]) -> None:
     """Becomes, for good, the first owner of these paths who is not root, if the process is root's. A link counts, and
-    what it leads to. Paths that do not exist are left out: the tool says so itself. StorageError if that fails.
+    what it leads to. Paths that do not exist are left out: the tool says so itself. Raises StorageError if that fails.
 
     The owner of a directory may put anything into it, also while a tool is at work: a link in place of a file or of a
     directory. Root would follow it to any file of the machine, whatever was checked before. As the owner, a tool can do
@@ -171,7 +173,7 @@ def _become(owner: os.stat_result, path: str) -> None:
     except KeyError:  # a user of another machine, or of a container
         group, groups = owner.st_gid, [owner.st_gid]
     try:
-        os.setgroups(groups)
+        os.setgroups(groups)  # in this order: once it is another user, the process may change no group
         os.setgid(group)
         os.setuid(owner.st_uid)
     except OSError as error:

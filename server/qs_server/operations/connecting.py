@@ -60,7 +60,7 @@ def subscribe(service: Service, request: wire.Subscribe) -> Message:
 
 
 def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
-    """Returns the queues to subscribe to. NoSuchQueueError, BadRequestError, UnsupportedError."""
+    """Returns the queues to subscribe to. Raises NoSuchQueueError, BadRequestError or UnsupportedError."""
     if request.qid is not None and request.queues:
         raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
     if request.ack is not None or request.name is not None:

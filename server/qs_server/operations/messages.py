@@ -154,7 +154,8 @@ def _wait_to_receive(service: Service, wait: float, qids: tuple[str, ...], most:
 
 
 def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tuple[str, ...], int, int | None]:
-    """Returns (queues, the most messages, visibility in microseconds or None). BadRequestError."""
+    """Returns (queues, the most messages, visibility in microseconds or None). Raises BadRequestError if the request
+    names queues in both ways."""
     if request.qid is not None and request.queues:
         raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
     qids = tuple(dict.fromkeys(request.queues)) if request.queues else (request.qid or "",)

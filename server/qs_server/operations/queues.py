@@ -93,7 +93,7 @@ def with_consumers(service: Service, info: wire.QueueInfo) -> wire.QueueInfo:
 
 
 def stored_stats(service: Service, qid: str) -> Generator[Pause, bool | None, wire.QueueInfo]:
-    """Returns the figures of a queue of the server's own storage. NoSuchQueueError."""
+    """Returns the figures of a queue of the server's own storage. Raises NoSuchQueueError."""
     while service.storage.queue(qid).prepare_stats():
         yield Pause()
     return stats_of(qid, service.storage.queue(qid))
@@ -174,7 +174,7 @@ def _options_of(asked: wire.QueueOptions) -> Options:
 
 
 def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
-    """Takes over the requested options of dead letters. BadRequestError."""
+    """Takes over the requested options of dead letters. Raises BadRequestError if they contradict each other."""
     if asked.dead_letter is not None or "dead_letter" in asked.removed:
         options.dead_letter = asked.dead_letter or ""
     if asked.max_receives is not None or "max_receives" in asked.removed:
@@ -184,7 +184,7 @@ def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
 
 
 def _set_backoff(options: Options, asked: wire.QueueOptions) -> None:
-    """Takes over the requested options of the back-off. BadRequestError."""
+    """Takes over the requested options of the back-off. Raises BadRequestError if they contradict others."""
     if asked.backoff is not None or "backoff" in asked.removed:
         options.backoff = _duration(asked.backoff)
     if asked.backoff_max is not None or "backoff_max" in asked.removed:

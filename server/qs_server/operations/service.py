@@ -86,7 +86,7 @@ class Service:
     @property
     def owner(self) -> str | None:
         """The principal to whom the client's keys, producers and consumers belong. None without one: on an open server
-        the same for everybody. NotAllowedError."""
+        they belong to everybody. Raises NotAllowedError."""
         return None if self.caller is None else self.caller.owner
 
     @property
@@ -94,7 +94,8 @@ class Service:
         return self.caller is None or self.caller.is_admin
 
     def owned(self, name: str) -> str:
-        """Returns what the storage calls the client's key, producer or consumer of this name. NotAllowedError."""
+        """Returns what the storage calls the client's key, producer or consumer of this name. Raises
+        NotAllowedError."""
         return owned_name(self.owner, name)
 
     def queues(self) -> Collection[str]:

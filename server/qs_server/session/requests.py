@@ -199,7 +199,8 @@ class RequestBatch:
             self.left -= 1
 
     def advance(self, pushing: bool | None) -> None:  # noqa: C901, PLR0912
-        """See Work. Takes the steps of a request without a call for each, as every request goes through here."""
+        """Runs the next requests, see `Work.advance`. Takes the steps of each without a call, as every request goes
+        through here."""
         service = self._service
         service.spent = 0
         if not self.answers:

@@ -55,6 +55,7 @@ class Session:
 
     stopping_text = "the server is stopping; connect again later"
     patience: float | None = None
+    """Seconds without a request until `silent` is called: None, as a client may be silent for as long as it likes."""
 
     __slots__ = (
         "_call",
@@ -93,9 +94,9 @@ class Session:
         figures: Callable[[bool], list[Figure]],
         room: DiskRoom,
     ) -> None:
-        """tasks: for calls to other servers; caller: who the client is, None if everybody may do everything; figures:
-        returns the server's figures; its argument: True to include those of each connection; room: is told of requests
-        that find none on the disk."""
+        """Begins without requests. tasks: runs calls to other servers; caller: who the client is, None if everybody may
+        do everything; figures: returns the server's figures; its argument: True to include those of each connection;
+        room: is told of requests that find none on the disk."""
         self._connection = connection
         self._outbox = connection.outbox
         self._most = limits.outbox
@@ -127,7 +128,8 @@ class Session:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """See `qs_serving.connection.Session`. It is called in a poll cycle or at the end of a batch. At the end of
+        """Takes up the connection's next requests, or goes on with those that it has: the socket has taken their
+        answers. It is called in a poll cycle or at the end of a batch. At the end of
         either, the committer looks at `scheduled`, so nothing has to be woken (unlike in `_schedule`)."""
         requests = self._requests
         if requests is None:
@@ -249,7 +251,8 @@ class Session:
             self._connection.attempt(self._end_wait)
 
     def interrupt(self) -> None:
-        """See `qs_serving.connection.Session`. A deliberate delay goes on, as it would for any other client."""
+        """Ends the wait of a request soon. A deliberate delay goes on, as it would for any other client: nobody can cut
+        it short by going."""
         pause = None if self._requests is None else self._requests.pause
         if pause is not None and pause.call is not None:
             if self._call is not None:
@@ -258,7 +261,7 @@ class Session:
             self._end_wait()
 
     def abandon(self) -> None:
-        """See `qs_serving.connection.Session`."""
+        """Gives up all requests, whose answers nobody wants any more."""
         requests, self._requests = self._requests, None
         if self._timer is not None:
             self._timers.cancel(self._timer)
@@ -289,7 +292,7 @@ class Session:
         """Does nothing: this server needs no sign of life of a client."""
 
     def silent(self) -> None:
-        """Is never called, as `patience` is None."""
+        """Does nothing: it is never called, as `patience` is None."""
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
@@ -311,7 +314,7 @@ class Session:
                 self.written(size)
 
     def written(self, token: Any) -> None:
-        """See `qs_serving.connection.Session`. token: bytes of deliveries."""
+        """Counts deliveries that the socket has taken. token: their bytes."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.has_read(token):
             self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
