@@ -212,11 +212,11 @@ class Committer:
     def _next_batch(self) -> list[Work]:
         """Takes scheduled work, up to `_MESSAGES`, so that later requests do not wait too long, and up to work that
         begins a batch."""
-        held = taken = 0
+        messages = taken = 0
         for work in self.scheduled:
-            if held >= _MESSAGES or (taken and work.begins):
+            if messages >= _MESSAGES or (taken and work.begins):
                 break
-            held += work.weight
+            messages += work.weight
             taken += 1
         batch, self.scheduled = self.scheduled[:taken], self.scheduled[taken:]
         return batch
@@ -260,7 +260,7 @@ class Committer:
         self._room = effects.room
         self._has_subscribers = self._subscriptions.busy
         if self._has_subscribers:
-            effects = self._hand_out(effects)
+            effects = self._deliver(effects)
         if history is not None:
             history.commit()
         return effects
@@ -278,8 +278,8 @@ class Committer:
 
     def _take_back(self, works: Sequence[Work], error: Exception) -> Effects:
         """Refuses a batch that failed: no request of it may be answered as done."""
-        known = isinstance(error, OSError)  # a disk fails; all else is a fault of the code, and needs its trace
-        _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not known)
+        expected = isinstance(error, OSError)  # a disk fails; all else is a fault of the code, and needs its trace
+        _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not expected)
         self._storage.roll_back()
         for work in works:
             work.fail(error)
@@ -300,7 +300,7 @@ class Committer:
                     if storage.room < (least if pushing else min(least, _LEAST)):
                         if not pushing:
                             return  # the others are left for the next batch
-                        break  # what pushes nothing has its turn all the same
+                        break  # what pushes nothing runs all the same
                     if history is not None:
                         history.begin(work.peer)
                     work.advance(pushing)
@@ -308,7 +308,7 @@ class Committer:
                 # to date, and no events of ours are left at the end.
                 self.refresh()
             if storage.room < least:
-                return  # the pushes that are left wait for the next batch; what pushes nothing had its turn
+                return  # the pushes that are left wait for the next batch; what pushes nothing has run
 
     def refresh(self) -> None:
         """Reads changes by other programs. Call it in a batch."""
@@ -317,7 +317,7 @@ class Committer:
         except OSError as error:
             _logger.error("changes by other programs could not be read: %s", error)
 
-    def _hand_out(self, effects: Effects) -> Effects:
+    def _deliver(self, effects: Effects) -> Effects:
         """Delivers visible messages to subscribers, after the commit: a message must not be delivered before its push
         is durable, while nobody waits for the record of a receive. Returns all effects, with those of the delivery."""
         arrived, failed = effects.arrived, effects.failed

@@ -206,10 +206,10 @@ class Fetcher:
         if qid in self._failing:
             self._failing.discard(qid)
             _logger.warning("messages of %r can be fetched again", qid)
-        await self._hand_out(engine, qid, found)
+        await self._deliver(engine, qid, found)
         return True
 
-    async def _hand_out(self, engine: RemoteEngine, qid: str, found: list[Message]) -> None:
+    async def _deliver(self, engine: RemoteEngine, qid: str, found: list[Message]) -> None:
         def put() -> None:
             self._source.put(qid, found)
             self._subscriptions.has_come(qid)

@@ -164,7 +164,7 @@ class Job:
     """Runs a function on the engine, as part of a batch.
 
     Ensures that the function runs to its end once, or fails once: if it lacked room, or an earlier work of its batch
-    failed before its turn, it is run in a later batch. Assumes that the function is short, as it is not divided, and
+    failed before it ran, it is run in a later batch. Assumes that the function is short, as it is not divided, and
     that it has changed nothing when it raises NoRoomError. An error must never end the loop that runs the batch: it is
     logged, and `failed` says so."""
 
@@ -284,26 +284,26 @@ class Waiters:
             if place is None or place.woken:
                 # The slice is older than this: one before it was woken, was given up at once, and woke this one.
                 continue
-            self._step_out(place.pause)
+            self._remove(place.pause)
             place.woken = True
             if place.wake is not None:
                 place.wake()
 
     def resume(self, work: Work) -> None:
         """Removes a work that goes on, because it was woken or for another reason."""
-        self._step_out(self._places.pop(work).pause)
+        self._remove(self._places.pop(work).pause)
 
     def leave(self, work: Work) -> None:
         """Removes a work that is given up, if it waits; if it was woken, wakes the next in line."""
         place = self._places.pop(work, None)
         if place is None:
             return
-        self._step_out(place.pause)
+        self._remove(place.pause)
         if place.woken:  # its message is still there, and nothing else would wake anybody for it
             for qid in place.pause.qids:
                 self.wake(qid, 1)
 
-    def _step_out(self, pause: Pause) -> None:
+    def _remove(self, pause: Pause) -> None:
         for qid in pause.qids:
             line = self._lines.get(qid, [])
             at = bisect_left(line, pause.order, key=_order)  # thousands may wait for one queue

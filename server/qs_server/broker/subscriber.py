@@ -34,7 +34,7 @@ class Subscriber:
     """A connection with subscriptions, and its back-pressure.
 
     Ensures that a subscriber that was passed over, as its outbox was full, is served again once half of it is free.
-    Assumes that `assigned` and `is_starved` are used in batches, which may run in the worker thread, and `written` and
+    Assumes that `assigned` and `is_blocked` are used in batches, which may run in the worker thread, and `written` and
     `has_read` in the loop: each of the two counts has one writer, so neither needs a lock.
 
     outbox: the most bytes of deliveries that may wait for the client; deliver: is called in the loop when messages are
@@ -46,7 +46,7 @@ class Subscriber:
     subscriptions: dict[str | None, "Subscription"] = field(default_factory=dict)
     assigned: int = 0
     written: int = 0
-    starved: bool = False
+    blocked: bool = False
     """True if it is blocked by back-pressure: its outbox was full, and it is served again when the client has read."""
     mail: list[Message] = field(default_factory=list)
     """The pending deliveries. The loop sends them at the end of a batch, when their receives are committed."""
@@ -62,19 +62,19 @@ class Subscriber:
         """Counts bytes of written deliveries, in the loop. Returns True if the subscriber should be served again."""
         self.written += size
         # Not at the first free byte: each time it is served again costs a job in a batch.
-        if not self.starved or self.room * 2 < self.outbox:
+        if not self.blocked or self.room * 2 < self.outbox:
             return False
-        self.starved = False
+        self.blocked = False
         return True
 
-    def is_starved(self) -> bool:
+    def is_blocked(self) -> bool:
         """Tells, in a batch, whether there is no room; then `has_read` will return True when there is.
 
-        This sets `starved` before it reads the count again; `has_read`, in another thread, counts before it reads
-        `starved`: so one of the two notices."""
+        This sets `blocked` before it reads the count again; `has_read`, in another thread, counts before it reads
+        `blocked`: so one of the two notices."""
         if self.room > 0:
             return False
-        self.starved = True
+        self.blocked = True
         return self.room <= 0
 
 
@@ -97,7 +97,7 @@ class Subscription:
 
     def has_room(self) -> bool:
         """Tells whether it may be sent a message. Call it in a batch."""
-        return len(self.receives) < self.prefetch and not self.subscriber.is_starved()
+        return len(self.receives) < self.prefetch and not self.subscriber.is_blocked()
 
 
 class Leases:
@@ -144,8 +144,8 @@ class Leases:
     def _tidy(self) -> None:
         """Removes ended leases from the heap when most of it is."""
         if len(self._ends) > 2 * self.count + 64:  # so rarely that the cost for each message is constant
-            held = self._leases.items()
-            self._ends = [(end, (qid, mid)) for qid, leases in held for mid, (_, end) in leases.items()]
+            queues = self._leases.items()
+            self._ends = [(end, (qid, mid)) for qid, leases in queues for mid, (_, end) in leases.items()]
             heapq.heapify(self._ends)
 
     def end(self, key: Key) -> Subscription | None:
@@ -165,8 +165,8 @@ class Leases:
         id, None for all."""
         leases = self._leases.get(qid, {})
         mids = [mid for mid in leases if upto is None or mid <= upto]
-        held = {self.end((qid, mid)) for mid in mids}
-        return {subscription for subscription in held if subscription is not None}
+        holders = {self.end((qid, mid)) for mid in mids}
+        return {subscription for subscription in holders if subscription is not None}
 
     def holder(self, key: Key) -> Subscription | None:
         found = self._find(key)

@@ -151,12 +151,12 @@ class HistoryFolder:
         try:
             names = sorted(filter(_NAME.fullmatch, self._disk.files_in(self.path)))
             sizes = {name: self._disk.lstat(f"{self.path}/{name}").st_size for name in names}
-            held = sum(sizes.values())
+            total = sum(sizes.values())
             for name in names[:-1]:
-                if held <= self._keep:
+                if total <= self._keep:
                     break
                 self._disk.unlink(f"{self.path}/{name}")
-                held -= sizes[name]
+                total -= sizes[name]
         except FileNotFoundError:
             pass  # another server that shares the folder is removing them
         except OSError as error:
@@ -183,14 +183,14 @@ class HistoryFolder:
             if _lock(fd) is not True or not self._is_in_place(file):  # its writer lives, or may live (no locks)
                 self._disk.close(fd)
                 return
-            held = self._disk.fstat(fd).st_size
-            file.size = self._end_of_lines(fd, held)
+            found = self._disk.fstat(fd).st_size
+            file.size = self._end_of_lines(fd, found)
         except OSError:
             self._disk.close(fd)
             raise
-        if held > file.size:
+        if found > file.size:
             file.torn = True
-            _logger.warning("the history file %s ended in a torn line: cut off %d bytes", path, held - file.size)
+            _logger.warning("the history file %s ended in a torn line: cut off %d bytes", path, found - file.size)
         self.finish(file)
 
     def _end_of_lines(self, fd: int, size: int) -> int:

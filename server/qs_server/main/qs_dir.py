@@ -231,7 +231,7 @@ def _listed(arguments: Namespace, layout: str | None) -> Iterator[str]:
         size += element.size
         oldest = element.age if oldest is None else max(oldest, element.age)
         if arguments.json:
-            yield json.dumps(_record(element))
+            yield json.dumps(_as_json(element))
         elif not arguments.summary:
             yield _line(element.name, f"{element.age:.1f}", str(element.size), _state(element))
     if not arguments.json:
@@ -257,7 +257,7 @@ def _state(element: Element) -> str:
     return text if element.since is None else f"{text}, for {element.since:.1f} s"
 
 
-def _record(element: Element) -> dict[str, object]:
+def _as_json(element: Element) -> dict[str, object]:
     return {
         key: round(value, 3) if isinstance(value, float) else value
         for key, value in element._asdict().items()

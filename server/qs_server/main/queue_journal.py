@@ -102,8 +102,8 @@ def _backup(parsed: argparse.Namespace) -> int:
 
 def _convert(parsed: argparse.Namespace) -> int:
     with Meter("moved") as meter:
-        held = Conversion(parsed.root, parsed.queue, Disk(), wall_clock, meter.add).run(parsed.to)
-    say([f"queue {parsed.queue!r} has the storage {parsed.to} now: {counted(held, 'message')}"])
+        moved = Conversion(parsed.root, parsed.queue, Disk(), wall_clock, meter.add).run(parsed.to)
+    say([f"queue {parsed.queue!r} has the storage {parsed.to} now: {counted(moved, 'message')}"])
     return 0
 
 

@@ -119,11 +119,11 @@ class RequestBatch:
         self.events = [waiting.popleft()]
         """The requests and faults."""
         if waiting:
-            held = weight(self.events[0])  # the first is taken whatever its size
+            messages = weight(self.events[0])  # the first is taken whatever its size
             while waiting and len(self.events) < _REQUESTS:
                 event = waiting[0]
-                held += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
-                if held > _MESSAGES:
+                messages += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
+                if messages > _MESSAGES:
                     break
                 self.events.append(waiting.popleft())
         self.left = len(self.events)
@@ -137,7 +137,7 @@ class RequestBatch:
         self._service = service
         self._outbox = outbox
         self._running: Answer | None = None  # the handler that pauses
-        self._held = 0  # bytes of the answers
+        self._answer_bytes = 0  # of the answers that have not been taken, about
         self._over: bool | None = None  # the value that the handler is sent next, see `Answer`
         self.closes = False
         """True if the connection must be closed after the answers; later requests are not handled."""
@@ -155,7 +155,7 @@ class RequestBatch:
 
     @property
     def runnable(self) -> bool:
-        return self.pause is None and self.left > 0 and (self._held <= self._outbox or not self.answers)
+        return self.pause is None and self.left > 0 and (self._answer_bytes <= self._outbox or not self.answers)
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: True if the time of the pause is over."""
@@ -171,14 +171,15 @@ class RequestBatch:
         if self._running is not None:
             self._running.close()
             # Its answer is made in a batch like any other: the check of its rights is there.
-            self._running, self._over = _at_once(ReceiveMessage()), None
+            self._running, self._over = _answered(ReceiveMessage()), None
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
-        caller = self._service.caller
+        service = self._service
+        caller = service.caller
         # While the disk is full, `advance` handles each push, which tells whether it was stored.
-        if self.pause is None and self._running is None and self._held <= self._outbox and not self._service.room.full:
+        if not (self.pause or self._running or self._answer_bytes > self._outbox or service.room.full):
             for event in islice(self.events, self.done, None):
                 if type(event) is not PushMessage or event.payload is None or event.messages:
                     break
@@ -204,8 +205,8 @@ class RequestBatch:
         service = self._service
         service.spent = 0
         if not self.answers:
-            self._held = 0  # they were taken since the last batch
-        while self.left and self.pause is None and self._held <= self._outbox:
+            self._answer_bytes = 0  # they were taken since the last batch
+        while self.left and self.pause is None and self._answer_bytes <= self._outbox:
             event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return  # the order of a client's requests stays, whatever kind the batch does first
@@ -240,7 +241,7 @@ class RequestBatch:
                 if self.begins:
                     self.begins, self.lacked = False, None  # the room was secured for this request alone
                 if self.left and (size := _SIZES.get(type(answer))) is not None:
-                    self._held += size(answer)
+                    self._answer_bytes += size(answer)
             if service.spent >= TURN and self.left and self.pause is None:
                 self.pause = Pause()  # the time slice of this client is over: others run first
 
@@ -337,7 +338,7 @@ class RequestBatch:
             # Between two slices: the handler would count what this batch has done, and is taken back.
             self._running.close()
             request = cast(Message, self.events[self.done])
-            self._running = _at_once(storage_error(request, error, PARTLY))
+            self._running = _answered(storage_error(request, error, PARTLY))
             self.pause = None
         for at, answer in enumerate(self.answers):
             if not isinstance(answer, Error):
@@ -345,7 +346,7 @@ class RequestBatch:
                 self.answers[at] = storage_error(answer, error, "what was asked may have been done")
 
 
-def _at_once(answer: Message) -> Answer:
+def _answered(answer: Message) -> Answer:
     """Stands in for a handler that pauses, and answers when it goes on."""
     yield from ()
     return answer

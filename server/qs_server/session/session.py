@@ -191,7 +191,7 @@ class Session:
             if pause.wait:
                 connection.pause()
                 self._timer = self._timers.add(pause.wait, self._woken)
-            else:  # others have their turn in the same batch, or before it
+            else:  # the requests of others run in the same batch, or before it
                 requests.resume()
                 self._schedule(requests)
         else:
@@ -271,7 +271,7 @@ class Session:
         if requests is not None:
             if requests.ended is None:
                 self._waiters.leave(requests)
-            else:  # it is in a batch, after which it may wait: then it gives its turn to the next at once
+            else:  # it is in a batch, after which it may wait: then the next one is woken at once
                 requests.ended = partial(self._waiters.leave, requests)
 
     def rights_changed(self) -> None:
@@ -308,9 +308,9 @@ class Session:
         """Sends the pending deliveries. If the socket does not take them at once, `written` follows later."""
         subscriber = self._service.subscriber
         if subscriber is not None:
-            mail, subscriber.mail = subscriber.mail, []
-            size = sum(map(cost, mail))
-            if self._outbox.put(b"".join(map(self._peer.send, mail)), size or None):
+            pending, subscriber.mail = subscriber.mail, []
+            size = sum(map(cost, pending))
+            if self._outbox.put(b"".join(map(self._peer.send, pending)), size or None):
                 self.written(size)
 
     def written(self, token: Any) -> None:

@@ -68,7 +68,7 @@ async def listed(running: Serving) -> list[int]:
 # -- without the task -------------------------------------------------------------------------------------------------
 
 
-async def test_the_task_sleeps_on(running: Serving, autojump_clock: Clock) -> None:
+async def test_requests_in_loop_wake_no_task(running: Serving, autojump_clock: Clock) -> None:
     """Requests that are answered at once, alone, pipelined or in pieces, wake no task of a connection."""
     clients = [running.connect() for _ in range(5)]
     for client in clients:
@@ -86,7 +86,7 @@ async def test_the_task_sleeps_on(running: Serving, autojump_clock: Clock) -> No
     assert steps.count == 0
 
 
-async def test_nor_does_a_batch_in_the_thread_wake_it(tmp_path: Path, gate: Gate) -> None:
+async def test_requests_in_thread_wake_no_task(tmp_path: Path, gate: Gate) -> None:
     """Requests whose answers wait for a sync wake no task either."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         clients = [running.connect() for _ in range(5)]
@@ -105,7 +105,7 @@ async def test_nor_does_a_batch_in_the_thread_wake_it(tmp_path: Path, gate: Gate
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-async def test_documents_in_pieces(running: Serving, autojump_clock: Clock, size: int) -> None:
+async def test_documents_in_pieces_are_answered_in_order(running: Serving, autojump_clock: Clock, size: int) -> None:
     """Every request is answered once, in order, however the bytes are cut."""
     client = running.connect()
     data = "".join(push("q", str(number), req=str(number)) + request("ping", req=f"p{number}") for number in range(3))
@@ -117,7 +117,7 @@ async def test_documents_in_pieces(running: Serving, autojump_clock: Clock, size
     assert payloads(await client.ask(receive("q", max=100))) == [str(number) for number in range(3)]
 
 
-async def test_more_than_a_batch_takes(running: Serving, autojump_clock: Clock) -> None:
+async def test_requests_beyond_one_batch_run_in_several(running: Serving, autojump_clock: Clock) -> None:
     """Requests beyond one group, by count or by messages, are done in several groups, in order, with others in
     between."""
     client, other = running.connect(), running.connect()
@@ -135,7 +135,7 @@ async def test_more_than_a_batch_takes(running: Serving, autojump_clock: Clock) 
 
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
-async def test_what_others_have_done_is_known(tmp_path: Path, durability: Durability) -> None:
+async def test_request_sees_earlier_changes_by_other_programs(tmp_path: Path, durability: Durability) -> None:
     """A request sees what other programs put into a directory or took out of it before."""
     async with serving(tmp_path / "root", durability=durability) as running:
         clients = [running.connect() for _ in range(2)]
@@ -153,7 +153,7 @@ async def test_what_others_have_done_is_known(tmp_path: Path, durability: Durabi
 # -- with the task in the middle --------------------------------------------------------------------------------------
 
 
-async def test_pipelined_with_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_pipelined_requests_with_waits_stay_in_order(running: Serving, autojump_clock: Clock) -> None:
     """Waits in the middle of a pipeline, that pass or are ended by a message, and slices of others: all in order; and
     afterwards the task sleeps on again."""
     client, producer = running.connect(), running.connect()
@@ -182,7 +182,7 @@ async def test_pipelined_with_waits(running: Serving, autojump_clock: Clock) -> 
     assert steps.count == 0
 
 
-async def test_an_error_in_the_middle(running: Serving, autojump_clock: Clock) -> None:
+async def test_pipelined_fault_is_answered_in_its_place(running: Serving, autojump_clock: Clock) -> None:
     """A document that breaks a bound is answered in its place; behind what is no XML nothing is done, and the
     connection is closed."""
     client = running.connect()
@@ -196,7 +196,7 @@ async def test_an_error_in_the_middle(running: Serving, autojump_clock: Clock) -
     assert await listed(running) == []
 
 
-async def test_half_closed_behind_requests(running: Serving, autojump_clock: Clock) -> None:
+async def test_stream_end_behind_requests_ends_after_answers(running: Serving, autojump_clock: Clock) -> None:
     """Requests and the end of the stream in one moment: all are answered, half a document too, and then it ends."""
     for rest, codes in (("", [0, 0, 0]), (PING[:9], [0, 0, 0, 400])):
         client = running.connect()
@@ -205,7 +205,7 @@ async def test_half_closed_behind_requests(running: Serving, autojump_clock: Clo
         assert [code(answer) for answer in await client.rest()] == codes
 
 
-async def test_a_slow_reader(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_unread_answer_stops_requests_until_it_is_read(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client that does not read its answer has nothing more done; when it reads again, it goes on where it was."""
     limits = ServerLimits(outbox=500)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
@@ -220,7 +220,7 @@ async def test_a_slow_reader(tmp_path: Path, autojump_clock: Clock) -> None:
             assert len(await listed(running)) == before + 1
 
 
-async def test_a_request_that_subscribes(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscribe_in_pipeline_begins_after_its_answer(running: Serving, autojump_clock: Clock) -> None:
     """A subscription in the middle of a pipeline begins after its answer, and what is asked behind it is done."""
     client = running.connect()
     await client.ask(push("q", "before"))
@@ -233,7 +233,7 @@ async def test_a_request_that_subscribes(running: Serving, autojump_clock: Clock
 
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
-async def test_a_subscription_has_begun_when_it_is_answered(tmp_path: Path, durability: Durability) -> None:
+async def test_subscribe_serves_from_its_answer(tmp_path: Path, durability: Durability) -> None:
     """A subscription is served from the moment of its answer."""
     async with serving(tmp_path / "root", durability=durability) as running:
         producer = running.connect()
@@ -254,7 +254,7 @@ async def test_a_subscription_has_begun_when_it_is_answered(tmp_path: Path, dura
 # -- while a batch is in the thread -----------------------------------------------------------------------------------
 
 
-async def test_what_comes_meanwhile(tmp_path: Path, gate: Gate) -> None:
+async def test_requests_during_batch_in_thread_run_after_it(tmp_path: Path, gate: Gate) -> None:
     """Requests that arrive while one of the client's is in the thread are done after it."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         client, other = await held_in_the_thread(running, gate, push("q", "1", req="1"))
@@ -270,7 +270,7 @@ async def test_what_comes_meanwhile(tmp_path: Path, gate: Gate) -> None:
             await each.hang_up()
 
 
-async def test_stop_in_the_middle(tmp_path: Path, gate: Gate) -> None:
+async def test_stop_answers_request_in_thread_and_refuses_later(tmp_path: Path, gate: Gate) -> None:
     """At a stop, the request in the thread is answered; those behind it, read or not, are refused."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         pings = [request("ping", req=str(number)) for number in range(300)]
@@ -299,7 +299,9 @@ def stored_at_the_end(running: Serving) -> list[int]:
     return found
 
 
-async def test_cut_off_in_the_middle(tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+async def test_cut_off_during_batch_in_thread_finishes_batch(
+    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server that is cut off while a batch is in the thread ends when that is over, and what was begun is done."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         client, other = await held_in_the_thread(running, gate, push("q", "1"), receive("q", "q", wait=100))
@@ -314,7 +316,7 @@ async def test_cut_off_in_the_middle(tmp_path: Path, gate: Gate, caplog: pytest.
     assert len(await client.rest()) <= 2
 
 
-async def test_cut_off_while_a_request_is_in_the_thread(
+async def test_cut_off_during_request_in_thread_sends_no_answer(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that is cut off makes no answer for a request that was in its thread, which is done all the same."""
@@ -338,7 +340,7 @@ async def test_cut_off_while_a_request_is_in_the_thread(
     assert "Traceback" not in caplog.text
 
 
-async def test_gone_in_the_middle(tmp_path: Path, gate: Gate) -> None:
+async def test_client_gone_during_batch_has_request_done(tmp_path: Path, gate: Gate) -> None:
     """A client that goes while its request is in the thread has it done, and disturbs nobody."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         client, other = await held_in_the_thread(running, gate, push("q", "1"), receive("q", wait=0), push("q", "2"))

@@ -56,7 +56,7 @@ def _run(place: Place) -> Callable[..., None]:
     return run
 
 
-def test_what_a_fault_refuses_is_not_stored(place: Place, run: Callable[..., None]) -> None:
+def test_batch_that_raises_is_rolled_back(place: Place, run: Callable[..., None]) -> None:
     """An exception that nobody expects, too, takes back what was asked for in its batch: the next commit stores its
     own alone."""
     place.queue("q")
@@ -70,7 +70,7 @@ def test_what_a_fault_refuses_is_not_stored(place: Place, run: Callable[..., Non
     assert place.payloads("q") == [b"later"]
 
 
-def test_a_queue_that_may_not_last_is_refused(place: Place, run: Callable[..., None]) -> None:
+def test_push_to_queue_of_failed_batch_is_refused(place: Place, run: Callable[..., None]) -> None:
     """A push to a queue that was made in the same batch is refused with it, though it is in the log."""
     place.queue("q")
 
@@ -196,7 +196,7 @@ def _bench(tmp_path: Path) -> Iterator[Bench]:
     bench.engine.close()
 
 
-def test_a_push_that_lacks_room_begins_the_next_batch(bench: Bench) -> None:
+def test_push_that_lacks_room_begins_next_batch(bench: Bench) -> None:
     """A push for which the batch has no room is run again as the first of a batch that has it; what others asked for
     meanwhile, and what is behind it, is done too."""
     big = PushMessage("q", payload=b"x" * (3 * LEFT))
@@ -212,7 +212,7 @@ def test_a_push_that_lacks_room_begins_the_next_batch(bench: Bench) -> None:
     assert len(bench.engine.queue("q")._queue) == 4
 
 
-def test_what_finds_no_room_at_all_is_refused(bench: Bench) -> None:
+def test_push_without_any_room_is_refused(bench: Bench) -> None:
     """A push that lacks room though it is the first of its batch is answered with 507, and the others go on."""
     bench.engine.disk = 2 * LEFT
     one = bench.connection(PushMessage("q", payload=b"x" * (3 * LEFT)), PushMessage("q", payload=b"2"), Ping())
@@ -226,7 +226,7 @@ def test_what_finds_no_room_at_all_is_refused(bench: Bench) -> None:
     assert len(bench.engine.queue("q")._queue) == 2
 
 
-def test_merged_pushes_that_lack_room_are_done_one_by_one(bench: Bench) -> None:
+def test_merged_pushes_that_lack_room_run_one_by_one(bench: Bench) -> None:
     """When the pushes of several clients have no room together, those that have it are stored, and the others later."""
     connections = [bench.connection(PushMessage("q", payload=bytes([n]) * (LEFT // 2))) for n in range(10)]
     bench.ask(*connections)
@@ -235,7 +235,7 @@ def test_merged_pushes_that_lack_room_are_done_one_by_one(bench: Bench) -> None:
     assert len(bench.engine.queue("q")._queue) == 10
 
 
-def test_pushes_are_merged_behind_what_has_to_come_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pushes_are_merged_behind_work_that_begins_batch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at the changes by other programs, with which many batches begin, leaves one push for all clients."""
     pushed: list[int] = []
     push = RoomQueue.push
@@ -248,7 +248,7 @@ def test_pushes_are_merged_behind_what_has_to_come_first(bench: Bench, monkeypat
     assert [len(each.answers) for each in connections] == [5] * 4
 
 
-def test_a_full_disk_refuses_pushes_and_no_deletes(bench: Bench) -> None:
+def test_full_disk_refuses_pushes_and_no_deletes(bench: Bench) -> None:
     """Without any room, each push is refused, and each delete is done."""
     mids = bench.push(20)
     bench.engine.disk = bench.engine.room = 0
@@ -260,7 +260,7 @@ def test_a_full_disk_refuses_pushes_and_no_deletes(bench: Bench) -> None:
     assert all(type(answer) is DeleteMessage for answer in deleting.answers)
 
 
-def test_room_that_cannot_be_secured(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_secure_that_fails_is_logged_and_batch_runs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """When the engine fails to make room, a line in the log says why, and requests are refused or done as they find
     room."""
 
@@ -276,7 +276,7 @@ def test_room_that_cannot_be_secured(bench: Bench, caplog: pytest.LogCaptureFixt
     assert "no room could be made for requests: [Errno 5] Input/output error" in caplog.text
 
 
-def test_lists_end_their_slice_with_the_room(bench: Bench) -> None:
+def test_list_requests_end_slice_when_room_is_little(bench: Bench) -> None:
     """delete-message and copy-message with lists go on in the next batch when little room is left, and answer once with
     all that they have done."""
     mids = bench.push(400)
@@ -292,7 +292,7 @@ def test_lists_end_their_slice_with_the_room(bench: Bench) -> None:
     assert bench.engine.room >= 0
 
 
-def test_a_handler_that_has_begun_waits_for_room(bench: Bench) -> None:
+def test_list_of_copies_waits_for_room_after_first_slice(bench: Bench) -> None:
     """A list of copies, one of which needs more than a batch has left, is not ended half way; if there is no room at
     all, the answer says that some may have been copied."""
     mids = bench.push(3)
@@ -312,7 +312,7 @@ def test_a_handler_that_has_begun_waits_for_room(bench: Bench) -> None:
     assert (answer.code, answer.text) == (507, "the disk is full; some may have been copied")
 
 
-def test_a_purge_that_ends_half_way_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_refused_in_later_slice_says_partly(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a later slice is refused, the messages of the first one are gone, and the answer does not say otherwise."""
     bench.push(9)
     slices: list[int] = []
@@ -332,7 +332,7 @@ def test_a_purge_that_ends_half_way_says_so(bench: Bench, monkeypatch: pytest.Mo
     assert len(bench.engine.queue("q")._queue) == 4
 
 
-def test_what_has_to_come_first_comes_first(bench: Bench) -> None:
+def test_work_that_begins_batch_runs_first(bench: Bench) -> None:
     """Upkeep begins a batch, before any request has changed anything, wherever it stands in line; what follows it is in
     the same batch."""
     seen: list[str] = []
@@ -346,7 +346,7 @@ def test_what_has_to_come_first_comes_first(bench: Bench) -> None:
     assert seen == ["before", "commit", "upkeep", "after", "commit"]
 
 
-def test_background_work_waits_for_room(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_job_that_lacks_room_begins_next_batch(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """A job that lacks room runs again at the beginning of a batch that has it; without any, it fails, with a line in
     the log."""
     done: list[int] = []
@@ -361,7 +361,7 @@ def test_background_work_waits_for_room(bench: Bench, caplog: pytest.LogCaptureF
     assert "background work of the server failed: [Errno 28] No space left on device" in caplog.text
 
 
-def test_expiry_ends_its_slice_with_the_room(bench: Bench) -> None:
+def test_expiry_ends_slice_when_room_is_little(bench: Bench) -> None:
     """Messages that become dead letters by the timer are moved in several batches, as each has room."""
     left = 10
 
@@ -383,7 +383,7 @@ def test_expiry_ends_its_slice_with_the_room(bench: Bench) -> None:
     assert bench.engine.room >= 0
 
 
-def test_a_batch_by_kind_ends_when_pushes_have_no_room(bench: Bench) -> None:
+def test_batch_by_kind_ends_when_pushes_have_no_room(bench: Bench) -> None:
     """With less room than a batch begins with, pushes are left for the next one, and what pushes nothing is done."""
     pushes = bench.connection(PushMessage("q", payload=b"1"))
     other = bench.connection(Ping())

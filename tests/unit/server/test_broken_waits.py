@@ -24,7 +24,7 @@ async def waiting(running: Serving, **attributes: float) -> Client:
     return client
 
 
-async def test_a_clock_that_is_set_back(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_wait_lasts_as_asked_when_clock_is_set_back(tmp_path: Path, autojump_clock: Clock) -> None:
     """A wait lasts as long as was asked for, also when somebody sets the machine's clock back meanwhile."""
     now = [EPOCH]
     async with serving(tmp_path / "root", lambda: now[0]) as running:
@@ -37,7 +37,7 @@ async def test_a_clock_that_is_set_back(tmp_path: Path, autojump_clock: Clock) -
         assert trio.current_time() - began == pytest.approx(10)
 
 
-async def test_a_queue_that_is_deleted(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_waiting_receive_of_deleted_queue_fails(tmp_path: Path, autojump_clock: Clock) -> None:
     """A receive that waits for a deleted queue fails at once."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         consumer, other = await waiting(running, wait=600), running.connect()
@@ -47,7 +47,7 @@ async def test_a_queue_that_is_deleted(tmp_path: Path, autojump_clock: Clock) ->
         assert trio.current_time() == began
 
 
-async def test_a_receive_that_fails_passes_on(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_receive_that_fails_wakes_next_waiter(tmp_path: Path, autojump_clock: Clock) -> None:
     """A woken receive that cannot read the message gets an error, and the next in line gets the message."""
     disk = FaultyDisk()
     async with serving(tmp_path / "root", clock_of(autojump_clock), disk=disk) as running:

@@ -96,7 +96,7 @@ async def gathered(running: Serving, disk: FaultyDisk, *documents: str) -> list[
     return answers
 
 
-async def test_pushes_of_several_connections_share_a_commit(tmp_path: Path, disk: FaultyDisk) -> None:
+async def test_pushes_of_several_connections_share_one_commit(tmp_path: Path, disk: FaultyDisk) -> None:
     """One commit, with one sync of the directory, covers what 20 connections push during the commit before."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         answers = await gathered(running, disk, *(push("q", str(number)) for number in range(20)))
@@ -109,7 +109,7 @@ async def test_pushes_of_several_connections_share_a_commit(tmp_path: Path, disk
         assert sorted(mids(found)[1:]) == sorted(mid for answer in answers for mid in mids(answer))
 
 
-async def test_one_group_of_requests_has_one_commit(tmp_path: Path, disk: FaultyDisk) -> None:
+async def test_pipelined_requests_share_one_commit(tmp_path: Path, disk: FaultyDisk) -> None:
     """Requests that one connection pipelines share a commit as well."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         client = running.connect()
@@ -121,7 +121,7 @@ async def test_one_group_of_requests_has_one_commit(tmp_path: Path, disk: Faulty
 
 
 @pytest.mark.parametrize("durability", [Durability.INTERVAL, Durability.NONE])
-async def test_no_sync_is_waited_for_otherwise(
+async def test_answer_waits_for_no_sync_without_always(
     tmp_path: Path, disk: FaultyDisk, durability: Durability, autojump_clock: Clock
 ) -> None:
     """With durability `interval` and `none` an answer about messages waits for no fsync; to make a queue does."""
@@ -133,7 +133,7 @@ async def test_no_sync_is_waited_for_otherwise(
         assert (disk.file_syncs, disk.directory_syncs) == (0, 0)
 
 
-async def test_interval_syncs_once_for_what_happened(tmp_path: Path, mock_clock: Clock) -> None:
+async def test_interval_syncs_once_after_changes(tmp_path: Path, mock_clock: Clock) -> None:
     """With durability `interval` the file system is synced 50 ms after something happened, not while nothing does."""
     synced = threading.Semaphore(0)
 
@@ -167,7 +167,7 @@ async def test_interval_syncs_once_for_what_happened(tmp_path: Path, mock_clock:
 
 
 @pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, 507), (errno.EIO, 500)])
-async def test_a_failed_sync_refuses_its_push_alone(
+async def test_failed_sync_refuses_its_push_alone(
     tmp_path: Path, disk: FaultyDisk, number: int, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A push whose file cannot be synced is refused and leaves nothing; others of the same batch succeed."""
@@ -191,7 +191,7 @@ def resp(line: str) -> str:
 
 
 @pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, 507), (errno.EIO, 500)])
-async def test_a_failed_commit_refuses_what_it_covered(
+async def test_failed_commit_refuses_each_request_of_batch(
     tmp_path: Path, disk: FaultyDisk, number: int, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When the directory cannot be synced every request of the batch is refused, each with its own resp; the server
@@ -216,7 +216,7 @@ async def test_a_failed_commit_refuses_what_it_covered(
         await client.hang_up()
 
 
-async def test_a_failed_commit_of_a_batch_in_the_thread(tmp_path: Path, disk: FaultyDisk) -> None:
+async def test_failed_commit_in_thread_refuses_batch_and_goes_on(tmp_path: Path, disk: FaultyDisk) -> None:
     """When the commit of several connections' batch fails, each request is refused, and the next batch is served."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         clients = [running.connect() for _ in range(5)]
@@ -232,7 +232,7 @@ async def test_a_failed_commit_of_a_batch_in_the_thread(tmp_path: Path, disk: Fa
             await client.hang_up()
 
 
-async def test_a_fault_of_the_engine_in_a_commit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_commit_is_500_with_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An unexpected exception of a commit is a 500 for what it covered, with the traceback in the log, and no end."""
 
     class Buggy(Disk):
@@ -256,7 +256,7 @@ async def test_a_fault_of_the_engine_in_a_commit(tmp_path: Path, caplog: pytest.
             await client.hang_up()
 
 
-async def test_a_fault_of_a_handler(
+async def test_exception_in_handler_is_500_with_traceback(
     tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unexpected exception in a handler is a 500 whose resp and traceback are in the log; the connection goes on."""
@@ -276,7 +276,7 @@ async def test_a_fault_of_a_handler(
         assert "RuntimeError: a bug" in caplog.text
 
 
-async def test_an_error_of_the_operating_system_in_a_handler(
+async def test_oserror_in_handler_is_500_with_reason(
     tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operation that the file system refuses is a 500 that says why, with its resp in the log."""
@@ -296,7 +296,7 @@ async def test_an_error_of_the_operating_system_in_a_handler(
         assert mids(await client.ask(LIST)) == [mid]
 
 
-async def test_leases_that_cannot_be_ended(
+async def test_expiry_that_fails_is_tried_each_second(
     tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When the file system refuses to end a lease, the server tries again once a second, and others are served."""
@@ -324,7 +324,7 @@ async def test_leases_that_cannot_be_ended(
         assert payloads(await client.ask(receive("q", wait=10))) == ["x"]
 
 
-async def test_a_push_and_a_receive_in_one_batch(tmp_path: Path, disk: FaultyDisk) -> None:
+async def test_receive_of_push_whose_sync_fails_gets_nothing(tmp_path: Path, disk: FaultyDisk) -> None:
     """If a push and its receive are in one batch whose sync fails, the push is refused and the message is not given
     out."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
@@ -355,7 +355,7 @@ async def first_answer(clients: dict[str, Client]) -> list[str]:
     return order
 
 
-async def test_a_purge_lets_others_in_between(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_purge_runs_in_slices(tmp_path: Path, autojump_clock: Clock) -> None:
     """Purging a deep queue is done in slices: what another connection asks meanwhile is answered before its end."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         purging, other = running.connect(), running.connect()
@@ -367,7 +367,7 @@ async def test_a_purge_lets_others_in_between(tmp_path: Path, autojump_clock: Cl
         assert mids(await other.ask(LIST)) == []
 
 
-async def test_a_purge_takes_only_what_was_there(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_purge_leaves_later_pushes(tmp_path: Path, autojump_clock: Clock) -> None:
     """Messages pushed while a purge runs stay, and the count is of the removed ones, in flight and delayed too."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         purging, other = running.connect(), running.connect()
@@ -390,7 +390,7 @@ async def test_a_purge_takes_only_what_was_there(tmp_path: Path, autojump_clock:
         assert len(left) - len(pushed) <= 1  # the one whose answer was not waited for
 
 
-async def test_statistics_let_others_in_between(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_queue_stats_of_deep_queue_runs_in_slices(tmp_path: Path, autojump_clock: Clock) -> None:
     """The figures of a deep queue that was found on disk are gathered in slices."""
     directory = tmp_path / "root" / "q"
     directory.mkdir(parents=True)
@@ -415,7 +415,7 @@ async def test_statistics_let_others_in_between(tmp_path: Path, autojump_clock: 
         assert order == ["ping", "stats"]
 
 
-async def test_a_probe_waits_for_commits(tmp_path: Path, disk: FaultyDisk) -> None:
+async def test_probe_waits_for_commit(tmp_path: Path, disk: FaultyDisk) -> None:
     """A probe returns after a commit, and not while the worker thread hangs in a sync. It can be cancelled."""
     async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
         await running.server.probe()

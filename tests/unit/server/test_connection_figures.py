@@ -7,7 +7,7 @@ from support.documents import request
 from support.memory_serving import Clock, clock_of, serving
 
 
-async def test_no_more_than_a_thousand(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_figures_of_connections_are_bounded_to_thousand(tmp_path: Path, autojump_clock: Clock) -> None:
     """Two figures of each of the 1,000 oldest connections; `connections` counts all."""
     asks = request("server-stats", connections="yes")
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:

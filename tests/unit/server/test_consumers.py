@@ -20,7 +20,7 @@ async def consumers(client: Client) -> dict[str, tuple[int, int]]:
     return {qid: (int(some), int(others)) for some, others, qid in found if (some, others) != ("0", "0")}
 
 
-async def test_subscribers(running: Serving, autojump_clock: Clock) -> None:
+async def test_queue_stats_counts_subscriptions(running: Serving, autojump_clock: Clock) -> None:
     """A subscription counts from its answer to its end, for each of its queues; several of one client count each."""
     one, two, other = (running.connect() for _ in range(3))
     assert await consumers(other) == {}
@@ -37,7 +37,7 @@ async def test_subscribers(running: Serving, autojump_clock: Clock) -> None:
     assert await consumers(other) == {"q": (1, 0)}
 
 
-def test_an_ended_connection(tmp_path: Path) -> None:
+def test_queue_stats_leaves_out_ended_connection(tmp_path: Path) -> None:
     """A client that has gone does not count, though what it held has not been given back yet."""
     subscriptions = Subscriptions(FilesEngine(str(tmp_path), clock=wall_clock, durability=Durability.NONE), wall_clock)
     subscriber = Subscriber(1000, lambda: None)
@@ -48,7 +48,7 @@ def test_an_ended_connection(tmp_path: Path) -> None:
     assert (subscriptions.count("q"), subscriptions.leaving) == (0, True)
 
 
-async def test_receives_that_wait(running: Serving, autojump_clock: Clock) -> None:
+async def test_queue_stats_counts_waiting_receives(running: Serving, autojump_clock: Clock) -> None:
     """A receive counts while it waits, for each of its queues: not before, and not once it is answered."""
     one, two, other = (running.connect() for _ in range(3))
     await one.send(receive("q", "other", wait=100))

@@ -48,7 +48,7 @@ async def looking(nursery: trio.Nursery, clock: Clock) -> DiskRoom:
     return room
 
 
-async def test_one_line_for_many_refusals(
+async def test_refused_logs_one_line_for_many(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first refusal is a line that names the path and the free bytes; the next thousand are none."""
@@ -61,7 +61,7 @@ async def test_one_line_for_many_refusals(
     assert "1000000 bytes of payload" in line
 
 
-async def test_one_line_when_it_ends(
+async def test_stored_logs_one_line_when_room_is_back(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ten seconds after the last refusal, once as much was stored as was refused, a line says that it is over."""
@@ -80,7 +80,7 @@ async def test_one_line_when_it_ends(
     assert len(told(caplog)) == 2
 
 
-async def test_small_ones_between_large_ones_are_no_news(
+async def test_stored_of_smaller_request_does_not_end_full_disk(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Small messages that still fit do not end it, however rarely a large one is tried."""
@@ -93,7 +93,7 @@ async def test_small_ones_between_large_ones_are_no_news(
     assert len(told(caplog)) == 1
 
 
-async def test_room_for_one_at_a_time_is_no_news(
+async def test_stored_between_refusals_does_not_end_full_disk(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A disk on which each deleted message makes room for the next is full all the time."""
@@ -106,7 +106,7 @@ async def test_room_for_one_at_a_time_is_no_news(
     assert len(told(caplog)) == 1
 
 
-async def test_it_is_full_while_nobody_pushes(
+async def test_full_disk_stays_full_without_requests(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That nobody tries any more does not mean that there is room."""
@@ -119,7 +119,7 @@ async def test_it_is_full_while_nobody_pushes(
     assert len(told(caplog)) == 2
 
 
-async def test_much_more_is_free(
+async def test_full_disk_ends_when_much_more_is_free(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One large message that nobody tries again does not keep a disk full that has a gigabyte more since."""
@@ -141,7 +141,9 @@ async def test_much_more_is_free(
     assert f"{2 << 30} bytes are free" in told(caplog)[1]
 
 
-async def test_it_begins_again(nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_after_end_logs_again(
+    nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """A disk that is full a second time is a line again."""
     room = await looking(nursery, autojump_clock)
     for _ in range(2):
@@ -151,7 +153,7 @@ async def test_it_begins_again(nursery: trio.Nursery, autojump_clock: Clock, cap
     assert [" is full" in line for line in told(caplog)] == [True, False, True, False]
 
 
-async def test_a_disk_that_does_not_say(
+async def test_refused_without_free_bytes_names_disk(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file system that does not tell its free bytes is named all the same."""
@@ -167,7 +169,9 @@ def _mounted(tmp_path: Path) -> Iterator[Path]:
         yield mounted
 
 
-async def test_a_full_disk_of_files(mounted: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pushes_on_full_file_system_log_once(
+    mounted: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Files on a really full disk: all requests of a client and of many say it once; room is told once it is there."""
     async with serving(mounted / "root", clock_of(autojump_clock)) as running:
         client = running.connect()

@@ -63,7 +63,7 @@ def loop_of(engine: DueEngine) -> tuple[ExpiryLoop, Committer]:
     return ExpiryLoop(engine, committer, Turns(), clock, lambda: engine.now / 1e6), committer  # type: ignore[arg-type]
 
 
-async def test_alone(autojump_clock: MockClock) -> None:
+async def test_expiry_alone_has_no_rests(autojump_clock: MockClock) -> None:
     """With nobody else, slices of 2 ms follow one another without a rest, and others have a turn between them."""
     engine = DueEngine(1_000_000)
     loop, _ = loop_of(engine)
@@ -79,7 +79,7 @@ async def test_alone(autojump_clock: MockClock) -> None:
     assert turns >= len(engine.slices) // 2 > 100
 
 
-async def test_beside_others(autojump_clock: MockClock) -> None:
+async def test_expiry_beside_requests_rests(autojump_clock: MockClock) -> None:
     """Others have many times as long as a slice, before the next one."""
     engine = DueEngine(2000)
     loop, committer = loop_of(engine)
@@ -112,7 +112,7 @@ class StalledEngine(DueEngine):
         return done
 
 
-async def test_a_stall_is_no_reason_for_a_long_rest(autojump_clock: MockClock) -> None:
+async def test_expiry_rest_after_stall_is_bounded(autojump_clock: MockClock) -> None:
     """A slice that was held up for seconds delays the next one by a quarter of a second at most: it was half a minute,
     in which no window ended."""
     engine = StalledEngine(20)
@@ -130,7 +130,7 @@ async def test_a_stall_is_no_reason_for_a_long_rest(autojump_clock: MockClock) -
     assert 19 * 0.2 < trio.current_time() < 20 * 0.3
 
 
-async def test_a_failure(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_expiry_that_fails_waits_a_second(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """A failed expiry is tried again a second later."""
     engine = DueEngine(10)
     engine.failure = OSError(28, "No space left on device")

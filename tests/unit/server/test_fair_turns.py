@@ -87,7 +87,7 @@ def fill(engine: JournalEngine, count: int) -> list[int]:
     return stored
 
 
-def test_a_list_of_copies_is_done_in_slices(engine: JournalEngine) -> None:
+def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
     """copy-message of many ids into many queues: no slice is much longer than a turn, and each message is whole in the
     slice that copies it."""
     stored = fill(engine, 75)
@@ -105,7 +105,7 @@ def test_a_list_of_copies_is_done_in_slices(engine: JournalEngine) -> None:
     assert [len(engine.queue(qid)) for qid in into] == [75] * 40
 
 
-def test_pipelined_requests_are_done_in_slices(engine: JournalEngine) -> None:
+def test_pipelined_list_queues_run_in_slices(engine: JournalEngine) -> None:
     """256 list-queues of one connection, by somebody who may see one of the queues: in slices of a turn."""
     batch = RequestBatch(deque([ListQueues() for _ in range(256)]), service_of(engine, _caller("q")), 1 << 30)
     slices = slices_of(batch)
@@ -132,7 +132,7 @@ def _caller(*read: str) -> Caller:
 @pytest.mark.parametrize(
     ("asked", "most"), [(ListQueues(), 20), (QueueStats(), 160)], ids=["list-queues", "queue-stats"]
 )
-def test_a_look_at_very_many_queues_is_done_in_slices(
+def test_list_of_very_many_queues_runs_in_slices(
     engine: JournalEngine, monkeypatch: pytest.MonkeyPatch, asked: Message, most: int
 ) -> None:
     """One request that looks at all queues lets others have their turn on the way, also while its document is written.
@@ -152,7 +152,7 @@ def test_a_look_at_very_many_queues_is_done_in_slices(
     assert serialize(answer) == serialize(at_once.answers[0])
 
 
-def test_figures_of_very_many_queues_count_as_work(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_stats_counts_work_for_each_queue(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """server-stats adds up the figures of all queues: the more there are, the fewer such requests are in a turn."""
     monkeypatch.setattr("qs_server.operations.queues._FIGURES", 0)
     monkeypatch.setattr("qs_server.operations.queues._COUNTED", 1)
@@ -161,7 +161,7 @@ def test_figures_of_very_many_queues_count_as_work(engine: JournalEngine, monkey
     assert slices_of(batch) == [82, 82]
 
 
-def test_queues_are_made_in_slices(engine: JournalEngine) -> None:
+def test_new_queue_requests_run_in_slices(engine: JournalEngine) -> None:
     """What writes a queue's directory or options counts as work: others have their turn after some of these."""
     requests: list[Message] = [NewQueue(f"new-{number}") for number in range(10)]
     requests += [PauseQueue("new-1"), ResumeQueue("new-1"), SetQueue("new-1", WireOptions(capacity=3))]
@@ -177,7 +177,7 @@ class _Kept(list[Any]):
     add = list.extend
 
 
-def test_a_list_of_deletes_is_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_list_runs_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """delete-message with a list: all are deleted, in slices."""
     monkeypatch.setattr(service, "TURN", 10)
     stored = fill(engine, 25)
@@ -186,7 +186,7 @@ def test_a_list_of_deletes_is_done_in_slices(engine: JournalEngine, monkeypatch:
     assert len(engine.queue("q")) == 0
 
 
-def test_claims_are_acknowledged_one_by_one(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """ack-claim ends each open claim as a whole, the oldest first, and lets others have their turn in between. A number
     that was not made yet is refused before any claim has ended."""
     monkeypatch.setattr(service, "TURN", 2)
@@ -208,7 +208,7 @@ def test_claims_are_acknowledged_one_by_one(engine: JournalEngine, monkeypatch: 
     assert len(engine.queue("q")) == 50
 
 
-def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelined_claims_run_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What claims and publications go over in bulk counts as work, so that requests of this kind take turns."""
     monkeypatch.setattr("qs_server.session.requests.TURN", 2)
     fill(engine, 100)
@@ -221,7 +221,7 @@ def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch:
     assert not any(isinstance(answer, Error) for answer in batch.answers)
 
 
-def test_a_failed_commit_between_slices_is_the_answer(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_commit_between_slices_is_an_error(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that fails between two slices ends the request with an error: the copies that it has taken back are in
     no answer. Later requests of the connection are handled."""
     monkeypatch.setattr(service, "TURN", 10)
@@ -241,7 +241,7 @@ def test_a_failed_commit_between_slices_is_the_answer(engine: JournalEngine, mon
     assert len(engine.queue("into-1")) == 0
 
 
-def test_copies_into_very_many_queues_are_quick(tmp_path: Path) -> None:
+def test_copy_into_very_many_queues_is_quick(tmp_path: Path) -> None:
     """A message that is copied into many queues joins them one by one: the set of them is not made anew each time."""
     engine = JournalEngine(str(tmp_path), clock=lambda: 1_760_000_000_000_000, durability=Durability.NONE)
     into = [f"into-{number}" for number in range(50)]
@@ -260,7 +260,7 @@ def test_copies_into_very_many_queues_are_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ids", "queues"), [(3, COPIES // 3 + 1), (0, COPIES + 1)])
-async def test_too_many_copies_are_refused(running: Serving, autojump_clock: Clock, ids: int, queues: int) -> None:
+async def test_copy_of_too_many_is_refused(running: Serving, autojump_clock: Clock, ids: int, queues: int) -> None:
     """copy-message of more copies than are made at once: 400 that says the bound and what to do; nothing is copied, and
     the connection goes on. As many as the bound are taken."""
     client = running.connect()

@@ -58,7 +58,7 @@ async def found(engine: JournalEngine, work: Callable[[Committer], None]) -> Non
         hub.close()
 
 
-async def test_a_file_is_seen_between_batches(engine: JournalEngine, tmp_path: Path) -> None:
+async def test_refresh_finds_file_between_batches(engine: JournalEngine, tmp_path: Path) -> None:
     """A file that somebody puts into a queue's directory is seen though every batch is run in the thread."""
 
     def put(committer: Committer) -> None:
@@ -67,7 +67,7 @@ async def test_a_file_is_seen_between_batches(engine: JournalEngine, tmp_path: P
     await found(engine, put)
 
 
-async def test_a_file_is_seen_while_batches_follow_each_other(engine: JournalEngine, tmp_path: Path) -> None:
+async def test_refresh_finds_file_while_thread_is_never_idle(engine: JournalEngine, tmp_path: Path) -> None:
     """A file is seen also when the thread is never idle: there is more to do at the end of each batch."""
 
     until = trio.current_time() + 20

@@ -62,7 +62,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.storage.close()
 
 
-def test_a_slice_at_a_time(bench: Bench) -> None:
+def test_give_back_releases_a_slice_oldest_first(bench: Bench) -> None:
     """Each call gives back a hundred, oldest first, until nothing is left; the end itself gives back none."""
     bench.subscriptions.drop(bench.first)
     seen = []
@@ -75,7 +75,7 @@ def test_a_slice_at_a_time(bench: Bench) -> None:
     assert bench.subscriptions.next_due() is None
 
 
-async def test_a_message_that_lacks_room(
+async def test_give_back_tries_message_that_lacks_room_once_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message that cannot be given back for lack of room is tried again at the beginning of the next batch; if it
@@ -101,7 +101,7 @@ async def test_a_message_that_lacks_room(
     assert caplog.text.count("stays hidden until its window ends") == 1
 
 
-def test_a_slice_ends_with_its_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_give_back_ends_slice_with_its_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release may take long, as a message that goes to a dead-letter queue of files has to be synced: a slice of 20
     ms begins no other after that."""
     queue = bench.storage.queue("q")
@@ -127,7 +127,7 @@ class Fault(Job):
         raise RuntimeError("a fault")
 
 
-async def test_a_batch_that_fails(bench: Bench) -> None:
+async def test_give_back_goes_on_after_failed_batch(bench: Bench) -> None:
     """A slice whose batch fails before it is done is done in another batch."""
     committer = Committer(bench.storage, Durability.NONE, Waiters(), bench.subscriptions)
 
@@ -143,7 +143,7 @@ async def test_a_batch_that_fails(bench: Bench) -> None:
     assert bench.ready() == bench.mids
 
 
-def test_what_happens_meanwhile(bench: Bench) -> None:
+def test_give_back_leaves_settled_messages_alone(bench: Bench) -> None:
     """A message not given back yet can be deleted, and its window can end; then it is left alone, also if another
     client holds it."""
     bench.subscriptions.drop(bench.first)
@@ -164,7 +164,7 @@ def test_what_happens_meanwhile(bench: Bench) -> None:
     assert (len(bench.ready()), bench.subscriptions.next_due()) == (HELD - 1, None)
 
 
-def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
+def test_drop_sends_nothing_to_closed_connection(bench: Bench) -> None:
     """A client that has gone is sent neither new messages, nor those given back, nor its queue's end."""
     bench.first.mail.clear()
     bench.subscriptions.drop(bench.first)
@@ -180,7 +180,7 @@ def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
     assert (bench.subscriptions.unfinished, bench.subscriptions.next_due()) == (False, None)
 
 
-def test_the_engine_is_closed_meanwhile(bench: Bench) -> None:
+def test_close_before_give_back_leaves_message_until_window_ends(bench: Bench) -> None:
     """A message not given back when the engine is closed is ready when its window ends."""
     bench.subscriptions.drop(bench.first)
     bench.subscriptions.give_back()
@@ -191,7 +191,7 @@ def test_the_engine_is_closed_meanwhile(bench: Bench) -> None:
     assert bench.ready() == bench.mids
 
 
-def test_leases_of_a_queue_end_together() -> None:
+def test_leases_end_all_of_queue_or_up_to_id() -> None:
     """All leases of a queue end, or those up to an id; those of other queues stay, and each former holder is named
     once."""
     leases = Leases()
@@ -219,7 +219,7 @@ async def holder(running: Serving, count: int) -> tuple[Client, list[int]]:
     return client, pushed
 
 
-async def test_others_are_served_between_the_slices(
+async def test_give_back_serves_others_between_slices(
     running: Serving, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No batch gives back more than a hundred; all come to another subscriber in the end, in order."""
@@ -246,7 +246,7 @@ async def test_others_are_served_between_the_slices(
     assert (max(batches), sum(batches)) == (100, 1000)
 
 
-async def test_an_acknowledgement_from_elsewhere_meanwhile(running: Serving, autojump_clock: Clock) -> None:
+async def test_delete_from_other_connection_before_give_back(running: Serving, autojump_clock: Clock) -> None:
     """Right behind the end of a connection, another one deletes what that held: it is gone, and the rest is ready."""
     client, pushed = await holder(running, 500)
     other = running.connect()
@@ -260,7 +260,7 @@ async def test_an_acknowledgement_from_elsewhere_meanwhile(running: Serving, aut
 
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
-async def test_a_server_that_stops_gives_everything_back(tmp_path: Path, durability: Durability) -> None:
+async def test_stop_gives_everything_back(tmp_path: Path, durability: Durability) -> None:
     """A stop gives back what takes many slices before the engine is closed."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, pushed = await holder(running, 1000)
@@ -279,7 +279,7 @@ async def test_a_server_that_stops_gives_everything_back(tmp_path: Path, durabil
     assert found == [(len(pushed), 0)]
 
 
-async def test_a_purge_and_a_delete_of_what_many_hold(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_purge_and_delete_queue_end_leases(tmp_path: Path, autojump_clock: Clock) -> None:
     """A purge and a delete end what subscribers hold, and make room for the next messages; the req of a subscription
     that ends so is free."""
     async with serving(tmp_path / "root", clock_of(autojump_clock), queues=("q", "r")) as running:
@@ -298,7 +298,7 @@ async def test_a_purge_and_a_delete_of_what_many_hold(tmp_path: Path, autojump_c
 # -- how many ---------------------------------------------------------------------------------------------------------
 
 
-async def test_subscriptions_of_one_connection(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscribe_beyond_thousand_is_refused(running: Serving, autojump_clock: Clock) -> None:
     """A connection may have 1000; one more is 400 that says what to do, and changes nothing: the others go on, one of
     them can be changed, and when one ends, there is room for another."""
     client = running.connect()

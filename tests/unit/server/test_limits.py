@@ -31,7 +31,7 @@ from qs_storage.engine import wall_clock
 # -- requests and answers ---------------------------------------------------------------------------------------------
 
 
-async def test_the_pipeline_is_bounded(running: Serving, autojump_clock: Clock) -> None:
+async def test_pipeline_behind_wait_is_bounded(running: Serving, autojump_clock: Clock) -> None:
     """Behind a request that waits, 1024 more are read, and not one more until it is answered; then all are."""
     client = running.connect(lockstep=True)
     await client.send(receive("q", wait=60))
@@ -45,7 +45,7 @@ async def test_the_pipeline_is_bounded(running: Serving, autojump_clock: Clock) 
         assert [req(line) for line in await client.lines(1025)] == [str(number) for number in range(1025)]
 
 
-async def test_many_in_one_piece(running: Serving, autojump_clock: Clock) -> None:
+async def test_requests_in_one_piece_are_answered_in_order(running: Serving, autojump_clock: Clock) -> None:
     """Five thousand requests that arrive in one piece are answered in order."""
     client = running.connect()
     numbers = [str(number) for number in range(5000)]
@@ -53,7 +53,7 @@ async def test_many_in_one_piece(running: Serving, autojump_clock: Clock) -> Non
     assert [req(line) for line in await client.lines(5000)] == numbers
 
 
-async def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_client_that_does_not_read_is_not_read_from(tmp_path: Path, autojump_clock: Clock) -> None:
     """Answers are made until the outbox is full; what it asked behind that is done once it reads."""
     limits = ServerLimits(outbox=1000)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
@@ -66,7 +66,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path, auto
         assert [mids(line) for line in await slow.lines(6)] == [[mid] for mid in pushed]
 
 
-async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_lists_of_ids_fill_outbox(tmp_path: Path, autojump_clock: Clock) -> None:
     """Ids count as what they take when they are written, so that lists do not pile up for who does not read."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         client = running.connect()
@@ -80,7 +80,7 @@ async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Cl
         assert group.left == 39
 
 
-async def test_an_answer_is_bounded_by_the_document_limit(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_is_bounded_by_document_limit(running: Serving, autojump_clock: Clock) -> None:
     """A receive gives as many messages as fit into 8 MiB, and at least one."""
     client = running.connect()
     for _ in range(5):
@@ -92,7 +92,7 @@ async def test_an_answer_is_bounded_by_the_document_limit(running: Serving, auto
 # -- documents that take their time -----------------------------------------------------------------------------------
 
 
-async def test_a_document_that_is_not_completed(running: Serving, autojump_clock: Clock) -> None:
+async def test_document_not_completed_in_time_is_408(running: Serving, autojump_clock: Clock) -> None:
     """Half a document and then silence: 408 after 30 s, and the end."""
     client = running.connect()
     assert "<ping/>" in await client.ask(PING)
@@ -104,7 +104,7 @@ async def test_a_document_that_is_not_completed(running: Serving, autojump_clock
     assert trio.current_time() - began == pytest.approx(30, abs=0.01)
 
 
-async def test_a_dripping_document(running: Serving, autojump_clock: Clock) -> None:
+async def test_document_sent_byte_by_byte_is_408(running: Serving, autojump_clock: Clock) -> None:
     """A client that sends a byte a second is refused as well: the time runs from the first byte."""
     client = running.connect()
     began = trio.current_time()
@@ -122,7 +122,7 @@ async def test_a_dripping_document(running: Serving, autojump_clock: Clock) -> N
     assert mids(await running.connect().ask(request("list-messages", "<qid>q</qid>"))) == []
 
 
-async def test_a_slow_document_in_time(running: Serving, autojump_clock: Clock) -> None:
+async def test_slow_document_in_time_is_taken(running: Serving, autojump_clock: Clock) -> None:
     """A document that takes 29 s is taken, and so is the next one that does: each has its own time."""
     client = running.connect()
     for _ in range(3):
@@ -132,7 +132,7 @@ async def test_a_slow_document_in_time(running: Serving, autojump_clock: Clock) 
         assert len(mids(await client.ask(document[10:]))) == 1
 
 
-async def test_a_slow_document_behind_another(running: Serving, autojump_clock: Clock) -> None:
+async def test_slow_document_behind_another_has_its_own_time(running: Serving, autojump_clock: Clock) -> None:
     """The time of a document that began in the same piece as the end of another one runs from there."""
     client = running.connect()
     first, second = push("q", "1"), push("q", "2")
@@ -143,7 +143,7 @@ async def test_a_slow_document_behind_another(running: Serving, autojump_clock: 
     assert len(mids(await client.ask(second[10:]))) == 1
 
 
-async def test_the_rest_comes_as_the_time_ends(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_document_completed_as_time_ends_is_refused_or_done(tmp_path: Path, autojump_clock: Clock) -> None:
     """A document whose end comes at the very moment at which its time does is refused or done, never both."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         document = push("q", "x")
@@ -160,7 +160,7 @@ async def test_the_rest_comes_as_the_time_ends(tmp_path: Path, autojump_clock: C
             assert code(answer) in (0, 408)
 
 
-async def test_idle_connections_stay(running: Serving, autojump_clock: Clock) -> None:
+async def test_idle_connection_stays(running: Serving, autojump_clock: Clock) -> None:
     """A connection without a begun document stays for ever; white space begins none."""
     client = running.connect()
     for between in ("", "\n\n", " \n\t"):
@@ -169,7 +169,7 @@ async def test_idle_connections_stay(running: Serving, autojump_clock: Clock) ->
         assert "<ping/>" in await client.ask(PING)
 
 
-async def test_waiting_takes_no_document_time(running: Serving, autojump_clock: Clock) -> None:
+async def test_wait_takes_no_document_time(running: Serving, autojump_clock: Clock) -> None:
     """Half a document behind a receive that waits an hour is not refused for that hour, but has its time after it."""
     client = running.connect()
     began = trio.current_time()
@@ -186,7 +186,7 @@ async def test_waiting_takes_no_document_time(running: Serving, autojump_clock: 
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-async def test_too_many_connections(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_connection_beyond_limit_is_429(tmp_path: Path, autojump_clock: Clock) -> None:
     """One client too many gets 429 and the end; the others go on, and a free place can be had."""
     limits = ServerLimits(connections=1)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
@@ -200,7 +200,7 @@ async def test_too_many_connections(tmp_path: Path, autojump_clock: Clock) -> No
         assert "<ping/>" in await running.connect().ask(PING)
 
 
-async def test_a_refused_connection_that_has_gone(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_refused_connection_that_has_gone_harms_nobody(tmp_path: Path, autojump_clock: Clock) -> None:
     """One that is too many and has closed already harms nobody."""
     limits = ServerLimits(connections=1)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
@@ -214,7 +214,7 @@ async def test_a_refused_connection_that_has_gone(tmp_path: Path, autojump_clock
 # -- faults in the stream ---------------------------------------------------------------------------------------------
 
 
-async def test_a_fault_that_closes_comes_after_the_answers(running: Serving, autojump_clock: Clock) -> None:
+async def test_fault_that_closes_comes_after_answers(running: Serving, autojump_clock: Clock) -> None:
     """Requests before bytes that are no XML are done and answered first; nothing behind them is."""
     client = running.connect()
     await client.send(push("q", "1"), "<qs<", push("q", "2"))
@@ -223,7 +223,7 @@ async def test_a_fault_that_closes_comes_after_the_answers(running: Serving, aut
     assert payloads(await running.connect().ask(receive("q", max=5))) == ["1"]
 
 
-async def test_a_fault_that_does_not_close(running: Serving, autojump_clock: Clock) -> None:
+async def test_fault_that_does_not_close_is_answered_in_its_place(running: Serving, autojump_clock: Clock) -> None:
     """A document that is XML and not valid is answered in its place, with its req, and the connection goes on."""
     client = running.connect()
     await client.send(request("ping", req="1"), request("ping", "<bogus/>", req="2"), request("ping", req="3"))
@@ -231,7 +231,7 @@ async def test_a_fault_that_does_not_close(running: Serving, autojump_clock: Clo
     assert [(req(answer), code(answer)) for answer in answers] == [("1", 0), ("2", 400), ("3", 0)]
 
 
-async def test_the_stream_ends_inside_a_document(running: Serving, autojump_clock: Clock) -> None:
+async def test_stream_end_inside_document_is_400(running: Serving, autojump_clock: Clock) -> None:
     """Half a document and then the end: what is complete is answered, the half one with 400, nothing is done for it."""
     client = running.connect()
     await client.send(PING, push("q", "half")[:-5])
@@ -241,7 +241,7 @@ async def test_the_stream_ends_inside_a_document(running: Serving, autojump_cloc
     assert mids(await running.connect().ask(request("list-messages", "<qid>q</qid>"))) == []
 
 
-async def test_a_fault_of_ours_in_one_connection(
+async def test_exception_while_answering_closes_that_connection(
     running: Serving, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unexpected exception while an answer is written closes that connection, is logged, and harms no other."""
@@ -267,7 +267,7 @@ async def stop(running: Serving) -> None:
     running.server.stop()
 
 
-async def test_stop_tells_the_idle(running: Serving, autojump_clock: Clock) -> None:
+async def test_stop_tells_idle_connection_503(running: Serving, autojump_clock: Clock) -> None:
     """A connection that asks nothing gets 503 without a req, and the end."""
     clients = [running.connect() for _ in range(3)]
     await stop(running)
@@ -276,7 +276,7 @@ async def test_stop_tells_the_idle(running: Serving, autojump_clock: Clock) -> N
         assert (code(answer), req(answer)) == (503, "")
 
 
-async def test_stop_answers_what_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_stop_answers_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A receive that waits is answered with what there is, nothing; the next request of that connection gets 503."""
     client = running.connect()
     await client.send(receive("q", wait=3600, req="wait"))
@@ -290,7 +290,7 @@ async def test_stop_answers_what_waits(running: Serving, autojump_clock: Clock) 
     assert trio.current_time() - began <= 1
 
 
-async def test_stop_refuses_half_a_document(running: Serving, autojump_clock: Clock) -> None:
+async def test_stop_refuses_begun_document(running: Serving, autojump_clock: Clock) -> None:
     """A document that has only begun is not waited for."""
     client = running.connect()
     await client.send(push("q", "x")[:-3])
@@ -301,7 +301,7 @@ async def test_stop_refuses_half_a_document(running: Serving, autojump_clock: Cl
     assert trio.current_time() - began <= 1
 
 
-async def test_stop_refuses_new_connections(running: Serving, autojump_clock: Clock) -> None:
+async def test_stop_refuses_new_connection(running: Serving, autojump_clock: Clock) -> None:
     """A connection that was accepted as the server stops gets 503."""
     busy = running.connect(lockstep=True)
     await busy.send(PING)  # its answer keeps the server from ending
@@ -314,7 +314,7 @@ async def test_stop_refuses_new_connections(running: Serving, autojump_clock: Cl
     assert [code(answer) for answer in await busy.rest()] == [0, 503]
 
 
-async def test_stop_while_a_refused_one_lingers(running: Serving, autojump_clock: Clock) -> None:
+async def test_stop_tells_refused_connection_nothing_more(running: Serving, autojump_clock: Clock) -> None:
     """A connection that was told one error already is not told another when the server stops."""
     client = running.connect()
     await client.send("this is not XML")
@@ -323,7 +323,7 @@ async def test_stop_while_a_refused_one_lingers(running: Serving, autojump_clock
     assert await client.rest() == []
 
 
-async def test_grace_cuts_off_who_does_not_read(
+async def test_grace_cuts_off_client_that_does_not_read(
     tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client that does not read its answer is waited for 10 s, and then cut off; the log says so."""
@@ -337,7 +337,7 @@ async def test_grace_cuts_off_who_does_not_read(
         await client.send(PING)
 
 
-async def test_the_server_stands_still_while_it_stops(
+async def test_grace_does_not_run_while_server_stands_still(
     tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pause of the server does not use up the grace: a client that reads when it goes on gets its answer."""

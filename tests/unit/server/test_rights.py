@@ -53,7 +53,7 @@ async def waiting(running: Serving, token: str) -> Client:
     return client
 
 
-async def test_an_unknown_operation(running: Serving, autojump_clock: Clock, access: Access) -> None:
+async def test_unknown_operation_without_rights_is_401(running: Serving, autojump_clock: Clock, access: Access) -> None:
     """A client without rights is not told which operations exist; an unreadable document is 400 to everybody."""
     reload(access, FIRST)
     client = running.connect()
@@ -64,7 +64,7 @@ async def test_an_unknown_operation(running: Serving, autojump_clock: Clock, acc
 
 
 @pytest.mark.parametrize(("token", "ended_with"), [("wrong", 401), ("other-token", 403)])
-async def test_a_subscription_of_somebody_else(
+async def test_subscription_ends_when_client_becomes_another(
     running: Serving, autojump_clock: Clock, access: Access, token: str, ended_with: int
 ) -> None:
     """A subscription ends when its client becomes nobody, or a principal that may not have it. What was held is visible
@@ -84,7 +84,7 @@ async def test_a_subscription_of_somebody_else(
     assert await subscriber.nothing_yet()
 
 
-async def test_a_subscription_ends_behind_its_answer(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscription_ends_behind_its_answer(running: Serving, autojump_clock: Clock) -> None:
     """Requests in one piece: the error that ends a subscription comes after the answer to it."""
     client = running.connect()
     await client.send(authenticate("first-token"), subscribe("q", req="s"), authenticate("wrong"))
@@ -92,7 +92,7 @@ async def test_a_subscription_ends_behind_its_answer(running: Serving, autojump_
     assert [code(line) for line in lines if req(line) == "s"] == [0, 401]
 
 
-async def test_a_refused_receive_leaves_the_message_to_the_next(
+async def test_receive_refused_while_waiting_wakes_next(
     running: Serving, autojump_clock: Clock, access: Access
 ) -> None:
     """The first in line loses its right in the moment in which a message comes: the second gets the message."""
@@ -105,7 +105,7 @@ async def test_a_refused_receive_leaves_the_message_to_the_next(
     assert payloads(await second.line()) == ["for one of them"]
 
 
-async def test_a_receive_that_goes_on_when_the_file_is_read(
+async def test_receive_woken_before_reload_gets_message(
     running: Serving, autojump_clock: Clock, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A receive that was woken while still allowed gets its message when its right goes: refused, it would take the
@@ -123,7 +123,9 @@ async def test_a_receive_that_goes_on_when_the_file_is_read(
     assert code(await client.ask(receive("q"))) == 401
 
 
-async def test_who_is_allowed_goes_on_waiting(running: Serving, autojump_clock: Clock, access: Access) -> None:
+async def test_receive_allowed_after_reload_keeps_its_place(
+    running: Serving, autojump_clock: Clock, access: Access
+) -> None:
     """A reload that changes nothing for a client does not end its wait, and leaves its place in line."""
     first, second = await waiting(running, "first-token"), await waiting(running, "second-token")
     reload(access, SECOND, FIRST, EVERYBODY)
@@ -135,7 +137,7 @@ async def test_who_is_allowed_goes_on_waiting(running: Serving, autojump_clock: 
         assert payloads(await consumer.line()) == [payload]
 
 
-async def test_what_is_begun_is_finished(
+async def test_purge_begun_before_reload_is_finished(
     running: Serving, autojump_clock: Clock, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A purge has removed a part when the right to it goes: it removes the rest, as an error means that nothing has
@@ -161,7 +163,7 @@ async def test_what_is_begun_is_finished(
     assert [getattr(answer, "code", 0) for answer in (refused, unreadable)] == [401, 400]
 
 
-def test_a_host_without_addresses_is_not_loopback() -> None:
+def test_host_without_addresses_is_not_loopback() -> None:
     """A name that cannot be looked up now may have an address a moment later that other machines reach."""
     with pytest.raises(StartError, match=r"cannot listen on no\.such\.invalid: .*--host"):
         Guards("no.such.invalid", None, None, is_open=False)

@@ -52,7 +52,7 @@ async def is_open(client: Client) -> bool:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_silent_stranger(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_silent_stranger_is_408(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client that says nothing is told 408 when its time to authenticate is over, and what to do."""
     async with closed(tmp_path, autojump_clock) as running:
         began = trio.current_time()
@@ -63,7 +63,7 @@ async def test_a_silent_stranger(tmp_path: Path, autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("document", [PING, authenticate("wrong"), request("list-queues"), "\n", "<qs "])
-async def test_a_busy_stranger(tmp_path: Path, autojump_clock: Clock, document: str) -> None:
+async def test_busy_stranger_gets_no_more_time(tmp_path: Path, autojump_clock: Clock, document: str) -> None:
     """No request, no wrong token and no beginning of a document gives a stranger more time."""
     async with closed(tmp_path, autojump_clock) as running:
         client = running.connect()
@@ -76,7 +76,7 @@ async def test_a_busy_stranger(tmp_path: Path, autojump_clock: Clock, document: 
         assert trio.current_time() - began == TIME
 
 
-async def test_who_authenticates_in_time(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_client_that_authenticates_in_time_stays(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client that authenticates within its time stays for ever, however it does."""
     async with closed(tmp_path, autojump_clock) as running:
         client, slow = running.connect(), running.connect()
@@ -88,7 +88,7 @@ async def test_who_authenticates_in_time(tmp_path: Path, autojump_clock: Clock) 
         assert await is_open(slow)
 
 
-async def test_a_known_client_that_gives_a_wrong_token(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_wrong_token_makes_stranger(tmp_path: Path, autojump_clock: Clock) -> None:
     """It is a stranger from then on, whose time begins there."""
     async with closed(tmp_path, autojump_clock) as running:
         client = await known(running)
@@ -99,7 +99,7 @@ async def test_a_known_client_that_gives_a_wrong_token(tmp_path: Path, autojump_
         assert trio.current_time() - began == TIME
 
 
-async def test_a_principal_that_is_taken_out(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_principal_taken_out_has_time_to_authenticate(tmp_path: Path, autojump_clock: Clock) -> None:
     """It has the time of a stranger to authenticate as somebody else; who does so stays."""
     async with closed(tmp_path, autojump_clock, KNOWN, principal("other", read=["q"])) as running:
         one, two = await known(running), await known(running)
@@ -115,7 +115,7 @@ async def test_a_principal_that_is_taken_out(tmp_path: Path, autojump_clock: Clo
         assert await is_open(two)
 
 
-async def test_a_stranger_with_rights(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_anonymous_client_with_rights_stays(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client that [anonymous] gives rights stays: it may be a subscriber. Once it gives a wrong token it may not."""
     async with closed(tmp_path, autojump_clock, KNOWN, PUBLIC) as running:
         client = running.connect()
@@ -127,13 +127,13 @@ async def test_a_stranger_with_rights(tmp_path: Path, autojump_clock: Clock) -> 
         assert [code(answer) for answer in await client.rest()][-1] == 408
 
 
-async def test_anonymous_without_rights(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_anonymous_client_without_rights_is_stranger(tmp_path: Path, autojump_clock: Clock) -> None:
     """An empty [anonymous] gives no rights, so its clients have the time of strangers."""
     async with closed(tmp_path, autojump_clock, KNOWN, section("anonymous")) as running:
         assert [code(answer) for answer in await running.connect().rest()] == [408]
 
 
-async def test_a_stranger_that_reads_nothing(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_stranger_that_reads_nothing_is_cut_off(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client that never takes its answers, so that nothing can be said to it, is cut off all the same."""
     async with closed(tmp_path, autojump_clock, linger=1.0) as running:
         client = running.connect()
@@ -148,7 +148,7 @@ async def test_a_stranger_that_reads_nothing(tmp_path: Path, autojump_clock: Clo
 # -- size -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_long_document_of_a_stranger(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_long_document_of_stranger_is_413(tmp_path: Path, autojump_clock: Clock) -> None:
     """64 KiB are read; a byte more is 413, says why, and ends the connection, as soon as it has come."""
     async with closed(tmp_path, autojump_clock) as running:
         fitting = push("q", "")
@@ -166,7 +166,7 @@ async def test_a_long_document_of_a_stranger(tmp_path: Path, autojump_clock: Clo
         assert [code(answer) for answer in await begun.rest()] == [413]
 
 
-async def test_the_smaller_limit_holds(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_document_limit_follows_authentication(tmp_path: Path, autojump_clock: Clock) -> None:
     """Who is known may send what --max-document says again, and who is not after all, no more."""
     async with closed(tmp_path, autojump_clock) as running:
         client = await known(running)
@@ -178,7 +178,7 @@ async def test_the_smaller_limit_holds(tmp_path: Path, autojump_clock: Clock) ->
 
 @pytest.mark.parametrize("piece", [1000, 65536, 70_000, 81_920, 10_000_000])
 @pytest.mark.parametrize("before", ["", PING, authenticate("wrong")])
-async def test_what_follows_a_token(tmp_path: Path, autojump_clock: Clock, piece: int, before: str) -> None:
+async def test_long_push_behind_token_is_taken(tmp_path: Path, autojump_clock: Clock, piece: int, before: str) -> None:
     """A client may send its token and at once a long push, in any pieces: the push is read as the principal's."""
     async with closed(tmp_path, autojump_clock) as running:
         client = running.connect()
@@ -197,7 +197,9 @@ async def _send_in_pieces(client: Client, stream: str, piece: int) -> None:
 
 
 @pytest.mark.parametrize("size", [66_000, 5_000_000])
-async def test_a_token_behind_a_receive_that_waits(tmp_path: Path, autojump_clock: Clock, size: int) -> None:
+async def test_token_behind_waiting_receive_bounds_nothing_yet(
+    tmp_path: Path, autojump_clock: Clock, size: int
+) -> None:
     """What is read ahead behind a token that has not been looked at yet is not measured before that."""
     async with closed(tmp_path, autojump_clock, KNOWN, PUBLIC) as running:
         client = running.connect()
@@ -209,7 +211,7 @@ async def test_a_token_behind_a_receive_that_waits(tmp_path: Path, autojump_cloc
         assert mids(answers[2])
 
 
-async def test_the_end_of_the_stream_behind_a_token(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_stream_end_behind_token_ends_after_answers(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client may send everything and close its side: what stands behind its token is done, half a document is 400."""
     async with closed(tmp_path, autojump_clock, KNOWN, PUBLIC) as running:
         client = running.connect()
@@ -220,7 +222,7 @@ async def test_the_end_of_the_stream_behind_a_token(tmp_path: Path, autojump_clo
         assert mids(answers[2])
 
 
-async def test_what_a_stranger_sends_ahead(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_read_ahead_of_stranger_is_bounded(tmp_path: Path, autojump_clock: Clock) -> None:
     """While its wrong token is being answered, no more than a few KiB are taken from a stranger."""
     async with closed(tmp_path, autojump_clock) as running:
         client = running.connect(lockstep=True)
@@ -240,7 +242,9 @@ async def test_what_a_stranger_sends_ahead(tmp_path: Path, autojump_clock: Clock
             nursery.cancel_scope.cancel()
 
 
-async def test_a_turn_of_a_stranger(tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_of_stranger_is_bounded(
+    tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No more than 4 KiB of a stranger are read at a time, so that others wait little for what they ask; of who is
     known, more."""
     async with closed(tmp_path, autojump_clock) as running:
@@ -265,7 +269,7 @@ async def test_a_turn_of_a_stranger(tmp_path: Path, autojump_clock: Clock, monke
 # -- places -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_oldest_stranger_gives_way(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_oldest_stranger_gives_way(tmp_path: Path, autojump_clock: Clock) -> None:
     """When all places are taken, the next client gets that of the stranger that has been there for longest, who is told
     429; those who are known stay."""
     async with closed(tmp_path, autojump_clock, connections=4) as running:
@@ -287,7 +291,7 @@ async def test_the_oldest_stranger_gives_way(tmp_path: Path, autojump_clock: Clo
             assert await is_open(client)
 
 
-async def test_a_stranger_with_rights_gives_way(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_silent_client_with_anonymous_rights_gives_way(tmp_path: Path, autojump_clock: Clock) -> None:
     """A client that has said nothing gives way also if [anonymous] gives it rights; what it has begun is finished."""
     async with closed(tmp_path, autojump_clock, KNOWN, PUBLIC, connections=1) as running:
         stranger = running.connect()
@@ -299,7 +303,7 @@ async def test_a_stranger_with_rights_gives_way(tmp_path: Path, autojump_clock: 
         assert await is_open(client)
 
 
-async def test_those_who_leave_are_bounded(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_leaving_strangers_are_bounded(tmp_path: Path, autojump_clock: Clock) -> None:
     """Clients that do not close when they are told to are cut off once there are too many: each place and each of those
     that leave is one connection, and no more are open."""
     async with closed(tmp_path, autojump_clock, connections=2, leaving=3, linger=60.0) as running:
@@ -314,7 +318,7 @@ async def test_those_who_leave_are_bounded(tmp_path: Path, autojump_clock: Clock
         assert await is_open(clients[-1])
 
 
-async def test_many_at_once(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_many_strangers_leave_in_parts(tmp_path: Path, autojump_clock: Clock) -> None:
     """Five hundred strangers whose time ends at the same moment are turned out in parts, and others are served."""
     async with closed(tmp_path, autojump_clock) as running:
         client = await known(running)
@@ -328,7 +332,7 @@ async def test_many_at_once(tmp_path: Path, autojump_clock: Clock) -> None:
         assert len(running.server._connections) == 1
 
 
-async def test_without_an_access_file(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_nobody_is_stranger_without_access_file(tmp_path: Path, autojump_clock: Clock) -> None:
     """Where everybody may do everything, nobody is a stranger: silent clients stay, and one too many gets 429."""
     limits = ServerLimits(connections=1)
     async with serving(tmp_path / "root", clock_of(autojump_clock), limits=limits) as running:
@@ -341,7 +345,9 @@ async def test_without_an_access_file(tmp_path: Path, autojump_clock: Clock) -> 
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_log(tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_strangers_are_logged_once(
+    tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """A flood of strangers is one line, and those whose time ends are none."""
     async with closed(tmp_path, autojump_clock, connections=2) as running:
         for _ in range(50):

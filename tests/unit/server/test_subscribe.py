@@ -56,7 +56,7 @@ async def in_flight(client: Client, qid: str = "q") -> int:
 # -- what comes, and from where ---------------------------------------------------------------------------------------
 
 
-async def test_the_answer_comes_before_the_first_delivery(running: Serving, autojump_clock: Clock) -> None:
+async def test_answer_comes_before_first_delivery(running: Serving, autojump_clock: Clock) -> None:
     """Messages in the queue come behind the answer to the subscribe, oldest first."""
     client = running.connect()
     await client.ask(push_list("q", "a", "b", "c"))
@@ -67,7 +67,7 @@ async def test_the_answer_comes_before_the_first_delivery(running: Serving, auto
     assert {req(line) for line in [answer, *deliveries]} == {"mine"}
 
 
-async def test_a_push_is_delivered(running: Serving, autojump_clock: Clock) -> None:
+async def test_push_is_delivered(running: Serving, autojump_clock: Clock) -> None:
     """Later pushes are delivered in order, without a request."""
     client, producer = await subscriber(running), running.connect()
     assert await client.nothing_yet()
@@ -77,14 +77,14 @@ async def test_a_push_is_delivered(running: Serving, autojump_clock: Clock) -> N
     assert await delivered(client, 7) == [str(number) for number in range(7)]
 
 
-async def test_bytes_that_are_no_text(running: Serving, autojump_clock: Clock) -> None:
+async def test_bytes_are_delivered_as_base64(running: Serving, autojump_clock: Clock) -> None:
     """A payload that XML cannot carry is delivered as base64."""
     client = await subscriber(running)
     await running.connect().ask(request("push-message", '<qid>q</qid><payload encoding="base64">AP8=</payload>'))
     assert '<payload encoding="base64">AP8=</payload>' in await client.line()
 
 
-async def test_a_foreign_file_is_delivered(running: Serving, autojump_clock: Clock) -> None:
+async def test_file_of_other_program_is_delivered(running: Serving, autojump_clock: Clock) -> None:
     """A file that another program renames into the directory is delivered, and so is what a vsqs queue publishes."""
     client = await subscriber(running)
     directory = running.root / "q"
@@ -96,7 +96,7 @@ async def test_a_foreign_file_is_delivered(running: Serving, autojump_clock: Clo
     assert await delivered(client, 1) == ["by vsqs"]
 
 
-async def test_a_delayed_message_is_delivered_in_time(running: Serving, autojump_clock: Clock) -> None:
+async def test_delayed_push_is_delivered_in_time(running: Serving, autojump_clock: Clock) -> None:
     """A message pushed with a delay is delivered when the delay is over."""
     client, began = await subscriber(running), trio.current_time()
     await running.connect().ask(push("q", "later", delay=7))
@@ -104,7 +104,7 @@ async def test_a_delayed_message_is_delivered_in_time(running: Serving, autojump
     assert trio.current_time() - began == pytest.approx(7, abs=0.01)
 
 
-async def test_a_released_message_is_delivered(running: Serving, autojump_clock: Clock) -> None:
+async def test_release_by_other_client_is_delivered(running: Serving, autojump_clock: Clock) -> None:
     """A message that another client received and releases is delivered, with its count; with a delay, after it."""
     other = running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
@@ -118,7 +118,7 @@ async def test_a_released_message_is_delivered(running: Serving, autojump_clock:
     assert trio.current_time() - began == pytest.approx(5, abs=0.01)
 
 
-async def test_what_the_subscriber_releases_comes_again(running: Serving, autojump_clock: Clock) -> None:
+async def test_release_by_subscriber_is_delivered_again(running: Serving, autojump_clock: Clock) -> None:
     """release-message gives a delivery back: with no other subscriber it comes again at once."""
     client = await subscriber(running, prefetch=1)
     [mid] = mids(await running.connect().ask(push("q", "x")))
@@ -128,7 +128,7 @@ async def test_what_the_subscriber_releases_comes_again(running: Serving, autoju
     assert (receives(again), "<release-message/>" in answer) == (2, True)
 
 
-async def test_somebody_elses_window_that_ends(running: Serving, autojump_clock: Clock) -> None:
+async def test_window_end_of_other_client_is_delivered(running: Serving, autojump_clock: Clock) -> None:
     """A message whose receiver did not delete it comes when its window ends."""
     other = running.connect()
     await other.ask(push("q", "x"), receive("q", visibility=12))
@@ -137,7 +137,7 @@ async def test_somebody_elses_window_that_ends(running: Serving, autojump_clock:
     assert trio.current_time() - began == pytest.approx(12, abs=0.01)
 
 
-async def test_the_queues_own_window(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscribe_without_visibility_has_window_of_queue(running: Serving, autojump_clock: Clock) -> None:
     """A subscription that names no visibility gets the queue's own."""
     client = running.connect()
     await client.ask(new_queue("short", '<options visibility="3"/>'), push("short", "x"))
@@ -149,7 +149,7 @@ async def test_the_queues_own_window(running: Serving, autojump_clock: Clock) ->
 # -- windows that end -------------------------------------------------------------------------------------------------
 
 
-async def test_a_delivery_that_is_not_acknowledged_in_time(running: Serving, autojump_clock: Clock) -> None:
+async def test_window_end_of_delivery_is_delivered_again(running: Serving, autojump_clock: Clock) -> None:
     """A delivery whose window ends comes again, and counts once against the prefetch."""
     client, began = await subscriber(running, prefetch=1, visibility=10), trio.current_time()
     await running.connect().ask(push_list("q", "first", "second"))
@@ -161,7 +161,7 @@ async def test_a_delivery_that_is_not_acknowledged_in_time(running: Serving, aut
     assert {code(line) or tuple(payloads(line)) for line in await client.lines(2)} == {(), ("second",)}
 
 
-async def test_an_extended_window(running: Serving, autojump_clock: Clock) -> None:
+async def test_extend_keeps_delivery_and_prefetch(running: Serving, autojump_clock: Clock) -> None:
     """extend-message keeps a delivery, and its place in the prefetch, for longer."""
     client, began = await subscriber(running, prefetch=1, visibility=10), trio.current_time()
     await running.connect().ask(push("q", "x"))
@@ -171,7 +171,7 @@ async def test_an_extended_window(running: Serving, autojump_clock: Clock) -> No
     assert trio.current_time() - began == pytest.approx(25, abs=0.01)
 
 
-async def test_a_window_that_was_made_shorter(running: Serving, autojump_clock: Clock) -> None:
+async def test_extend_to_earlier_end_gives_room(running: Serving, autojump_clock: Clock) -> None:
     """A window that is made to end earlier gives room earlier."""
     client, began = await subscriber(running, prefetch=1), trio.current_time()
     await running.connect().ask(push("q", "x"))
@@ -181,7 +181,7 @@ async def test_a_window_that_was_made_shorter(running: Serving, autojump_clock: 
     assert trio.current_time() - began == pytest.approx(2, abs=0.01)
 
 
-async def test_a_window_that_ends_gives_room_for_other_queues(running: Serving, autojump_clock: Clock) -> None:
+async def test_window_end_gives_room_for_other_queues(running: Serving, autojump_clock: Clock) -> None:
     """When a message whose window ended goes to another subscriber, the former one has room for messages of another
     queue."""
     holder = await subscriber(running, "q", "other", prefetch=1, visibility=10)
@@ -196,7 +196,7 @@ async def test_a_window_that_ends_gives_room_for_other_queues(running: Serving, 
     assert await delivered(holder, 1) == ["y"]
 
 
-async def test_a_message_that_another_program_deletes(running: Serving, autojump_clock: Clock) -> None:
+async def test_delete_by_other_program_gives_room_at_window_end(running: Serving, autojump_clock: Clock) -> None:
     """A delivery that a foreign process removes counts no longer than its window, and not after the subscriber's own
     delete of it."""
     client, producer = await subscriber(running, prefetch=1, visibility=10), running.connect()
@@ -246,7 +246,7 @@ async def test_prefetch_is_never_exceeded(running: Serving, autojump_clock: Cloc
     assert seen == list(map(str, range(100)))
 
 
-async def test_prefetch_of_100_when_none_is_named(running: Serving, autojump_clock: Clock) -> None:
+async def test_prefetch_is_100_by_default(running: Serving, autojump_clock: Clock) -> None:
     """A subscription that does not say has a prefetch of 100."""
     client, producer = await subscriber(running), running.connect()
     await producer.ask(push_list("q", *["x"] * 150))
@@ -255,7 +255,7 @@ async def test_prefetch_of_100_when_none_is_named(running: Serving, autojump_clo
     assert await in_flight(producer) == 100
 
 
-async def test_an_acknowledgement_from_another_connection(running: Serving, autojump_clock: Clock) -> None:
+async def test_delete_from_other_connection_gives_room(running: Serving, autojump_clock: Clock) -> None:
     """A delete or release of a delivery on another connection makes room; with a wrong receives it does not."""
     client, other = await subscriber(running, prefetch=2), running.connect()
     a, b = mids(await other.ask(push_list("q", "a", "b")))
@@ -270,7 +270,7 @@ async def test_an_acknowledgement_from_another_connection(running: Serving, auto
     assert await delivered(client, 1) == ["d"]
 
 
-async def test_a_second_subscribe_changes_the_prefetch(running: Serving, autojump_clock: Clock) -> None:
+async def test_second_subscribe_changes_prefetch(running: Serving, autojump_clock: Clock) -> None:
     """With the req of an open subscription, prefetch and visibility are changed; deliveries are not begun twice."""
     client, producer = await subscriber(running, prefetch=1), running.connect()
     await producer.ask(push_list("q", *"abcde"))
@@ -286,7 +286,7 @@ async def test_a_second_subscribe_changes_the_prefetch(running: Serving, autojum
     assert await in_flight(producer) == 1
 
 
-async def test_several_queues(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscription_to_several_queues(running: Serving, autojump_clock: Clock) -> None:
     """One subscription to several queues: each delivery says its queue, the prefetch is that of all together."""
     client, producer = await subscriber(running, "q", "other", prefetch=3), running.connect()
     await producer.ask(push("q", "1"), push("other", "2"), push("q", "3"), push("other", "4"))
@@ -318,7 +318,7 @@ async def test_several_subscriptions_of_one_connection(running: Serving, autojum
 
 
 @pytest.mark.parametrize("peek", ["yes", "no"])
-async def test_get_message_of_an_own_delivery(running: Serving, autojump_clock: Clock, peek: str) -> None:
+async def test_get_of_own_delivery_changes_nothing(running: Serving, autojump_clock: Clock, peek: str) -> None:
     """get-message of what is in flight to the asking connection gives its payload, and changes nothing."""
     client, other = await subscriber(running), running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
@@ -329,7 +329,7 @@ async def test_get_message_of_an_own_delivery(running: Serving, autojump_clock: 
     assert ('status="in-flight"' in others, payloads(others)) == (True, [])
 
 
-async def test_get_message_of_what_was_a_delivery(running: Serving, autojump_clock: Clock) -> None:
+async def test_get_of_former_delivery_has_no_payload(running: Serving, autojump_clock: Clock) -> None:
     """A delivery that another program has taken is in that one's window: get-message answers without payload."""
     client, other = await subscriber(running, prefetch=1), running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
@@ -346,7 +346,7 @@ async def test_get_message_of_what_was_a_delivery(running: Serving, autojump_clo
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_subscribed_to(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscribe_with_bad_arguments_is_refused(running: Serving, autojump_clock: Clock) -> None:
     """A queue that is missing is 404, a name or ack 501, `qid` with `queues` 400, other queues under a req that is open
     400, a window of nothing 400; and nothing is delivered for any of them."""
     client = await subscriber(running, prefetch=1, req="open")
@@ -375,7 +375,7 @@ async def test_what_cannot_be_subscribed_to(running: Serving, autojump_clock: Cl
     assert await client.nothing_yet()
 
 
-async def test_pipelined_requests_of_a_subscriber(running: Serving, autojump_clock: Clock) -> None:
+async def test_answers_between_deliveries_stay_in_order(running: Serving, autojump_clock: Clock) -> None:
     """Between deliveries, answers come in the order of their requests, each whole, with its own req."""
     client, producer = await subscriber(running, prefetch=1000), running.connect()
     for start in range(0, 200, 20):
@@ -387,7 +387,7 @@ async def test_pipelined_requests_of_a_subscriber(running: Serving, autojump_clo
     assert all(line.endswith("</qs>\r\n") for line in lines)
 
 
-async def test_a_subscriber_that_waits_for_an_answer(running: Serving, autojump_clock: Clock) -> None:
+async def test_delivery_comes_while_request_waits(running: Serving, autojump_clock: Clock) -> None:
     """Deliveries come also while a request of the same connection waits."""
     client, producer = await subscriber(running), running.connect()
     await client.send(receive("other", wait=60, req="w"))
@@ -398,7 +398,7 @@ async def test_a_subscriber_that_waits_for_an_answer(running: Serving, autojump_
 
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.INTERVAL])
-async def test_with_commits(tmp_path: Path, durability: Durability) -> None:
+async def test_deliveries_with_commits_in_thread(tmp_path: Path, durability: Durability) -> None:
     """With the engine in the thread too, everything comes once, in order, and acknowledged messages are gone."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, producer = await subscriber(running, prefetch=7), running.connect()
@@ -420,7 +420,7 @@ async def test_with_commits(tmp_path: Path, durability: Durability) -> None:
             await each.hang_up()
 
 
-async def test_without_extended_attributes(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_deliveries_without_extended_attributes(tmp_path: Path, autojump_clock: Clock) -> None:
     """On a file system without them deliveries are the same; what a connection held is back when it ends."""
     async with serving(tmp_path / "root", clock_of(autojump_clock), disk=WithoutAttributes()) as running:
         client = await subscriber(running)

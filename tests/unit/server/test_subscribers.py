@@ -52,7 +52,7 @@ async def in_flight(client: Client) -> int:
 # -- turns ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_queue_with_too_many_messages_is_not_the_only_one(running: Serving, autojump_clock: Clock) -> None:
+async def test_dispatch_serves_other_queue_before_end_of_long_one(running: Serving, autojump_clock: Clock) -> None:
     """A subscriber to another queue is served before a long queue has been handed out to its end."""
     control = running.connect()
     for qid in ("a", "b", "c"):
@@ -68,7 +68,7 @@ async def test_a_queue_with_too_many_messages_is_not_the_only_one(running: Servi
 
 
 @pytest.mark.parametrize("count", [2, 3])
-async def test_subscribers_take_turns(running: Serving, autojump_clock: Clock, count: int) -> None:
+async def test_dispatch_is_round_robin(running: Serving, autojump_clock: Clock, count: int) -> None:
     """Messages of a list and single ones go to all subscribers in turn: none has more than one more than another."""
     clients = [await subscriber(running) for _ in range(count)]
     producer = running.connect()
@@ -81,7 +81,7 @@ async def test_subscribers_take_turns(running: Serving, autojump_clock: Clock, c
     assert all(share == sorted(share, key=int) for share in shares)
 
 
-async def test_one_that_is_full_is_passed_over(running: Serving, autojump_clock: Clock) -> None:
+async def test_dispatch_passes_over_full_subscriber(running: Serving, autojump_clock: Clock) -> None:
     """A subscriber with as many as its prefetch allows gets no more, the others all there is; with room again, its
     share."""
     small, large = await subscriber(running, prefetch=2), await subscriber(running)
@@ -93,7 +93,7 @@ async def test_one_that_is_full_is_passed_over(running: Serving, autojump_clock:
     assert (len(await took(small)), len(await took(large))) == (2, 2)
 
 
-async def test_one_that_leaves_is_no_ones_turn(running: Serving, autojump_clock: Clock) -> None:
+async def test_dispatch_after_unsubscribe_shares_among_others(running: Serving, autojump_clock: Clock) -> None:
     """When one of three ends its subscription, the two others share what comes."""
     clients = [await subscriber(running) for _ in range(3)]
     await clients[1].ask(unsubscribe())
@@ -101,7 +101,7 @@ async def test_one_that_leaves_is_no_ones_turn(running: Serving, autojump_clock:
     assert [len(await took(client)) for client in clients] == [5, 0, 5]
 
 
-async def test_a_long_queue_is_handed_out_in_slices(running: Serving, autojump_clock: Clock) -> None:
+async def test_dispatch_of_long_queue_runs_in_slices(running: Serving, autojump_clock: Clock) -> None:
     """A queue that takes several batches is delivered whole, while others are answered."""
     producer, client = running.connect(), running.connect()
     await producer.ask(push_list("q", *map(str, range(1000))))
@@ -122,7 +122,9 @@ async def small(tmp_path: Path, autojump_clock: Clock) -> AsyncIterator[Serving]
 
 
 @pytest.mark.parametrize(("size", "least", "most"), [(3000, 3, 4), (0, 20, 26), (30_000, 1, 1)])
-async def test_a_reader_that_is_slow(small: Serving, autojump_clock: Clock, size: int, least: int, most: int) -> None:
+async def test_slow_reader_is_bounded_by_outbox(
+    small: Serving, autojump_clock: Clock, size: int, least: int, most: int
+) -> None:
     """One that does not read holds what fits the outbox, in bytes of documents, and one message at least; reading, it
     gets the rest, in order."""
     slow, producer = await subscriber(small, lockstep=True, visibility=10**6), small.connect()
@@ -132,7 +134,7 @@ async def test_a_reader_that_is_slow(small: Serving, autojump_clock: Clock, size
     assert [mids(line)[0] for line in await slow.lines(60)] == pushed
 
 
-async def test_the_prefetch_of_a_slow_reader(running: Serving, autojump_clock: Clock) -> None:
+async def test_slow_reader_is_bounded_by_prefetch(running: Serving, autojump_clock: Clock) -> None:
     """One that does not read holds no more than its prefetch, however much fits."""
     slow, producer = await subscriber(running, lockstep=True, prefetch=3), running.connect()
     await producer.ask(push_list("q", *["x"] * 60))
@@ -141,7 +143,7 @@ async def test_the_prefetch_of_a_slow_reader(running: Serving, autojump_clock: C
     await slow.lines(3)
 
 
-async def test_a_slow_reader_slows_nobody(small: Serving, autojump_clock: Clock) -> None:
+async def test_slow_reader_slows_nobody(small: Serving, autojump_clock: Clock) -> None:
     """Beside one that does not read, another gets all the rest as it comes; once that one reads, it has its turn."""
     slow = await subscriber(small, lockstep=True, visibility=10**6)
     quick, producer = await subscriber(small, prefetch=10**6, visibility=10**6), small.connect()
@@ -155,7 +157,7 @@ async def test_a_slow_reader_slows_nobody(small: Serving, autojump_clock: Clock)
     assert [payloads(line) for line in await slow.lines(2)] == [["y"], ["y"]]
 
 
-async def test_answers_to_a_slow_reader_come_too(small: Serving, autojump_clock: Clock) -> None:
+async def test_slow_reader_gets_answers_in_order(small: Serving, autojump_clock: Clock) -> None:
     """An answer stands behind the deliveries that were there before it, and those behind it come after it."""
     slow, producer = await subscriber(small, lockstep=True, visibility=10**6), small.connect()
     for _ in range(20):
@@ -170,7 +172,7 @@ async def test_answers_to_a_slow_reader_come_too(small: Serving, autojump_clock:
 # -- with receives that wait ------------------------------------------------------------------------------------------
 
 
-async def test_subscribers_come_before_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_dispatch_comes_before_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A receive that waits gets what no subscriber has room for, and nothing before."""
     waiting = running.connect()
     await waiting.send(receive("q", wait=3600, max=10))
@@ -184,7 +186,7 @@ async def test_subscribers_come_before_who_waits(running: Serving, autojump_cloc
     assert payloads(await waiting.line()) == ["c"]
 
 
-async def test_one_list_for_a_subscriber_and_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_list_push_fills_subscriber_then_waiting_receives(running: Serving, autojump_clock: Clock) -> None:
     """The subscriber gets the part of a list for which it has room, waiting receives the rest, and nothing stays
     behind."""
     waiting = [running.connect() for _ in range(2)]
@@ -198,7 +200,7 @@ async def test_one_list_for_a_subscriber_and_who_waits(running: Serving, autojum
     assert payloads(await waiting[0].ask(receive("q"))) == ["e"]
 
 
-async def test_what_a_subscriber_leaves_goes_to_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_drop_wakes_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """When the only subscriber ends its connection, what it held wakes a receive that waits."""
     client, waiting = await subscriber(running), running.connect()
     await waiting.send(receive("q", wait=3600))
@@ -227,7 +229,7 @@ class Unreadable(Disk):
         os.rename(old, new)
 
 
-async def test_a_queue_that_cannot_be_received_from(
+async def test_dispatch_tries_failing_queue_each_second(
     tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queue that cannot be received from is tried again once a second; other queues are served, and in the end
@@ -247,7 +249,9 @@ async def test_a_queue_that_cannot_be_received_from(
         assert payloads(await client.line()) == ["x"]
 
 
-async def test_a_fault_of_the_engine(tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dispatch_logs_exception_and_goes_on(
+    tmp_path: Path, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """An unexpected exception while messages are handed out is in the log, and the server goes on."""
 
     class Buggy(Disk):
@@ -266,7 +270,7 @@ async def test_a_fault_of_the_engine(tmp_path: Path, autojump_clock: Clock, capl
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 
-def test_leases_take_no_room_for_what_is_over() -> None:
+def test_leases_forget_moved_and_ended_windows() -> None:
     """Windows that are moved again and again, or end early, leave nothing behind."""
     leases, subscriber = Leases(), Subscriber(1, lambda: None)
     subscription = Subscription(subscriber, None, {"q"}, 1, None)
@@ -282,12 +286,12 @@ def test_leases_take_no_room_for_what_is_over() -> None:
     assert (subscription.receives, leases.next_end(), leases.due(10**6)) == ({}, None, None)
 
 
-def test_either_the_reader_or_the_batch_notices() -> None:
+def test_has_read_or_is_blocked_notices_room() -> None:
     """A subscriber that was left out for its outbox asks again when half of that is read, once."""
     subscriber = Subscriber(100, lambda: None)
     subscriber.assigned = 130
-    assert subscriber.is_starved()
+    assert subscriber.is_blocked()
     assert not subscriber.has_read(70)
     assert subscriber.has_read(20)
     assert not subscriber.has_read(40)
-    assert not subscriber.is_starved()
+    assert not subscriber.is_blocked()

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from qs_server.broker.background import Turns
 
 
-async def test_two_kinds_of_work_take_turns(autojump_clock: MockClock) -> None:
+async def test_take_alternates_between_two_kinds(autojump_clock: MockClock) -> None:
     """Each waits for the other's slice and the rest after it, and none comes twice in a row while the other waits."""
     turns, slices = Turns(), list[tuple[str, float]]()
 
@@ -26,7 +26,7 @@ async def test_two_kinds_of_work_take_turns(autojump_clock: MockClock) -> None:
     assert [after[1] - before[1] for before, after in pairwise(slices)] == [4.0] * 7
 
 
-async def test_work_that_fails_ends_its_turn(autojump_clock: MockClock) -> None:
+async def test_take_is_released_by_work_that_fails(autojump_clock: MockClock) -> None:
     """When work fails, its turn ends, and the next one does not wait for ever."""
     turns = Turns()
     try:

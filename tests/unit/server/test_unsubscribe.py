@@ -44,7 +44,7 @@ def force(qid: str) -> str:
 # -- unsubscribe ------------------------------------------------------------------------------------------------------
 
 
-async def test_no_delivery_follows_the_answer(running: Serving, autojump_clock: Clock) -> None:
+async def test_unsubscribe_answer_is_followed_by_no_delivery(running: Serving, autojump_clock: Clock) -> None:
     """The answer to unsubscribe is the last of it; what was delivered stays with the client and can be acknowledged or
     given back."""
     client, producer = await subscriber(running, prefetch=2), running.connect()
@@ -59,7 +59,7 @@ async def test_no_delivery_follows_the_answer(running: Serving, autojump_clock: 
     assert c > b
 
 
-async def test_unsubscribe_behind_a_subscribe(running: Serving, autojump_clock: Clock) -> None:
+async def test_unsubscribe_behind_subscribe_leaves_nothing(running: Serving, autojump_clock: Clock) -> None:
     """Sent together, the two leave nothing: both are answered and nothing is delivered."""
     client = running.connect()
     await running.connect().ask(push("q", "x"))
@@ -70,7 +70,7 @@ async def test_unsubscribe_behind_a_subscribe(running: Serving, autojump_clock: 
     assert [is_delivery(line) for line in await client.lines(2)] == [False, True]
 
 
-async def test_unsubscribe_from_what_is_not_there(running: Serving, autojump_clock: Clock) -> None:
+async def test_unsubscribe_of_unknown_subscription_is_404(running: Serving, autojump_clock: Clock) -> None:
     """An unknown subscription is 404, and so is one that has ended, or that is another connection's."""
     client, other = await subscriber(running), running.connect()
     for asking, subscription in ((client, "t"), (other, "s")):
@@ -80,7 +80,7 @@ async def test_unsubscribe_from_what_is_not_there(running: Serving, autojump_clo
     assert code(await client.ask(unsubscribe())) == 404
 
 
-async def test_the_req_is_free_again(running: Serving, autojump_clock: Clock) -> None:
+async def test_unsubscribe_frees_req_after_last_message(running: Serving, autojump_clock: Clock) -> None:
     """While the client holds messages of a subscription that it has ended, its req is taken; then it is free."""
     client, producer = await subscriber(running), running.connect()
     [mid] = mids(await producer.ask(push("q", "x")))
@@ -93,7 +93,7 @@ async def test_the_req_is_free_again(running: Serving, autojump_clock: Clock) ->
     assert payloads(await client.line()) == ["y"]
 
 
-async def test_what_stayed_with_the_client_comes_back(running: Serving, autojump_clock: Clock) -> None:
+async def test_unsubscribe_leaves_messages_until_window_ends(running: Serving, autojump_clock: Clock) -> None:
     """Unacknowledged deliveries from before the unsubscribe are visible again at the end of their window, or of the
     connection."""
     client, other = await subscriber(running, visibility=10), running.connect()
@@ -115,7 +115,7 @@ async def test_what_stayed_with_the_client_comes_back(running: Serving, autojump
 # -- the connection ends ----------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_ends(running: Serving, autojump_clock: Clock) -> None:
+async def test_end_of_connection_gives_messages_to_next_subscriber(running: Serving, autojump_clock: Clock) -> None:
     """Unacknowledged messages of an ended connection go to another subscriber at once, with a higher count; deleted
     ones do not."""
     client, producer = await subscriber(running), running.connect()
@@ -131,7 +131,7 @@ async def test_a_connection_that_ends(running: Serving, autojump_clock: Clock) -
     assert trio.current_time() == began
 
 
-async def test_a_half_closed_connection(running: Serving, autojump_clock: Clock) -> None:
+async def test_half_closed_connection_ends_subscriptions(running: Serving, autojump_clock: Clock) -> None:
     """A client that ends its half of the stream is answered, its subscriptions end, and what it held is visible."""
     client, producer = await subscriber(running), running.connect()
     await producer.ask(push("q", "x"))
@@ -142,7 +142,7 @@ async def test_a_half_closed_connection(running: Serving, autojump_clock: Clock)
     assert receives(await producer.ask(receive("q"))) == 2
 
 
-async def test_a_refused_connection(running: Serving, autojump_clock: Clock) -> None:
+async def test_refused_connection_gives_messages_back(running: Serving, autojump_clock: Clock) -> None:
     """A subscriber that sends bytes that are no XML gets an error and the end; its messages are visible again."""
     client, producer = await subscriber(running), running.connect()
     await producer.ask(push("q", "x"))
@@ -152,7 +152,7 @@ async def test_a_refused_connection(running: Serving, autojump_clock: Clock) -> 
     assert receives(await producer.ask(receive("q", wait=5))) == 2
 
 
-async def test_what_others_have_taken_is_left_alone(running: Serving, autojump_clock: Clock) -> None:
+async def test_end_of_connection_leaves_messages_of_others(running: Serving, autojump_clock: Clock) -> None:
     """When a connection ends, messages whose window was over, and that somebody else has received since, stay
     theirs."""
     client, other = await subscriber(running, visibility=5, prefetch=1), running.connect()
@@ -165,7 +165,7 @@ async def test_what_others_have_taken_is_left_alone(running: Serving, autojump_c
     assert 'status="in-flight"' in await other.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>"))
 
 
-async def test_a_reader_that_goes_without_reading(running: Serving, autojump_clock: Clock) -> None:
+async def test_end_of_connection_gives_back_unread_messages(running: Serving, autojump_clock: Clock) -> None:
     """Messages on their way to a client that ends without reading are visible again too."""
     client, producer = running.connect(lockstep=True), running.connect()
     await client.ask(subscribe("q"))
@@ -181,7 +181,7 @@ async def test_a_reader_that_goes_without_reading(running: Serving, autojump_clo
 
 
 @pytest.mark.parametrize("full", [True, False])
-async def test_a_queue_that_is_deleted(running: Serving, autojump_clock: Clock, full: bool) -> None:
+async def test_subscription_to_deleted_queue_ends(running: Serving, autojump_clock: Clock, full: bool) -> None:
     """A subscription to nothing but a queue that is deleted ends with 404 under its req, also with no room left; its
     req is free again."""
     client, other = await subscriber(running, prefetch=1 if full else 9), running.connect()
@@ -197,7 +197,7 @@ async def test_a_queue_that_is_deleted(running: Serving, autojump_clock: Clock, 
     assert payloads(await client.line()) == ["y"]
 
 
-async def test_one_of_several_queues_is_deleted(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscription_goes_on_when_one_queue_is_deleted(running: Serving, autojump_clock: Clock) -> None:
     """A subscription goes on with the queues that are left, with the room that the other's messages took, and ends
     with the last."""
     client, other = await subscriber(running, "q", "other", prefetch=1), running.connect()
@@ -212,7 +212,7 @@ async def test_one_of_several_queues_is_deleted(running: Serving, autojump_clock
     assert (code(line := await client.line()), req(line)) == (404, "s")
 
 
-async def test_a_queue_that_is_deleted_and_made_again(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscription_to_queue_made_again_ends(running: Serving, autojump_clock: Clock) -> None:
     """The subscription to a deleted queue ends, also when delete and new queue come in one piece."""
     client, other = await subscriber(running, prefetch=1), running.connect()
     await other.ask(push("q", "x"))
@@ -222,21 +222,21 @@ async def test_a_queue_that_is_deleted_and_made_again(running: Serving, autojump
     assert await client.nothing_yet()
 
 
-async def test_a_queue_that_goes_before_the_subscription_begins(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscription_to_queue_deleted_before_start_ends(running: Serving, autojump_clock: Clock) -> None:
     """Subscribed to and deleted in one piece: answer, answer, 404."""
     client = running.connect()
     await client.send(subscribe("q"), force("q"))
     assert [code(line) for line in await client.lines(3)] == [0, 0, 404]
 
 
-async def test_a_directory_that_somebody_removes(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscription_to_removed_directory_ends(running: Serving, autojump_clock: Clock) -> None:
     """A queue whose directory another program moves away has been deleted."""
     client = await subscriber(running)
     (running.root / "q").rename(running.root.parent / "elsewhere")
     assert (code(line := await client.line()), req(line)) == (404, "s")
 
 
-async def test_a_purge(running: Serving, autojump_clock: Clock) -> None:
+async def test_purge_of_deliveries_gives_room(running: Serving, autojump_clock: Clock) -> None:
     """purge-queue takes what was delivered too; the room that it took is there for what comes next."""
     client, other = await subscriber(running, prefetch=2), running.connect()
     await other.ask(push_list("q", *"abcdef"))
@@ -251,7 +251,7 @@ async def test_a_purge(running: Serving, autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
-async def test_a_server_that_stops(tmp_path: Path, durability: Durability) -> None:
+async def test_stop_ends_subscription_with_503(tmp_path: Path, durability: Durability) -> None:
     """A subscriber gets 503 and the end; its messages are ready when the server runs again, with their counts."""
     async with serving(tmp_path / "root", durability=durability) as running:
         client, other = await subscriber(running), running.connect()
@@ -269,7 +269,7 @@ async def test_a_server_that_stops(tmp_path: Path, durability: Durability) -> No
         await client.hang_up()
 
 
-async def test_a_slow_reader_when_the_server_stops(tmp_path: Path, autojump_clock: Clock) -> None:
+async def test_stop_cuts_off_slow_reader_after_grace(tmp_path: Path, autojump_clock: Clock) -> None:
     """One that does not read is cut off when the grace is over, and what it held is visible again."""
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         client = running.connect(lockstep=True)

@@ -98,14 +98,14 @@ def test_upkeep_waits_for_its_time(clock: MockClock) -> None:
     assert begun >= 20
 
 
-def test_requests_have_half_of_the_time(clock: MockClock) -> None:
+def test_upkeep_rests_as_long_as_slice_took(clock: MockClock) -> None:
     """After each slice there is a rest as long as the slice was, and then the next one follows."""
     begun = run(clock, 20, 0).begun
     assert len(begun) == 20
     assert [after - before for before, after in pairwise(begun)] == pytest.approx([2 * _SLICE] * 19)
 
 
-def test_work_in_a_thread_is_given_back(clock: MockClock) -> None:
+def test_upkeep_gives_back_work_of_thread(clock: MockClock) -> None:
     """Work that a slice leaves to a thread is back in the engine before the next slice, without a longer pause."""
     engine = run(clock, 3, 0, work=True)
     assert engine.finished == 3
@@ -123,7 +123,7 @@ class Steps(trio.abc.Instrument):
             self.times.append(trio.current_time())
 
 
-def test_nobody_wakes_up_after_the_last_slice(clock: MockClock) -> None:
+def test_upkeep_rest_after_last_slice_wakes_nobody(clock: MockClock) -> None:
     """The rest after it ends unnoticed."""
     steps = Steps()
     [begun] = run(clock, 1, 0, steps).begun
@@ -137,7 +137,7 @@ class Fault(Job):
         raise RuntimeError("a fault")
 
 
-async def test_work_is_given_back_though_a_batch_breaks(caplog: pytest.LogCaptureFixture) -> None:
+async def test_upkeep_gives_back_work_after_broken_batch(caplog: pytest.LogCaptureFixture) -> None:
     """A fault of something else that is in the batch does not end the upkeep for good."""
     engine = Upkept(MockClock(), 2, 0, work=False)
     storage: Engine = engine  # type: ignore[assignment]

@@ -33,7 +33,7 @@ async def waiting(running: Serving, *qids: str, **attributes: str | int | float)
     return client
 
 
-async def test_a_push_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_push_wakes_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A receive that waits is answered by a push of another connection, at once."""
     consumer, producer = await waiting(running), running.connect()
     began = trio.current_time()
@@ -43,7 +43,7 @@ async def test_a_push_wakes_who_waits(running: Serving, autojump_clock: Clock) -
     assert trio.current_time() == began
 
 
-async def test_a_release_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_release_wakes_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A released message goes to the waiting receive, with its count of receives."""
     holder = running.connect()
     mid = mids(await holder.ask(push("q", "again")))[0]
@@ -53,7 +53,7 @@ async def test_a_release_wakes_who_waits(running: Serving, autojump_clock: Clock
     assert 'receives="2"' in await consumer.line()
 
 
-async def test_a_lease_that_ends_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_window_end_wakes_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A message whose visibility window ends goes to the waiting receive, at that time and not later."""
     holder = running.connect()
     await holder.ask(push("q", "lost"))
@@ -64,7 +64,7 @@ async def test_a_lease_that_ends_wakes_who_waits(running: Serving, autojump_cloc
     assert trio.current_time() - began == pytest.approx(12.5, abs=0.01)
 
 
-async def test_a_delay_that_ends_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_delay_end_wakes_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A message pushed with a delay goes to the waiting receive when the delay is over."""
     began = trio.current_time()
     consumer = await waiting(running)
@@ -73,7 +73,7 @@ async def test_a_delay_that_ends_wakes_who_waits(running: Serving, autojump_cloc
     assert trio.current_time() - began == pytest.approx(7, abs=0.01)
 
 
-async def test_an_extended_lease_wakes_nobody_early(running: Serving, autojump_clock: Clock) -> None:
+async def test_extend_wakes_nobody_early(running: Serving, autojump_clock: Clock) -> None:
     """Extending a window moves the time at which the waiting receive gets the message."""
     holder = running.connect()
     mid = mids(await holder.ask(push("q", "x")))[0]
@@ -85,7 +85,7 @@ async def test_an_extended_lease_wakes_nobody_early(running: Serving, autojump_c
     assert trio.current_time() - began == pytest.approx(20, abs=0.01)
 
 
-async def test_a_foreign_file_wakes_who_waits(running: Serving, autojump_clock: Clock) -> None:
+async def test_file_of_other_program_wakes_waiting_receive(running: Serving, autojump_clock: Clock) -> None:
     """A file that another program renames into the queue's directory goes to the waiting receive."""
     consumer = await waiting(running)
     directory = running.root / "q"
@@ -95,7 +95,7 @@ async def test_a_foreign_file_wakes_who_waits(running: Serving, autojump_clock: 
     assert (payloads(answer), mids(answer)) == (["by hand"], [EPOCH])
 
 
-async def test_a_wait_ends_with_an_empty_answer(running: Serving, autojump_clock: Clock) -> None:
+async def test_wait_ends_with_empty_answer(running: Serving, autojump_clock: Clock) -> None:
     """When nothing comes the answer is an empty list, once the time asked for has passed."""
     client = running.connect()
     began = trio.current_time()
@@ -105,7 +105,7 @@ async def test_a_wait_ends_with_an_empty_answer(running: Serving, autojump_clock
     assert "<ping/>" in await client.ask(PING)
 
 
-async def test_without_wait_the_answer_is_immediate(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_without_wait_answers_at_once(running: Serving, autojump_clock: Clock) -> None:
     """wait="0" and none at all mean the same: an answer now."""
     client = running.connect()
     began = trio.current_time()
@@ -114,7 +114,7 @@ async def test_without_wait_the_answer_is_immediate(running: Serving, autojump_c
     assert trio.current_time() == began
 
 
-async def test_first_come_first_served(running: Serving, autojump_clock: Clock) -> None:
+async def test_waiting_receives_are_woken_in_order(running: Serving, autojump_clock: Clock) -> None:
     """Messages go to waiting receives in the order in which these began to wait, one each."""
     consumers = [await waiting(running) for _ in range(5)]
     producer = running.connect()
@@ -123,7 +123,7 @@ async def test_first_come_first_served(running: Serving, autojump_clock: Clock) 
         assert payloads(await consumer.line()) == [str(number)]
 
 
-async def test_a_list_goes_to_several_at_once(running: Serving, autojump_clock: Clock) -> None:
+async def test_list_push_wakes_several_receives(running: Serving, autojump_clock: Clock) -> None:
     """The messages of a list go to as many waiting receives, the oldest first."""
     consumers = [await waiting(running) for _ in range(4)]
     await running.connect().ask(push_list("q", "a", "b", "c"))
@@ -132,7 +132,7 @@ async def test_a_list_goes_to_several_at_once(running: Serving, autojump_clock: 
     assert await consumers[3].nothing_yet()
 
 
-def test_who_finds_nothing_keeps_the_place() -> None:
+def test_woken_receive_without_message_keeps_its_place() -> None:
     """A receive that was woken and found another one faster keeps its place."""
     waiters, woken = Waiters(), list[Job]()
     first, second = (Job(), Pause(("q", "other"))), (Job(), Pause(("q",)))
@@ -149,7 +149,7 @@ def test_who_finds_nothing_keeps_the_place() -> None:
     assert woken == [second[0]]
 
 
-def test_who_was_woken_and_leaves_wakes_the_next() -> None:
+def test_woken_waiter_that_leaves_wakes_next() -> None:
     """A waiter that goes after it was woken passes that on, in every queue it waited for; else nobody is woken."""
     waiters = Waiters()
     leaver, one, other = Job(), Job(), Job()
@@ -165,7 +165,7 @@ def test_who_was_woken_and_leaves_wakes_the_next() -> None:
     waiters.wake("q", 5)  # nobody is left
 
 
-async def test_who_leaves_takes_nothing_along(running: Serving, autojump_clock: Clock) -> None:
+async def test_closed_connection_takes_no_message(running: Serving, autojump_clock: Clock) -> None:
     """A waiting client that closes its connection takes no message with it: the next in line gets it."""
     first, second = await waiting(running), await waiting(running)
     await first.hang_up()
@@ -176,7 +176,7 @@ async def test_who_leaves_takes_nothing_along(running: Serving, autojump_clock: 
     assert 'receives="1"' in answer
 
 
-async def test_who_leaves_as_the_push_comes_takes_nothing_along(running: Serving, autojump_clock: Clock) -> None:
+async def test_connection_closed_as_push_comes_takes_no_message(running: Serving, autojump_clock: Clock) -> None:
     """A client that was woken, and leaves while its message is on the way, passes it on."""
     first, second = await waiting(running), await waiting(running)
     producer = running.connect()
@@ -188,7 +188,7 @@ async def test_who_leaves_as_the_push_comes_takes_nothing_along(running: Serving
     assert 'receives="1"' in answer
 
 
-async def test_several_queues(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_waits_for_several_queues(running: Serving, autojump_clock: Clock) -> None:
     """A receive that waits for several queues gets the message of any of them, once, and leaves the lines of the
     others."""
     both, only = await waiting(running, "q", "other"), await waiting(running, "q")
@@ -199,14 +199,14 @@ async def test_several_queues(running: Serving, autojump_clock: Clock) -> None:
     assert payloads(await only.line()) == ["2"]
 
 
-async def test_two_receivers_of_several_queues(running: Serving, autojump_clock: Clock) -> None:
+async def test_two_receives_wait_for_same_queues(running: Serving, autojump_clock: Clock) -> None:
     """Messages that come into two queues at the same moment go to two who wait for both."""
     first, second = await waiting(running, "q", "other"), await waiting(running, "other", "q")
     await running.connect().ask(push("q", "1"), push("other", "2"))
     assert sorted([payloads(await client.line()) for client in (first, second)]) == [["1"], ["2"]]
 
 
-async def test_a_queue_named_twice(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_of_queue_named_twice(running: Serving, autojump_clock: Clock) -> None:
     """A queue that a request names twice is one queue."""
     client = await waiting(running, "q", "q", max=5)
     await running.connect().ask(push("q", "once"))
@@ -214,7 +214,7 @@ async def test_a_queue_named_twice(running: Serving, autojump_clock: Clock) -> N
     assert payloads(await client.ask(receive("q", "q", max=5))) == []
 
 
-async def test_a_deleted_queue_hides_no_message(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_goes_on_when_one_queue_is_deleted(running: Serving, autojump_clock: Clock) -> None:
     """When one of the queues that a client waits for is deleted, it gets what comes into the other."""
     both, only = await waiting(running, "q", "other"), await waiting(running, "q")
     producer = running.connect()
@@ -224,7 +224,7 @@ async def test_a_deleted_queue_hides_no_message(running: Serving, autojump_clock
     assert payloads(await only.line()) == ["2"]
 
 
-async def test_the_only_queue_deleted(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_fails_when_only_queue_is_deleted(running: Serving, autojump_clock: Clock) -> None:
     """A receive whose only queue is deleted fails, at the latest when the wait ends; the connection stays."""
     client = await waiting(running, wait=5)
     await running.connect().ask(request("delete-queue", "<qid>q</qid>"))
@@ -232,7 +232,7 @@ async def test_the_only_queue_deleted(running: Serving, autojump_clock: Clock) -
     assert "<ping/>" in await client.ask(PING)
 
 
-async def test_a_missing_queue_is_told_at_once(running: Serving, autojump_clock: Clock) -> None:
+async def test_receive_of_missing_queue_is_404_at_once(running: Serving, autojump_clock: Clock) -> None:
     """404 comes at once, with wait or without, also when another queue of the list exists."""
     client = running.connect()
     began = trio.current_time()
@@ -240,7 +240,7 @@ async def test_a_missing_queue_is_told_at_once(running: Serving, autojump_clock:
     assert trio.current_time() == began
 
 
-async def test_a_half_closed_stream_ends_the_wait(running: Serving, autojump_clock: Clock) -> None:
+async def test_half_closed_stream_ends_wait(running: Serving, autojump_clock: Clock) -> None:
     """A client that ends its half of the connection gets an empty answer at once, and then the end."""
     client = await waiting(running)
     began = trio.current_time()
@@ -250,7 +250,7 @@ async def test_a_half_closed_stream_ends_the_wait(running: Serving, autojump_clo
     assert trio.current_time() == began
 
 
-async def test_half_closed_with_requests_behind_the_wait(running: Serving, autojump_clock: Clock) -> None:
+async def test_half_closed_stream_answers_requests_behind_wait(running: Serving, autojump_clock: Clock) -> None:
     """Requests behind a waiting receive are answered when the client ends its half."""
     client = running.connect()
     await client.send(receive("q", wait=3600, req="1"), push("q", "x", req="2"), receive("q", wait=3600, req="3"))
@@ -259,7 +259,7 @@ async def test_half_closed_with_requests_behind_the_wait(running: Serving, autoj
     assert [(req(answer), payloads(answer)) for answer in answers] == [("1", []), ("2", []), ("3", ["x"])]
 
 
-async def test_pipelining_with_a_wait_in_the_middle(running: Serving, autojump_clock: Clock) -> None:
+async def test_requests_behind_wait_are_answered_in_order(running: Serving, autojump_clock: Clock) -> None:
     """Requests behind a waiting receive are done and answered after it, in order."""
     client, producer = running.connect(), running.connect()
     requests = [push("other", "1", req="a"), receive("q", wait=50, req="b"), push("other", "2", req="c")]
@@ -274,7 +274,7 @@ async def test_pipelining_with_a_wait_in_the_middle(running: Serving, autojump_c
     assert len(mids(answers[2])) == 2
 
 
-async def test_its_own_push_does_not_overtake(running: Serving, autojump_clock: Clock) -> None:
+async def test_own_push_behind_wait_does_not_end_it(running: Serving, autojump_clock: Clock) -> None:
     """A push behind a waiting receive on the same connection does not end the wait: requests are applied in order."""
     client = running.connect()
     began = trio.current_time()
@@ -284,7 +284,7 @@ async def test_its_own_push_does_not_overtake(running: Serving, autojump_clock: 
     assert len(mids(await client.line())) == 1
 
 
-async def test_a_requests_own_visibility(running: Serving, autojump_clock: Clock) -> None:
+async def test_waiting_receive_with_own_visibility(running: Serving, autojump_clock: Clock) -> None:
     """Messages for a waiting receive are hidden for the time that its request names, from their receive on."""
     consumer = await waiting(running, visibility=9)
     await trio.sleep(100)
@@ -294,7 +294,7 @@ async def test_a_requests_own_visibility(running: Serving, autojump_clock: Clock
     assert int(found[1]) / SECOND == pytest.approx(EPOCH / SECOND + trio.current_time() + 9, abs=0.01)
 
 
-async def test_a_thousand_wait(running: Serving, autojump_clock: Clock) -> None:
+async def test_thousand_receives_wait(running: Serving, autojump_clock: Clock) -> None:
     """A thousand clients wait for one queue and each gets one message; deleting them leaves it empty."""
     clients = [running.connect() for _ in range(1000)]
     for client in clients:

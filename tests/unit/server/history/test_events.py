@@ -82,7 +82,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     scene.engine.close()
 
 
-def test_a_life(scene: Scene) -> None:
+def test_events_of_push_receive_extend_release_delete(scene: Scene) -> None:
     """A message that is pushed, received, extended, given back, received again and deleted: six lines in order."""
     [mid] = scene.push(b"12345")
     scene.receive()
@@ -101,7 +101,7 @@ def test_a_life(scene: Scene) -> None:
     ]
 
 
-def test_pushes_of_several_peers(scene: Scene) -> None:
+def test_push_names_peer_of_each_client(scene: Scene) -> None:
     """Pushes that become visible together are each their own peer's, lists and delayed ones too."""
     pushed = []
     for peer, drafts in (("a", [Draft(b"1")]), ("b", [Draft(b"22"), Draft(b"333", SECOND)]), ("c", [Draft(b"")])):
@@ -119,14 +119,14 @@ def test_pushes_of_several_peers(scene: Scene) -> None:
     ]
 
 
-def test_an_empty_push(scene: Scene) -> None:
+def test_push_of_nothing_is_no_event(scene: Scene) -> None:
     """A push of nothing is no event."""
     scene.engine.queue("q").push([])
     scene.engine.commit()
     assert not scene.recorder.take()
 
 
-def test_a_push_that_is_refused(scene: Scene) -> None:
+def test_push_refused_for_capacity_is_no_event(scene: Scene) -> None:
     """A push for which there is no room is no event."""
     scene.queue("small", capacity=1)
     with pytest.raises(QueueFullError):
@@ -135,7 +135,7 @@ def test_a_push_that_is_refused(scene: Scene) -> None:
     assert not scene.recorder.take()
 
 
-def test_a_window_ends(scene: Scene) -> None:
+def test_window_end_is_event_without_peer(scene: Scene) -> None:
     """The end of a window by its time is an event without a peer, with the receives so far, whichever request finds
     it."""
     [mid] = scene.push(b"x")
@@ -157,7 +157,7 @@ def test_a_window_ends(scene: Scene) -> None:
     ]
 
 
-def test_a_delay_ends(scene: Scene) -> None:
+def test_delay_end_is_no_event(scene: Scene) -> None:
     """The end of a delay is no event: neither of a push's nor of a release's."""
     [first] = scene.push(b"x", delay=SECOND)
     [second] = scene.push(b"y")
@@ -175,7 +175,7 @@ def test_a_delay_ends(scene: Scene) -> None:
     assert scene.recorder.events() == [("received", first), ("received", second)]
 
 
-def test_a_release_that_is_refused(scene: Scene) -> None:
+def test_release_of_ready_message_is_no_event(scene: Scene) -> None:
     """The release of a visible message is no event; that of a delayed one is."""
     [mid] = scene.push(b"x")
     [late] = scene.push(b"y", delay=SECOND)
@@ -188,7 +188,7 @@ def test_a_release_that_is_refused(scene: Scene) -> None:
     assert scene.recorder.events() == [("released", late), ("released", late)]
 
 
-def test_what_is_looked_at(scene: Scene) -> None:
+def test_get_is_event_peek_is_none(scene: Scene) -> None:
     """A peek, a list, a read by its holder and figures are no events; a get that receives is one."""
     [mid] = scene.push(b"x")
     scene.recorder.take()
@@ -203,7 +203,7 @@ def test_what_is_looked_at(scene: Scene) -> None:
     assert not scene.recorder.take()
 
 
-def test_received_for_a_subscriber(scene: Scene) -> None:
+def test_delivery_is_received_event(scene: Scene) -> None:
     """A delivery to a subscriber is recorded as received."""
     [mid] = scene.push(b"x")
     scene.recorder.take()
@@ -211,7 +211,7 @@ def test_received_for_a_subscriber(scene: Scene) -> None:
     assert scene.recorder.take() == [Noted("received", "q", mid, 1, 1, "me")]
 
 
-def test_refused(scene: Scene) -> None:
+def test_refused_request_is_no_event(scene: Scene) -> None:
     """A refused request is no event: a stale receipt, a missing message, a window that is over."""
     [mid] = scene.push(b"x")
     scene.receive()
@@ -231,7 +231,7 @@ def test_refused(scene: Scene) -> None:
     assert not scene.recorder.take()
 
 
-def test_purged(scene: Scene) -> None:
+def test_purge_is_deleted_event_for_each_message(scene: Scene) -> None:
     """Each message that a purge removes is deleted, whatever its state."""
     first, second = scene.push(b"1", b"22")
     [third] = scene.push(b"333", delay=SECOND)
@@ -245,7 +245,7 @@ def test_purged(scene: Scene) -> None:
     ]
 
 
-def test_copied(scene: Scene) -> None:
+def test_copy_is_pushed_event_where_it_is_new(scene: Scene) -> None:
     """A message that is copied is pushed where it was not; where it is already, nothing happens."""
     if Feature.COPY in scene.engine.cannot:
         pytest.skip("this engine copies nothing")
@@ -258,7 +258,7 @@ def test_copied(scene: Scene) -> None:
     assert scene.recorder.take() == [Noted("pushed", "other", mid, 3, 0, "me")]
 
 
-def test_rejected(scene: Scene) -> None:
+def test_reject_is_dead_and_pushed_events(scene: Scene) -> None:
     """A message that is rejected is dead, by its consumer, and pushed to the dead-letter queue."""
     if {Feature.REASON, Feature.DEAD} & scene.engine.cannot:
         pytest.skip("this engine rejects nothing")
@@ -275,7 +275,7 @@ def test_rejected(scene: Scene) -> None:
     ]
 
 
-def test_a_window_that_ends_in_a_back_off(scene: Scene) -> None:
+def test_window_end_with_backoff_is_one_event(scene: Scene) -> None:
     """The window has expired when the back-off begins; its end is no event, as that of a delay is none."""
     if Feature.BACKOFF in scene.engine.cannot:
         pytest.skip("this engine has no back-off")
@@ -291,7 +291,7 @@ def test_a_window_that_ends_in_a_back_off(scene: Scene) -> None:
     assert scene.recorder.take() == [Noted("expired", "slow", mid, 3, 1, "")]
 
 
-def test_a_queue_is_removed_with_what_is_in_it(scene: Scene) -> None:
+def test_delete_queue_is_deleted_event_for_each_message(scene: Scene) -> None:
     """Each message that a queue held is deleted with it."""
     first, second = scene.push(b"1", b"22")
     scene.receive()
@@ -305,7 +305,7 @@ def test_a_queue_is_removed_with_what_is_in_it(scene: Scene) -> None:
     assert [each.size for each in noted] == [1, 2]
 
 
-def test_nobody_records(tmp_path: Path) -> None:
+def test_engine_works_without_history(tmp_path: Path) -> None:
     """Without a record everything goes on, also of what was staged before there was one."""
     bench = Bench(ENGINES["files-none"](tmp_path))
     bench.queue()
@@ -323,7 +323,7 @@ def test_nobody_records(tmp_path: Path) -> None:
 # -- the engine `files`
 
 
-def test_what_others_do(tmp_path: Path) -> None:
+def test_changes_by_other_programs_are_no_events(tmp_path: Path) -> None:
     """Changes by other programs are not recorded: a foreign file first appears when it is received."""
     scene = Scene(files_engine(Durability.NONE)(tmp_path))
     (tmp_path / "q" / f"{EPOCH}").write_bytes(b"foreign")
@@ -341,7 +341,7 @@ def test_what_others_do(tmp_path: Path) -> None:
     scene.engine.close()
 
 
-def test_two_servers(tmp_path: Path) -> None:
+def test_two_servers_on_one_root_note_each_event_once(tmp_path: Path) -> None:
     """Two servers on one root each record their own work, so that both records together have everything once."""
     one, two = (Scene.__new__(Scene) for _ in range(2))
     clock = ManualClock()
@@ -366,7 +366,7 @@ def test_two_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "setxattr"])
-def test_a_disk_that_fails(tmp_path: Path, operation: str) -> None:
+def test_operation_that_fails_is_no_event(tmp_path: Path, operation: str) -> None:
     """An operation that fails on the disk is no event; repeated, it is one."""
     disk = FaultyDisk()
     scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
@@ -388,7 +388,7 @@ def test_a_disk_that_fails(tmp_path: Path, operation: str) -> None:
     scene.engine.close()
 
 
-def test_a_push_that_comes_to_nothing(tmp_path: Path) -> None:
+def test_push_that_fails_in_commit_is_no_event(tmp_path: Path) -> None:
     """A push that fails when it is made visible, after it was answered, is no event, and those beside it are."""
     disk = FaultyDisk()
     scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
@@ -402,7 +402,7 @@ def test_a_push_that_comes_to_nothing(tmp_path: Path) -> None:
     scene.engine.close()
 
 
-def test_a_copy_that_is_taken_back(tmp_path: Path) -> None:
+def test_copy_that_is_taken_back_is_deleted_event(tmp_path: Path) -> None:
     """A copy that one queue takes and another cannot is taken back: what was pushed is deleted."""
     scene = Scene(files_engine(Durability.NONE)(tmp_path))
     scene.queue("small", capacity=1)
@@ -416,7 +416,7 @@ def test_a_copy_that_is_taken_back(tmp_path: Path) -> None:
     scene.engine.close()
 
 
-def test_receives_that_cannot_be_read(tmp_path: Path) -> None:
+def test_event_without_receives_if_disk_does_not_say(tmp_path: Path) -> None:
     """When the disk does not say how often a message was received, the record does without, and nothing fails."""
 
     class Silent(FaultyDisk):

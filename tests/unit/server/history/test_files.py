@@ -19,7 +19,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path / "history")
 
 
-def test_the_open_file_is_hidden(bench: Bench) -> None:
+def test_open_file_has_hidden_name(bench: Bench) -> None:
     """The open file's name begins with a dot; it gets its final name when it is finished, after a sync."""
     bench.push(1)
     [path] = bench.open
@@ -31,7 +31,7 @@ def test_the_open_file_is_hidden(bench: Bench) -> None:
     assert bench.disk.calls == ["open", "pwrite", "fsync", "rename", "open", "fsync"]  # the last two: the folder
 
 
-def test_names_sort_by_time(tmp_path: Path) -> None:
+def test_file_names_sort_by_time(tmp_path: Path) -> None:
     """A name has the time of the first line, in UTC, so that it sorts; and a part of its own."""
     bench = Bench(tmp_path / "history", size=1)
     for number in range(12):
@@ -44,7 +44,7 @@ def test_names_sort_by_time(tmp_path: Path) -> None:
     bench.history.close()
 
 
-def test_rotation_by_size(tmp_path: Path) -> None:
+def test_file_is_finished_at_size(tmp_path: Path) -> None:
     """A file that has reached the size gets no more lines; the one that crosses it is whole."""
     bench = Bench(tmp_path / "history", size=300)
     for number in range(10):
@@ -56,7 +56,7 @@ def test_rotation_by_size(tmp_path: Path) -> None:
     assert all(300 <= path.stat().st_size < 500 for path in bench.finished[:-1])
 
 
-def test_rotation_by_age(bench: Bench) -> None:
+def test_file_is_finished_at_age(bench: Bench) -> None:
     """A file is finished so long after its first line, and not before; the next line begins another one."""
     bench.push(1)
     bench.seconds = 59.9
@@ -78,7 +78,7 @@ def test_rotation_by_age(bench: Bench) -> None:
     bench.history.close()
 
 
-def test_the_oldest_go(tmp_path: Path) -> None:
+def test_finish_removes_oldest_files_over_limit(tmp_path: Path) -> None:
     """With a bound on what stays, the oldest finished files are removed, the last never, and nothing else."""
     bench = Bench(tmp_path / "history", size=1, keep=350)
     other = bench.folder / "history-notes.txt"
@@ -97,7 +97,7 @@ def test_the_oldest_go(tmp_path: Path) -> None:
     assert small.mids == [[1]]
 
 
-def test_the_thread_finishes_what_is_due(tmp_path: Path) -> None:
+def test_thread_finishes_full_and_old_files(tmp_path: Path) -> None:
     """Once started, the thread finishes full and old files without a call; a close finishes the rest."""
     bench = Bench(tmp_path / "history", size=1)
     bench.history.start()
@@ -110,7 +110,7 @@ def test_the_thread_finishes_what_is_due(tmp_path: Path) -> None:
     assert bench.mids == [[1], [2]]
 
 
-def test_the_thread_waits_for_the_age(tmp_path: Path) -> None:
+def test_thread_waits_for_age(tmp_path: Path) -> None:
     """A file that is not full is finished by its age, on the real clock."""
     folder = Folder(str(tmp_path), Disk())
     history = History(folder, size=1 << 20, age=0.05, clock=ManualClock())
@@ -138,7 +138,7 @@ LINE = b'{"time":1,"event":"pushed","queue":"q","mid":1,"size":0,"receives":0,"p
 
 
 @pytest.mark.parametrize("torn", [b"", LINE[:-1], LINE[:1], b"\0" * 5000, b"x" * 200_000])
-def test_what_a_kill_left_is_finished(tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: bytes) -> None:
+def test_recover_finishes_file_of_killed_server(tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: bytes) -> None:
     """A start finishes the file of a server that was killed, without its torn last line, and says so if there is."""
     caplog.set_level(logging.WARNING)
     path = left_behind(tmp_path / "history", LINE * 3 + torn)
@@ -148,14 +148,14 @@ def test_what_a_kill_left_is_finished(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("content", [b"", LINE[:-1]])
-def test_a_kill_before_the_first_line(tmp_path: Path, content: bytes) -> None:
+def test_recover_removes_file_without_whole_line(tmp_path: Path, content: bytes) -> None:
     """A file without a whole line is removed."""
     path = left_behind(tmp_path / "history", content)
     start(tmp_path / "history", tmp_path / "root").close()
     assert not list(path.parent.iterdir())
 
 
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
+def test_recover_leaves_other_files(tmp_path: Path) -> None:
     """Files that are not of the record stay as they are."""
     names = [
         ".history-notes",
@@ -169,7 +169,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "history").iterdir()) == sorted(names)
 
 
-def test_two_servers_share_a_folder(bench: Bench) -> None:
+def test_recover_leaves_file_of_living_server(bench: Bench) -> None:
     """Servers that share a folder write files of their own, and a start does not finish those of one that lives."""
     bench.push(1)
     other = start(bench.folder, bench.folder.parent / "root")
@@ -184,13 +184,13 @@ def test_two_servers_share_a_folder(bench: Bench) -> None:
     assert sorted(bench.mids) == [[1, 3], [2]]
 
 
-def test_the_folder_is_made(tmp_path: Path) -> None:
+def test_open_history_makes_folder(tmp_path: Path) -> None:
     """A folder that is missing is made, with those above it."""
     start(tmp_path / "a" / "b", tmp_path / "root").close()
     assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_open_history_refuses_file_as_folder(tmp_path: Path) -> None:
     """A file in the place of the folder stops the start with one line that names the flag."""
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -199,7 +199,7 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "orders", "orders/history", ".journal", "../link/orders", ".historical"])
-def test_a_folder_among_the_queues(tmp_path: Path, inside: str) -> None:
+def test_open_history_refuses_folder_among_queues(tmp_path: Path, inside: str) -> None:
     """The root and what is in it cannot hold the record, by whatever path: it would be a queue."""
     root = tmp_path / "root"
     root.mkdir()
@@ -210,7 +210,7 @@ def test_a_folder_among_the_queues(tmp_path: Path, inside: str) -> None:
 
 
 @pytest.mark.parametrize("beside", ["root/.history", "root/.history/a", "rooted", "."])
-def test_a_folder_that_is_no_queue(tmp_path: Path, beside: str) -> None:
+def test_open_history_takes_folder_that_is_no_queue(tmp_path: Path, beside: str) -> None:
     """Beside the root, above it, and under a name in it that no queue can have, the record is taken."""
     start(tmp_path / beside, tmp_path / "root").close()
     assert (tmp_path / beside).is_dir()

@@ -16,7 +16,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path / "history")
 
 
-def test_a_line_is_an_object_with_seven_members(bench: Bench) -> None:
+def test_note_writes_object_with_seven_members(bench: Bench) -> None:
     """Every line says when, what, of which message, how large, how often received, and for whom, in this order."""
     bench.history.note("received", "orders", EPOCH, 12, 3)
     bench.clock.now += 5
@@ -28,7 +28,7 @@ def test_a_line_is_an_object_with_seven_members(bench: Bench) -> None:
     )
 
 
-def test_a_batch_has_one_time(bench: Bench) -> None:
+def test_commit_gives_lines_of_batch_one_time(bench: Bench) -> None:
     """All events of one commit have the time of its end; later ones are later, in order."""
     bench.push(1, 2)
     bench.clock.now += 7
@@ -41,7 +41,7 @@ def test_a_batch_has_one_time(bench: Bench) -> None:
     ]
 
 
-def test_what_is_not_known_is_null(bench: Bench) -> None:
+def test_note_of_unknown_size_or_receives_is_null(bench: Bench) -> None:
     """A size or a count that nobody knows is null."""
     bench.history.note("deleted", "q", 1, None, None)
     bench.history.close()
@@ -49,7 +49,7 @@ def test_what_is_not_known_is_null(bench: Bench) -> None:
     assert (line["size"], line["receives"]) == (None, None)
 
 
-def test_whose_doing_it_is(bench: Bench) -> None:
+def test_note_names_peer_of_begin_or_its_own(bench: Bench) -> None:
     """A line has the peer that was begun with, unless the event says whose it is; the empty one is nobody."""
     history = bench.history
     history.note("pushed", "q", 1, 0, 0)
@@ -64,14 +64,14 @@ def test_whose_doing_it_is(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("qid", ['a"b', "a\\b", "a/b", "ü 日 🐟", "\u2028", "}{,:", "a'b", "null"])
-def test_any_name_of_a_queue(bench: Bench, qid: str) -> None:
+def test_note_quotes_any_queue_name(bench: Bench, qid: str) -> None:
     """A queue's name of any characters leaves a line one line, and can be read from it."""
     bench.push(1, qid=qid)
     bench.history.close()
     assert [line["queue"] for line in lines_of(bench.finished[0])] == [qid]
 
 
-def test_more_names_than_are_kept(bench: Bench) -> None:
+def test_quoted_names_are_bounded(bench: Bench) -> None:
     """Names without end take no memory without end, and stay right."""
     names = [f"q{number}" for number in range(25_000)]
     for name in names:
@@ -81,7 +81,7 @@ def test_more_names_than_are_kept(bench: Bench) -> None:
     assert [line["queue"] for line in lines_of(bench.finished[0])] == names
 
 
-def test_discarded(bench: Bench) -> None:
+def test_discard_drops_events_of_failed_commit(bench: Bench) -> None:
     """Events of a batch whose commit failed are not recorded; later ones are."""
     bench.history.note("pushed", "q", 1, 0, 0)
     bench.history.discard()
@@ -92,7 +92,7 @@ def test_discarded(bench: Bench) -> None:
     assert bench.mids == [[2]]
 
 
-def test_nothing_happens(bench: Bench) -> None:
+def test_commit_without_events_makes_no_file(bench: Bench) -> None:
     """Without an event there is no file, and no call of the disk."""
     bench.history.commit()
     bench.history.finish_due()
@@ -101,14 +101,14 @@ def test_nothing_happens(bench: Bench) -> None:
     assert not bench.disk.calls
 
 
-def test_one_write_a_batch(bench: Bench) -> None:
+def test_commit_writes_batch_at_once(bench: Bench) -> None:
     """All events of a batch are written at once."""
     bench.push(*range(1000))
     assert bench.disk.calls == ["open", "pwrite"]
     bench.history.close()
 
 
-def test_a_batch_of_very_many(bench: Bench) -> None:
+def test_note_writes_pieces_of_very_large_batch(bench: Bench) -> None:
     """A batch with more lines than are to be in memory is written in pieces, whole and in order."""
     bench.push(*range(50_000))
     assert bench.disk.calls.count("pwrite") == 3
@@ -116,7 +116,7 @@ def test_a_batch_of_very_many(bench: Bench) -> None:
     assert [mid for file in bench.mids for mid in file] == list(range(50_000))
 
 
-def test_a_full_disk(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_commit_on_full_disk_loses_events_and_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """While the disk is full events are lost, with one line in the log; once there is room, a line says how many, and
     the file has whole lines only."""
     bench.push(1)
@@ -138,7 +138,7 @@ def test_a_full_disk(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     assert bench.mids == [[1, 10, 11]]
 
 
-def test_a_full_disk_is_not_asked_for_each_batch(bench: Bench) -> None:
+def test_commit_does_not_try_full_disk_for_a_second(bench: Bench) -> None:
     """After a failure nothing is tried for a second, so that a nearly full disk does not fill the log."""
     bench.disk.room = 0
     bench.push(1)
@@ -152,7 +152,7 @@ def test_a_full_disk_is_not_asked_for_each_batch(bench: Bench) -> None:
     assert bench.mids == [[3]]
 
 
-def test_a_torn_line_that_cannot_be_taken_back(bench: Bench) -> None:
+def test_commit_cuts_off_torn_line_first(bench: Bench) -> None:
     """The torn line of a failed write is cut off before anything else is written."""
     bench.push(1)
     bench.disk.room = 50
@@ -169,7 +169,7 @@ def test_a_torn_line_that_cannot_be_taken_back(bench: Bench) -> None:
     assert bench.mids == [[1, 4]]
 
 
-def test_no_file_can_be_made(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_close_says_how_many_events_were_lost(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """When no file can be opened events are lost until one can; a close says how many were."""
     bench.disk.faults["open"] = errno.EMFILE
     bench.push(1, 2)
@@ -179,7 +179,9 @@ def test_no_file_can_be_made(bench: Bench, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("operation", ["fsync", "rename"])
-def test_a_file_that_cannot_be_finished(bench: Bench, caplog: pytest.LogCaptureFixture, operation: str) -> None:
+def test_finish_that_fails_is_left_to_next_start(
+    bench: Bench, caplog: pytest.LogCaptureFixture, operation: str
+) -> None:
     """A file that cannot be synced or renamed stays hidden, with a line in the log, and the next start finishes it."""
     bench.disk.faults[operation] = errno.EIO
     bench.push(1)
@@ -196,7 +198,7 @@ def test_a_file_that_cannot_be_finished(bench: Bench, caplog: pytest.LogCaptureF
     assert bench.mids == [[1], [2]]
 
 
-def test_an_empty_file_is_not_kept(bench: Bench) -> None:
+def test_finish_removes_empty_file(bench: Bench) -> None:
     """A file in which nothing could be written goes when its time is over."""
     bench.disk.room = 0
     bench.push(1)
