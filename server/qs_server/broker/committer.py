@@ -11,7 +11,7 @@ A batch has one of three forms, in `_batch`:
   programs that push and 16 that receive).
 - With other queues, its pushes, from many clients or from one that pipelines, are merged into one push for each queue,
   in half the time (scripts/bench/second_paths.py); then the other requests follow in their order.
-- With a lifecycle history, each request runs by itself, as each event needs the address of its client.
+- With a history, each request runs by itself, as each event needs the address of its client.
 """
 
 import logging
@@ -110,7 +110,7 @@ class Committer:
         subscriptions: Subscriptions,
         history: "History | None" = None,
     ) -> None:
-        """history: the lifecycle history, None if it is off."""
+        """history: the lifecycle record, None if it is off."""
         self._storage = storage
         self._durability = durability
         self._waiters = waiters

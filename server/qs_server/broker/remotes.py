@@ -88,7 +88,7 @@ class Remotes:
         self.has_queues = bool(self.has_queues or qids)
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
-        """Counts an event of a message, and reports it to the lifecycle history; see `Lifecycle`."""
+        """Counts an event of a message, and reports it to the history; see `Lifecycle`."""
         counts = self.counts
         if event == "pushed":
             counts.pushed += 1

@@ -1,4 +1,6 @@
-"""The lifecycle history: writes a line for each event of a message to files, which other programs read later.
+"""The history: writes a line for each event of a message to files, which other programs read later.
+
+The pages call these files the lifecycle record. A record in the code is always one of the log.
 
 How it works. The engine notes events while a batch runs, and the committer has them written after the commit, or
 dropped if it failed. `History` keeps the lines of a batch and writes them to the open file. `HistoryFolder` gives it

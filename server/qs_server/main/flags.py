@@ -1,4 +1,8 @@
-"""The flags of queue-server.py."""
+"""The flags of queue-server.py: what `--help` says, and the options that they make.
+
+What this imports needs nothing but Python's own library: help is shown without the extras, and man pages are made with
+nothing installed.
+"""
 
 import argparse
 import re
@@ -14,6 +18,7 @@ from .options import PORT, HistoryOptions, ServerOptions
 
 PROGRAM = "queue-server.py"
 _MEMCACHED = 11211
+"""The usual port of memcached, for an address without one."""
 _REMOTES = {
     "memcached": {"servers": "memcached"},
     "sqs": {"endpoint": "sqs_endpoint", "region": "sqs_region", "prefix": "sqs_prefix"},
@@ -21,10 +26,12 @@ _REMOTES = {
 """By storage on another server: the arguments of its engine, and the flag that gives each. A flag that is given asks
 for the engine; what is not given is as the engine has it."""
 _DEFAULTS = ServerOptions("qs-data")
+"""The flags have their defaults from the options, so that the two cannot differ."""
 
 
 def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
-    """Returns (options, verbosity). storages: choices of --storage. Ends the process on --help and on a wrong flag."""
+    """Returns (options, verbosity). storages: choices of --storage. Ends the process on --help and on a wrong flag. A
+    flag that is not given may be in the config file (`parse_arguments`)."""
     parser = server_parser(storages)
     parsed = parse_arguments(parser, arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
@@ -43,6 +50,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
 
 
 def _given(parsed: argparse.Namespace, flags: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the arguments of an engine whose flags were given."""
     values = {argument: getattr(parsed, flag) for argument, flag in flags.items()}
     return {argument: value for argument, value in values.items() if value is not None}
 
@@ -99,8 +107,8 @@ _BUCKERS = {
     "-i": "leave it out, and write & echo $! >VALUE behind the command; or run the unit qs-server.service of systemd",
     "-l": LOG_FILE,
 }
-"""-s is the storage, which were the addresses of memcached servers; -p the port; -i the file for the process id; -l the
-log."""
+"""Flags of bucker's server, with what to write here instead. -s is the storage, which were the addresses of memcached
+servers; -p the port; -i the file for the process id; -l the log."""
 
 
 def _add_history(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +135,7 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
 
 
 def _umask(text: str) -> int:
+    """Reads a umask, which must leave the server's own user every right: it has to read what it makes."""
     if not re.fullmatch("0?[0-7]{3}", text) or int(text, 8) & 0o700:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no mode like 077 or 007: three octal digits, the first of them 0"
@@ -135,6 +144,7 @@ def _umask(text: str) -> int:
 
 
 def _addresses(written: str) -> tuple[tuple[str, int], ...]:
+    """Reads HOST[:PORT],… as (host, port) pairs."""
     found = []
     for part in written.split(","):
         try:

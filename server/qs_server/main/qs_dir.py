@@ -42,8 +42,10 @@ from .tool_process import Meter, UsageError, become_owner, described, run, say, 
 _PIECE = 1024 * 1024
 """Bytes of input a read."""
 _FEWER = 3
+"""The exit code of a sink that took fewer messages than `--count`: a script can tell it from an error."""
 _SIGNALLED = 128
 """Exit codes from here on are signals, as the shell counts them: 130 is Ctrl-C."""
+# Codes of states (`elements.STATES`) that are no words by themselves.
 _WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
 _NAME, _FIGURE = 23, 8
 """Widths of columns, fixed as lines are written as they come."""
@@ -55,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         directory = arguments.directory
+        # The parent too: pump may have to make the directory, and the parent's owner could put a link in its place.
         become_owner([os.path.dirname(os.path.abspath(directory)), directory])
         return _COMMANDS[arguments.command](arguments)
 
@@ -72,7 +75,7 @@ def _signals_noted() -> Iterator[list[int]]:
 
     def note(number: int, frame: object) -> None:
         if caught:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # whoever asks twice does not want to wait for the message in hand
         caught.append(number)
 
     # What is ignored stays so: a shell has its background jobs ignore Ctrl-C.
@@ -115,7 +118,7 @@ def _sink(arguments: Namespace) -> int:
     if arguments.visibility is not None and layout != VSQS:
         raise UsageError("--visibility is for the layout vsqs: with dirq a lock stays until somebody takes it away")
     visibility = 10.0 if arguments.visibility is None else arguments.visibility
-    live = not (arguments.print and sys.stdout.isatty())
+    live = not (arguments.print and sys.stdout.isatty())  # both would write into the same line of the terminal
     disordered, newest = 0, ""
     with (
         _signals_noted() as caught,
@@ -127,7 +130,7 @@ def _sink(arguments: Namespace) -> int:
                 meter.tick()
             else:
                 if arguments.print:
-                    _print(end, taken)
+                    _print(end, taken)  # before it is removed: a message that cannot be printed is given back
                 end.remove(taken)
                 meter.add(1, len(taken.payload))
                 disordered += taken.order <= newest
@@ -160,7 +163,7 @@ def _opened(arguments: Namespace, layout: str, meter: Meter, done: str, **option
     try:
         yield end
     except BrokenPipeError:
-        raise
+        raise  # the reader of the output has gone, which is no error of the directory
     except (OSError, StorageError, MemoryError) as error:
         were = "was" if meter.messages == 1 else "were"
         before = f"{counted(meter.messages, 'message')} {were} {done} before"
@@ -183,6 +186,7 @@ def _lines() -> Iterator[bytes | None]:
     descriptor = sys.stdin.fileno()
     begun: list[bytes] = []
     while True:
+        # Not sys.stdin, whose buffer may have lines that select does not see.
         if not select.select([descriptor], [], [], TICK)[0]:
             yield None
             continue
@@ -198,7 +202,7 @@ def _lines() -> Iterator[bytes | None]:
             begun.append(rest)
         if not piece:
             if begun:
-                yield b"".join(begun)
+                yield b"".join(begun)  # the last line has no end
             return
 
 
@@ -274,7 +278,7 @@ def _purge(arguments: Namespace) -> int:
     if layout == VSQS:
         if arguments.max_lock is not None:
             raise UsageError("--max-lock is for the layouts of dirq: a message of vsqs comes back by itself")
-        check_no_server(directory)
+        check_no_server(directory)  # files in a queue of the journal are on their way into that
     if arguments.all and not _is_sure(arguments, layout):
         sys.stderr.write("qs-dir: nothing was removed\n")
         return 1

@@ -10,7 +10,7 @@ from qs_storage.tools.ends import Body
 from qs_storage.tools.purging import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
 MAX_SIZE = 1 << 30
-"""Bytes: a payload is in memory as a whole."""
+"""Bytes of a payload at most: it is in memory as a whole."""
 _COUNT = AtLeast(1, int)
 _SECONDS = AtLeast(0, float)
 _EXAMPLES = """\

@@ -1,4 +1,5 @@
-"""The command queue-journal.py and its subcommands."""
+"""The command queue-journal.py and its subcommands. `qs_storage.tools` does the work; here are the flags and the
+words."""
 
 import argparse
 import os
