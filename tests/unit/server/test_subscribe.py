@@ -189,7 +189,7 @@ async def test_window_end_gives_room_for_other_queues(running: Serving, autojump
     await producer.ask(push("q", "x"))
     assert await delivered(holder, 1) == ["x"]
     first, second = [await subscriber(running, prefetch=1, visibility=60) for _ in range(2)]
-    await producer.ask(push("other", "y"), push("q", "z"))  # the holder's turn is over with z
+    await producer.ask(push("other", "y"), push("q", "z"))  # z passes over the holder, so the second is next
     assert await delivered(first, 1) == ["z"]
     assert await holder.nothing_yet()
     assert await delivered(second, 1) == ["x"]
@@ -301,7 +301,7 @@ async def test_subscription_to_several_queues(running: Serving, autojump_clock: 
 
 
 async def test_several_subscriptions_of_one_connection(running: Serving, autojump_clock: Clock) -> None:
-    """Each subscription has its own req and prefetch; on the same queue they take turns."""
+    """Each subscription has its own req and prefetch; on the same queue they get messages in round-robin order."""
     client, producer = running.connect(), running.connect()
     await client.ask(subscribe("q", req="a", prefetch=2), subscribe("other", req="b", prefetch=1))
     await producer.ask(push("other", "x"), push("q", "1"), push("q", "2"), push("q", "3"), push("other", "y"))

@@ -1,4 +1,4 @@
-"""Several subscribers of one queue: their turns, slow ones, and waiting receives beside them."""
+"""Several subscribers of one queue: their round-robin order, slow ones, and waiting receives beside them."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ async def in_flight(client: Client) -> int:
     return len(mids(await client.ask(request("list-messages", "<qid>q</qid>", state="in-flight"))))
 
 
-# -- turns ------------------------------------------------------------------------------------------------------------
+# -- round-robin order ------------------------------------------------------------------------------------------------
 
 
 async def test_dispatch_serves_other_queue_before_end_of_long_one(running: Serving, autojump_clock: Clock) -> None:
@@ -69,7 +69,8 @@ async def test_dispatch_serves_other_queue_before_end_of_long_one(running: Servi
 
 @pytest.mark.parametrize("count", [2, 3])
 async def test_dispatch_is_round_robin(running: Serving, autojump_clock: Clock, count: int) -> None:
-    """Messages of a list and single ones go to all subscribers in turn: none has more than one more than another."""
+    """Messages of a list and single ones go to all subscribers in round-robin order: none has more than one more than
+    another."""
     clients = [await subscriber(running) for _ in range(count)]
     producer = running.connect()
     await producer.ask(push_list("q", *map(str, range(30))))
@@ -144,7 +145,7 @@ async def test_slow_reader_is_bounded_by_prefetch(running: Serving, autojump_clo
 
 
 async def test_slow_reader_slows_nobody(small: Serving, autojump_clock: Clock) -> None:
-    """Beside one that does not read, another gets all the rest as it comes; once that one reads, it has its turn."""
+    """Beside one that does not read, another gets all the rest as it comes; once that one reads, it gets its share."""
     slow = await subscriber(small, lockstep=True, visibility=10**6)
     quick, producer = await subscriber(small, prefetch=10**6, visibility=10**6), small.connect()
     for _ in range(100):

@@ -27,7 +27,7 @@ async def test_take_alternates_between_two_kinds(autojump_clock: MockClock) -> N
 
 
 async def test_take_is_released_by_work_that_fails(autojump_clock: MockClock) -> None:
-    """When work fails, its turn ends, and the next one does not wait for ever."""
+    """When work fails, its time slice ends, and the next one does not wait for ever."""
     turns = Turns()
     try:
         async with turns.take():

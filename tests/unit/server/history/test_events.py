@@ -1,4 +1,4 @@
-"""Tests what an engine tells a record: each event in a message's life, once, with what is known of the message."""
+"""Tests what an engine tells the history: each event in a message's life, once, with what is known of the message."""
 
 import errno
 import os
@@ -204,7 +204,7 @@ def test_get_is_event_peek_is_none(scene: Scene) -> None:
 
 
 def test_delivery_is_received_event(scene: Scene) -> None:
-    """A delivery to a subscriber is recorded as received."""
+    """A delivery to a subscriber is noted as received."""
     [mid] = scene.push(b"x")
     scene.recorder.take()
     scene.receive(held=True)
@@ -306,7 +306,7 @@ def test_delete_queue_is_deleted_event_for_each_message(scene: Scene) -> None:
 
 
 def test_engine_works_without_history(tmp_path: Path) -> None:
-    """Without a record everything goes on, also of what was staged before there was one."""
+    """Without a history everything goes on, also of what was staged before there was one."""
     bench = Bench(ENGINES["files-none"](tmp_path))
     bench.queue()
     bench.engine.queue("q").push([Draft(b"x")])
@@ -324,7 +324,7 @@ def test_engine_works_without_history(tmp_path: Path) -> None:
 
 
 def test_changes_by_other_programs_are_no_events(tmp_path: Path) -> None:
-    """Changes by other programs are not recorded: a foreign file first appears when it is received."""
+    """Changes by other programs are not noted: a foreign file first appears when it is received."""
     scene = Scene(files_engine(Durability.NONE)(tmp_path))
     (tmp_path / "q" / f"{EPOCH}").write_bytes(b"foreign")
     scene.engine.refresh()

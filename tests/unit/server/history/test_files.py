@@ -1,4 +1,4 @@
-"""The files of the lifecycle record: names, rotation, what stays, and what a start finishes."""
+"""Tests the files of the history: names, rotation, what stays, and what a start finishes."""
 
 import logging
 from pathlib import Path
@@ -156,7 +156,7 @@ def test_recover_removes_file_without_whole_line(tmp_path: Path, content: bytes)
 
 
 def test_recover_leaves_other_files(tmp_path: Path) -> None:
-    """Files that are not of the record stay as they are."""
+    """Files that are not of the history stay as they are."""
     names = [
         ".history-notes",
         ".hidden.jsonl",
@@ -200,7 +200,7 @@ def test_open_history_refuses_file_as_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inside", ["", "orders", "orders/history", ".journal", "../link/orders", ".historical"])
 def test_open_history_refuses_folder_among_queues(tmp_path: Path, inside: str) -> None:
-    """The root and what is in it cannot hold the record, by whatever path: it would be a queue."""
+    """The root and what is in it cannot hold the history, by whatever path: it would be a queue."""
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "link").symlink_to(root)
@@ -211,6 +211,6 @@ def test_open_history_refuses_folder_among_queues(tmp_path: Path, inside: str) -
 
 @pytest.mark.parametrize("beside", ["root/.history", "root/.history/a", "rooted", "."])
 def test_open_history_takes_folder_that_is_no_queue(tmp_path: Path, beside: str) -> None:
-    """Beside the root, above it, and under a name in it that no queue can have, the record is taken."""
+    """Beside the root, above it, and under a name in it that no queue can have, the folder is taken."""
     start(tmp_path / beside, tmp_path / "root").close()
     assert (tmp_path / beside).is_dir()

@@ -1,4 +1,4 @@
-"""The lifecycle record: its lines, and what becomes of them when the disk fails."""
+"""Tests the lines of the history, and what becomes of them when the disk fails."""
 
 import errno
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_quoted_names_are_bounded(bench: Bench) -> None:
 
 
 def test_discard_drops_events_of_failed_commit(bench: Bench) -> None:
-    """Events of a batch whose commit failed are not recorded; later ones are."""
+    """Events of a batch whose commit failed are not written; later ones are."""
     bench.history.note("pushed", "q", 1, 0, 0)
     bench.history.discard()
     bench.history.commit()

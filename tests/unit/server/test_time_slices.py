@@ -1,4 +1,4 @@
-"""Long requests are done in slices, and others have their turn in between; what is one step is bounded."""
+"""Long requests run in time slices, with the requests of others in between; what is one step is bounded."""
 
 import gc
 from collections import deque
@@ -88,8 +88,8 @@ def fill(engine: JournalEngine, count: int) -> list[int]:
 
 
 def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
-    """copy-message of many ids into many queues: no slice is much longer than a turn, and each message is whole in the
-    slice that copies it."""
+    """copy-message of many ids into many queues: no slice is much longer than a time slice, and each message is whole
+    in the slice that copies it."""
     stored = fill(engine, 75)
     into = [f"into-{number}" for number in range(40)]
     batch = RequestBatch(deque([CopyMessage("q", mids=list(stored), queues=into)]), service_of(engine), 1 << 20)
@@ -106,7 +106,7 @@ def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
 
 
 def test_pipelined_list_queues_run_in_slices(engine: JournalEngine) -> None:
-    """256 list-queues of one connection, by somebody who may see one of the queues: in slices of a turn."""
+    """256 list-queues of one connection, by somebody who may see one of the queues: in time slices."""
     batch = RequestBatch(deque([ListQueues() for _ in range(256)]), service_of(engine, _caller("q")), 1 << 30)
     slices = slices_of(batch)
     assert len(slices) == -(-256 * 46 // TURN)
@@ -135,8 +135,8 @@ def _caller(*read: str) -> Caller:
 def test_list_of_very_many_queues_runs_in_slices(
     engine: JournalEngine, monkeypatch: pytest.MonkeyPatch, asked: Message, most: int
 ) -> None:
-    """One request that looks at all queues lets others have their turn on the way, also while its document is written.
-    The answer has all of them, and its document is the same as one that is written at once."""
+    """One request that looks at all queues lets the requests of others run on the way, also while its document is
+    written. The answer has all of them, and its document is the same as one that is written at once."""
     monkeypatch.setattr(service, "TURN", 5)
     batch = RequestBatch(deque([asked]), service_of(engine, _caller("*")), 1 << 20)
     slices = slices_of(batch)
@@ -153,7 +153,8 @@ def test_list_of_very_many_queues_runs_in_slices(
 
 
 def test_server_stats_counts_work_for_each_queue(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """server-stats adds up the figures of all queues: the more there are, the fewer such requests are in a turn."""
+    """server-stats adds up the figures of all queues: the more there are, the fewer such requests are in a time
+    slice."""
     monkeypatch.setattr("qs_server.operations.queues._FIGURES", 0)
     monkeypatch.setattr("qs_server.operations.queues._COUNTED", 1)
     monkeypatch.setattr("qs_server.session.requests.TURN", 82)
@@ -162,7 +163,7 @@ def test_server_stats_counts_work_for_each_queue(engine: JournalEngine, monkeypa
 
 
 def test_new_queue_requests_run_in_slices(engine: JournalEngine) -> None:
-    """What writes a queue's directory or options counts as work: others have their turn after some of these."""
+    """Requests that write a queue's directory or options count as work: others have their turn after some of these."""
     requests: list[Message] = [NewQueue(f"new-{number}") for number in range(10)]
     requests += [PauseQueue("new-1"), ResumeQueue("new-1"), SetQueue("new-1", WireOptions(capacity=3))]
     requests += [DeleteQueue(f"new-{number}") for number in range(10)]
@@ -187,7 +188,7 @@ def test_delete_list_runs_in_slices(engine: JournalEngine, monkeypatch: pytest.M
 
 
 def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ack-claim ends each open claim as a whole, the oldest first, and lets others have their turn in between. A number
+    """ack-claim ends each open claim as a whole, the oldest first, and lets others run in between. A number
     that was not made yet is refused before any claim has ended."""
     monkeypatch.setattr(service, "TURN", 2)
     fill(engine, 170)
@@ -209,7 +210,7 @@ def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: py
 
 
 def test_pipelined_claims_run_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What claims and publications go over in bulk counts as work, so that requests of this kind take turns."""
+    """Claims and publications count as work by what they go over in bulk, so that such requests take turns."""
     monkeypatch.setattr("qs_server.session.requests.TURN", 2)
     fill(engine, 100)
     requests: list[Message] = [ClaimMessages("q", "c", seq=number, max=40) for number in (1, 2)]
