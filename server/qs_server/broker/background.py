@@ -60,10 +60,8 @@ class Turns:
 class ExpiryLoop:
     """Ends windows and delays, and removes messages that are too old, when they are due.
 
-    Ensures that requests get most of the time while there are any (see `_REST`), that all of it is used while there are
-    none, and that work which fails is tried again every second. Assumes that a commit's effects say when something is
-    due, also that it is still: the loop has no list of its own. It must never end anything outside of a batch, whose
-    commit may fail."""
+    Ensures that requests get most of the time while there are any: after a slice, the loop rests. Assumes that the
+    effects of each commit say when the next message is due. Never polls."""
 
     def __init__(
         self,
@@ -117,9 +115,8 @@ class ExpiryLoop:
 class UpkeepLoop:
     """Runs the engine's upkeep: slices, each at the beginning of a batch, and work in a thread between them.
 
-    Ensures that requests have as much time as a slice took, after each, and that work which a thread has begun is given
-    back to the engine, also when the server stops. Assumes that the engine says when it has upkeep to do, and gives the
-    thread only what it leaves alone meanwhile. It must never change the engine from the thread."""
+    Ensures that requests have as much time after a slice as it took, and that the work in the thread is finished when
+    the server stops: its files are not lost. Assumes that one piece of work is under way at a time."""
 
     def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
         self._storage = storage

@@ -39,8 +39,7 @@ _GIVEN_BACK = 100
 _GIVING_BACK = SECOND // 50
 """Microseconds after which a batch gives no more back: moving a message to a dead-letter queue may take long."""
 _RINGS = 100
-"""Queues of a closed subscription that count as much as one message given back: one may name very many queues, and
-leaving each costs some time."""
+"""Queues of a closed subscription that count as much as one message given back."""
 _TRY_AGAIN = 1 * SECOND
 """Microseconds until a queue that could not be read is tried again. With every batch, each would fail and be logged."""
 
@@ -75,26 +74,23 @@ class Subscriptions:
     """Delivers the messages of a server to its subscribers.
 
     Ensures:
-    1. A subscription holds at most `prefetch` messages, and a subscriber has at most `outbox` bytes of deliveries on
-       their way, except for one message that is larger.
-    2. The subscriptions of a queue get its messages in round-robin order; one that has no room is passed over. The
-       queues that a batch had no time for come first in the next one.
-    3. No delivery comes before the answer to its subscribe, nor after that to its unsubscribe.
-    4. A message is delivered only after the commit of its push. A queue that fails holds up no other queue.
-    5. What a closed connection held is released, a slice in each batch, so that others need not wait for it.
+    1. A subscription holds at most `prefetch` messages, and a subscriber that does not read gets no more than its
+       outbox has room for.
+    2. The subscriptions of a queue get its messages in turn, and the queues are served in turn: one with many messages
+       does not keep the others waiting.
+    3. Messages of a subscription that has ended are visible again, or back off, as if their receives had failed; but
+       when the server stops, they are visible at once.
+    4. A batch delivers and gives back so many messages at most that requests do not wait long.
 
-    Assumes that everything is called in a batch, `take_mail` and `stop` in the loop between two batches, and that
-    handlers report what they do with a message that may be leased (`settled`, `extended`, `purged`, `gone`).
-
-    It must never decide what a message's state is: the engine does. It knows which connection holds it."""
+    Assumes that all methods are called in batches, and that `settled` is told of each message that is deleted, released
+    or received again. Never waits, and never sends: deliveries are collected until the batch is committed."""
 
     def __init__(self, source: Source, clock: Clock, record: Record | None = None) -> None:
         self._source = source
         self._record = record
         self._clock = clock
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
-        """The subscriptions of each queue, in round-robin order: the next to get a message comes first. An ordered
-        dictionary, as the first moves to the end and any may leave, both in constant time."""
+        """The subscriptions of each queue; the next to get a message comes first."""
         self._leases = Leases()
         self._to_serve: dict[str, None] = {}  # queues to serve, in this order
         self.mail: set[Subscriber] = set()
@@ -151,7 +147,7 @@ class Subscriptions:
                 del ring[subscription]
                 if not ring:
                     del self._rings[qid]
-                    self._source.deserted(qid)  # another server need not be asked for messages any more
+                    self._source.deserted(qid)
         self._leave_if_over(subscription)
 
     def _leave_if_over(self, subscription: Subscription) -> None:
@@ -292,7 +288,6 @@ class Subscriptions:
             self._to_serve = dict.fromkeys([*unserved, *self._to_serve])
 
     def count(self, qid: str) -> int:
-        """Returns the number of open subscriptions to a queue."""
         return sum(not each.closed for each in self._rings.get(qid, ()))
 
     @property
@@ -329,7 +324,6 @@ class Subscriptions:
 
     @property
     def active(self) -> bool:
-        """True if any subscription has started and not left."""
         return bool(self._rings)
 
     @property
@@ -371,7 +365,6 @@ class Subscriptions:
     def _next(self, qid: str) -> Subscription | None:
         """Returns the next subscription with room, and puts it last; None if none has room."""
         ring = self._rings.get(qid) or OrderedDict[Subscription, None]()
-        # Once around at most: all may be without room.
         for _ in range(len(ring)):
             subscription = next(iter(ring))
             ring.move_to_end(subscription)
@@ -384,7 +377,6 @@ class Subscriptions:
         subscriber = subscription.subscriber
         count = 1  # several subscriptions get one message in turn; a single one gets all that it has room for
         if len(self._rings[qid]) == 1:
-            # At most half of the outbox by overhead alone, so that there is room for payloads.
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
         if self._record is not None:
