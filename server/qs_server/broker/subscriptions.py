@@ -264,7 +264,7 @@ class Subscriptions:
 
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Delivers messages of these queues, and of those whose subscribers have got room."""
-        self._end_due()  # first, as it makes room
+        self._end_due()
         if self._rings:
             self._dispatch(arrived)
         else:

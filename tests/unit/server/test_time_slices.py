@@ -209,8 +209,8 @@ def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: py
     assert len(engine.queue("q")) == 50
 
 
-def test_pipelined_claims_run_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims and publications count as work by what they go over in bulk, so that such requests take turns."""
+def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What claims and publications go over in bulk counts as work, so that requests of this kind take turns."""
     monkeypatch.setattr("qs_server.session.requests.TURN", 2)
     fill(engine, 100)
     requests: list[Message] = [ClaimMessages("q", "c", seq=number, max=40) for number in (1, 2)]
