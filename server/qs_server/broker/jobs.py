@@ -122,7 +122,7 @@ class Work(Protocol):
     left: int
     """The number of requests without an answer; for a job, 1 until it has run."""
     pause: Pause | None
-    """Why the work waits, None if it does not."""
+    """The reason why the work waits, None if it does not."""
     begins: bool
     """True if the work has to be the first of its batch."""
     lacked: NoRoomError | None

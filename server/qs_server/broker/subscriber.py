@@ -1,5 +1,5 @@
-"""What the server knows of clients that subscribe: subscribers (connections with subscriptions), the leases of the
-messages that they hold, and the answers that carry messages.
+"""Describes clients that subscribe: subscribers (connections with subscriptions), the leases of the messages that they
+hold, and the answers that carry messages.
 
 A delivery is bounded twice. A subscription holds at most `prefetch` unacknowledged messages, which bounds what a client
 that stops working keeps from others. A subscriber has at most `outbox` bytes of deliveries on their way, which bounds
@@ -68,7 +68,7 @@ class Subscriber:
         return True
 
     def is_blocked(self) -> bool:
-        """Tells, in a batch, whether there is no room; then `has_read` will return True when there is.
+        """Returns True if there is no room; then `has_read` will return True when there is. Call it in a batch.
 
         This sets `blocked` before it reads the count again; `has_read`, in another thread, counts before it reads
         `blocked`: so one of the two notices."""
@@ -96,7 +96,7 @@ class Subscription:
     closed: bool = False
 
     def has_room(self) -> bool:
-        """Tells whether it may be sent a message. Call it in a batch."""
+        """Returns True if it may be sent a message. Call it in a batch."""
         return len(self.receives) < self.prefetch and not self.subscriber.is_blocked()
 
 

@@ -49,7 +49,7 @@ Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
 
 
 class Source(Protocol):
-    """Where the messages of subscriptions come from: the server's engine, and other servers (`fetcher.FetchedSource`).
+    """Supplies the messages of subscriptions: from the server's engine, and other servers (`fetcher.FetchedSource`).
 
     Ensures that no method waits for another server. Assumes calls in batches. An interface, as the fetcher that fills
     the one implementation imports this module."""

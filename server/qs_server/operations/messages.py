@@ -28,7 +28,7 @@ from .service import Answer, BadRequestError, Service, in_room, microseconds, mi
 _IDS = 2
 """Ids of messages that an answer takes for one unit of work: see `Service.spent`."""
 _CHUNK = 10
-"""Messages of a list that are deleted between two looks whether the time slice is over."""
+"""Messages of a list that are deleted before the handler looks again if the time slice is over."""
 _PEEK = 4
 """Units of work for a message that is peeked at: its payload may have to be read from the disk."""
 _new = tuple.__new__

@@ -24,7 +24,7 @@ from .service import Answer, BadRequestError, Service, in_room, qid_of
 _LONGEST = 999_999_999
 """The greatest age in seconds that the protocol has. A client may choose an id that stands for 1970."""
 _CHUNK = 20
-"""Queues of an answer between two looks whether the time slice is over."""
+"""Queues of an answer until the handler looks again if the time slice is over."""
 _NAME, _STATS, _FIGURES = 1, 8, 1000
 """Units of work (see `Service.spent`) for a name, for the figures of a queue, and for those of the server. Most of the
 time goes into writing them."""

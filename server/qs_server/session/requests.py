@@ -143,7 +143,7 @@ class RequestBatch:
         """True if the connection must be closed after the answers; later requests are not handled."""
         self.pause: Pause | None = None
         self.deadline: float | None = None
-        """When the pause ends, by the loop's clock. The connection sets it."""
+        """The time at which the pause ends, by the loop's clock. The session sets it."""
 
     @property
     def peer(self) -> str:
@@ -289,7 +289,7 @@ class RequestBatch:
         return self._continue()
 
     def is_allowed(self) -> bool:
-        """Tells whether the client still may make the waiting request."""
+        """Returns True if the client still may make the waiting request."""
         try:
             self._check(self.events[self.done])
         except NotAllowedError:

@@ -1,4 +1,4 @@
-"""What the queue server does with the requests of one connection: passes those that have come to the committer, puts
+"""Handles the requests of one connection on the queue server: passes those that have come to the committer, puts
 the answers into the outbox after the batch, and waits where a request has to wait.
 
 A request passes through here in three calls. `run` makes a batch of the connection's requests; the committer runs it at

@@ -1,4 +1,4 @@
-"""What the log says of a full disk: one line when it begins, one when it ends."""
+"""Tests what the log says of a full disk: one line when it begins, one when it ends."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""When the engine's upkeep is done: at its time, and with as much time for requests as a slice takes."""
+"""Tests when the engine's upkeep is done: at its time, and with as much time for requests as a slice takes."""
 
 from itertools import pairwise
 
