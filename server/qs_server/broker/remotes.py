@@ -77,7 +77,7 @@ class Remotes:
                 except UnsupportedError as error:
                     self._refusals[storage] = str(error)
                     raise
-                if engine is not None:
+                if engine is not None:  # in the directories of the root it has found its queues, if there are any
                     self.engines = {**self.engines, storage: engine}
                     self.has_queues = self.has_queues or bool(engine.queues())
             return engine
@@ -155,7 +155,7 @@ def receive_wanted(
         try:
             found = engine.receive(qids, most, visibility, max_bytes, wait=left, stop=stop)
         except NoSuchQueueError:
-            others = [qid for qid in qids if qid in engine.queues()]
+            others = [qid for qid in qids if qid in engine.queues()]  # by what this server knows, without a call
             if not others or len(others) == len(qids):
                 raise
             qids = others

@@ -138,6 +138,7 @@ class Leases:
 
     def _note(self, key: Key, subscription: Subscription, end: int) -> None:
         self._leases.setdefault(key[0], {})[key[1]] = subscription, end
+        # A lease that moves gets a second entry; the first is outdated, as `next_end` sees by its time.
         heapq.heappush(self._ends, (end, key))
         self._tidy()
 
@@ -155,7 +156,7 @@ class Leases:
         if found is None:
             return None
         if not leases:
-            del self._leases[key[0]]
+            del self._leases[key[0]]  # or deleted queues would stay here for good
         self.count -= 1
         del found[0].receives[key]
         return found[0]
@@ -164,7 +165,7 @@ class Leases:
         """Ends the leases of a queue, in some 0.3 us each. Returns the subscriptions that held them. upto: the greatest
         id, None for all."""
         leases = self._leases.get(qid, {})
-        mids = [mid for mid in leases if upto is None or mid <= upto]
+        mids = [mid for mid in leases if upto is None or mid <= upto]  # a list, as `end` changes the dictionary
         holders = {self.end((qid, mid)) for mid in mids}
         return {subscription for subscription in holders if subscription is not None}
 

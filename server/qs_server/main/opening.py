@@ -62,7 +62,7 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
     with _opening(root):
         disk = Disk()
         disk.make_directories(root, sync=options.durability is not Durability.NONE)
-        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):  # said here, before anything fails half way
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         if reason := belongs_to_another(root):
             raise StorageError(reason)  # becomes a StartError here
@@ -70,7 +70,7 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
     try:
         yield clock.now
     finally:
-        clock.close()
+        clock.close()  # last of all: what is closed before may still ask for the time
 
 
 def open_storage(
@@ -120,6 +120,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
     remotes = Remotes(open_one, ENGINES, options.storage, lifecycle)
     with _opening(root):
         queues = foreign_queues(root, ENGINES)
+    # Only those that are asked for: importing the library of an engine takes a good part of a start.
     for storage in sorted({*queues.values(), *options.engines, options.storage} - {*ENGINES}):
         with _opening(root, f"the storage {storage!r} cannot be used"):
             try:

@@ -20,28 +20,38 @@ PORT = 9876
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """root: made if missing; umask: what others may not do with what the server makes; port: 0 for a free one; storage:
-    the default engine; history: None for none; cache: the most bytes of journal payloads in memory; max_keys: the
-    most keys of pushes there; engines: by storage on another server, what flags say of it, as arguments of its engine;
-    early: True to assume that all clients end documents with an empty line; tls: None for none; access: path of the
-    access file, None if everybody may do everything; open: True to allow that also from other machines; check: True to
-    only check files and flags; log_format: text or json."""
+    """The options with which a server is started."""
 
     root: str
+    """The directory of the queues, made if it is missing."""
     umask: int = 0o077
+    """The rights that others do not have to what the server makes. By default, payloads are for its own user alone."""
     host: str = "127.0.0.1"
     port: int = PORT
+    """The port, 0 for a free one."""
     storage: str = "journal"
+    """The storage of new queues that name none."""
     durability: Durability = Durability.ALWAYS
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
+    """The limits of documents, which the framing and the parser know."""
     history: HistoryOptions | None = None
+    """The options of the lifecycle record, None for none."""
     cache: int = CACHE
+    """The most bytes of payloads of the journal in memory."""
     max_keys: int = KEYS
+    """The most keys of pushes that the journal remembers."""
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By storage on another server: the arguments of its engine that flags have given."""
     early: bool = False
+    """True to send every client documents that end with an empty line, as early clients need them: see `Peer`."""
     tls: TlsFiles | None = None
+    """The certificate and its key, None for connections without TLS."""
     access: str | None = None
+    """The path of the access file, None if everybody may do everything."""
     open: bool = False
+    """True to allow that everybody may do everything also from other machines."""
     check: bool = False
+    """True to check files and flags only, without serving."""
     log_format: str = "text"
+    """The form of lines in the log: text or json."""

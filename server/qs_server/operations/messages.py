@@ -142,7 +142,7 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Message |
 
 def _wait_to_receive(service: Service, wait: float, qids: tuple[str, ...], most: int, visibility: int | None) -> Answer:
     """Receives as soon as a queue has a message, or answers without messages when the time is over."""
-    pause = Pause(qids, wait)  # always the same one, to keep the place in line
+    pause = Pause(qids, wait)  # always the same one, to keep the place among those who wait
     while True:
         over = bool((yield pause))
         # If one queue was deleted meanwhile, messages of the others are received all the same.

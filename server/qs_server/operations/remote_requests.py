@@ -53,6 +53,8 @@ def _there(engine: RemoteEngine, usual: Handler, request: Message) -> Handler:
 
 
 def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
+    """Returns the engine of the queues that a request is about, None if they are the server's own. Raises
+    UnsupportedError if they are out of reach, or of several storages."""
     qid = cast(str | None, getattr(request, "qid", None))
     if isinstance(request, wire.Subscribe):  # subscriptions fetch by themselves, see `broker/fetcher.py`
         for each in request.queues or [qid or ""]:
@@ -88,6 +90,7 @@ class _RecordedCalls:
         return self._held
 
     def __getattr__(self, name: str) -> Callable[..., None]:
+        # For `busy` too, which is true in this way: a handler makes all its calls, and each is recorded.
         return lambda *args: self._calls.append((name, args))
 
     def replay(self, subscriptions: Subscriptions) -> None:
@@ -139,6 +142,8 @@ def _new_queue(storage: str, usual: Handler, service: Service, request: wire.New
 
 
 def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt | None:
+    """Returns the receipt of a message that a get-message is about, if this client holds it by a subscription. It is
+    looked up before the thread begins, which must not ask the subscriptions."""
     if (
         service.subscriber is None
         or not isinstance(request, wire.GetMessage)
@@ -208,12 +213,14 @@ def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
 
 
 def _remote_stats(remotes: Remotes, wanted: Callable[[str], bool]) -> list[wire.QueueInfo]:
+    # What is out of reach is listed by name: a client must see that there is more than has figures.
     found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items() if wanted(qid)]
     for engine in remotes.engines.values():
         until = time.monotonic() + _STATS_TIMEOUT
         failed = False
         for qid in filter(wanted, engine.queues()):
             try:
+                # The others may fail as well, each after a time-out of its own: this one is for all together.
                 late = failed and time.monotonic() >= until
                 found.append(wire.QueueInfo(qid, storage=engine.name) if late else stats_of(qid, engine.queue(qid)))
             except NoSuchQueueError:
