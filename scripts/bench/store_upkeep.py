@@ -12,7 +12,7 @@ from processes import Listening, queue_server
 from store_figures import Figure
 from store_load import LIST, SIZE, PushAndDrain, close, connect, fill, new_queue, run_rounds
 
-from qs_storage.journal.queues.usage import record_size
+from qs_storage.journal.log.records import record_size
 
 COLD = "cold"
 _STEP = 100

@@ -27,14 +27,14 @@ from .engine import (
     UnsupportedError,
 )
 from .files.queue import FilesQueue
-from .journal.keeper import LogKeeper
-from .journal.log.cache import CACHE
+from .journal.journal import Journal
 from .journal.log.log import QUICK
+from .journal.log.reader import CACHE
 from .journal.queues.keys import KEYS
 from .journal.queues.queue import LogQueue
 from .nullqueue import NullQueue
 from .root import OpenQueue, RootDirectory
-from .shared import Activity, EngineQueue, Lifecycle, Shared, take_oldest
+from .shared import Activity, EngineContext, EngineQueue, Lifecycle, take_oldest
 from .watch import Watch
 
 _new = tuple.__new__
@@ -63,12 +63,14 @@ class DirectoriesEngine(Engine):
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, self._disk, cache, on_sync, keys)
+        self._journal = Journal(root, clock, durability, self._disk, cache, on_sync, keys)
         if self.name == "journal":
             self._journal.open()
         self._watch = Watch()
         self._activity = Activity()
-        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._find_or_make, lifecycle)
+        self._context = EngineContext(
+            clock, durability, self._disk, self._watch, self._activity, self._find_or_make, lifecycle
+        )
         storages: dict[str, OpenQueue] = {
             "journal": self._journal.open_queue,
             "files": FilesQueue,
@@ -76,11 +78,11 @@ class DirectoriesEngine(Engine):
             "dirq": open_dirq_queue,
             "null": NullQueue,
         }
-        self._root = RootDirectory(root, self._shared, storages, self.name, self._journal.forget)
+        self._root = RootDirectory(root, self._context, storages, self.name, self._journal.forget)
         self._queues = self._root.queues
         try:
             self._root.scan()
-            self._journal.replay(self._storage_of, self._shared)
+            self._journal.replay(self._storage_of, self._context)
         except BaseException:
             self._journal.close()
             self._watch.close()
@@ -131,10 +133,10 @@ class DirectoriesEngine(Engine):
     def remove(self, qid: str, *, force: bool) -> None:
         self._root.remove(self.queue(qid), force=force)
 
-    def take_in_files(self, qid: str) -> Iterator[int]:
+    def ingest_files(self, qid: str) -> Iterator[int]:
         """Takes in all files of a journal's queue, in slices; yields how many each time. For commands. OSError."""
         queue = self.queue(qid)
-        return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
+        return self._journal.ingest_files(queue) if isinstance(queue, LogQueue) else iter(())
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -179,8 +181,8 @@ class DirectoriesEngine(Engine):
 
     def commit(self) -> Effects:
         activity = self._activity
-        if activity.staged:
-            self._root.publish_staged()
+        if activity.pending:
+            self._root.publish_pending()
         if self._durability is Durability.ALWAYS and (activity.dirty or self._root.dirty):
             try:
                 self._commit_files()
@@ -192,8 +194,8 @@ class DirectoriesEngine(Engine):
 
     def effects(self) -> Effects:
         activity, journal = self._activity, self._journal
-        if activity.staged:
-            self._root.publish_staged()
+        if activity.pending:
+            self._root.publish_pending()
         if activity.vanished:
             self._root.reopen_vanished()
         failed = self._root.take_failures() if self._root.failures else {}

@@ -16,7 +16,7 @@ from .engine import (
     not_in_flight,
 )
 from .index.queries import IndexQueries
-from .message_store import FOREIGN, MessageState, MessageStore, Writer
+from .message_store import FOREIGN, MessageState, MessageStore, Publisher, Writer
 from .policy import (
     backoff_of,
     end_of,
@@ -26,7 +26,6 @@ from .policy import (
     too_old_since,
     with_origin,
 )
-from .publisher import Publisher
 from .shared import EngineQueue, Event, take_oldest
 
 _AT_ONCE = 1000
@@ -44,8 +43,8 @@ class DirectoryQueue(Publisher):
     keep to the layout. It never waits for another program's lock, which raises StaleReceiptError, and never closes
     itself: the engine does, between two operations.
 
-    A layout with dead letters and reasons has a class of its own, which overrides `redrive`, `reject`, `_giving` and
-    `_bury`.
+    A layout with dead letters and reasons has a class of its own, which overrides `redrive`, `reject`, `_noting_reason`
+    and `_move_if_exhausted`.
     """
 
     merges_pushes: ClassVar[bool] = False
@@ -57,7 +56,7 @@ class DirectoryQueue(Publisher):
     def __init__(self, store: MessageStore, writer: Writer) -> None:
         """Lists the directory of the store, which nobody has opened, at once. OSError."""
         super().__init__(store, writer)
-        self._clock = store.shared.clock
+        self._clock = store.context.clock
         self._queries = IndexQueries(store.index, store.load, _AT_ONCE)
         self._hidden_loaded: object = None
         """The listing of which all hidden messages are loaded: only the disk knows the delayed ones."""
@@ -95,19 +94,19 @@ class DirectoryQueue(Publisher):
 
     def _note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
         """Reports an event of a loaded message. See Lifecycle."""
-        if self._shared.lifecycle is not None:
-            self._shared.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer)
+        if self._context.lifecycle is not None:
+            self._context.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer)
 
     def _note_gone(
         self, event: Event, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
         """Reports why a message is gone. See Lifecycle."""
-        if self._shared.lifecycle is not None:
-            self._shared.lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
+        if self._context.lifecycle is not None:
+            self._context.lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
 
     def note_removed(self) -> None:
         """Reports all messages deleted with the queue, with sizes as far as known."""
-        if self._shared.lifecycle is not None:
+        if self._context.lifecycle is not None:
             for mid in self._index.messages.after(-1, len(self._index)):
                 self._note_gone("deleted", mid, self._index.known_size(mid), None)
 
@@ -236,17 +235,17 @@ class DirectoryQueue(Publisher):
             return False
         self.require_room(1)
         file = source.store.path_of(mid) if isinstance(source, DirectoryQueue) else None
-        staged = self._writer.write_copy(mid, payload, file)
+        pending = self._writer.write_copy(mid, payload, file)
         self.store.saw(mid)
-        self._shared.watch.refresh()  # whoever has pushed or copied one of that id has been reported by now
+        self._context.watch.refresh()  # whoever has pushed or copied one of that id has been reported by now
         taken = False
         try:
             taken = not self._holds(mid, payload)
         finally:
             if not taken:
-                self._writer.discard([staged])
+                self._writer.discard([pending])
         if taken:
-            self.publish_copy(staged)
+            self.publish_copy(pending)
         return taken
 
     def _holds(self, mid: int, payload: bytes) -> bool:
@@ -315,8 +314,8 @@ class DirectoryQueue(Publisher):
                 if delay is None and in_flight and count:
                     wait = backoff_of(self.options, mid, receives)
                 until = store.number(self._clock() + wait) if wait else 0
-                with self._giving(mid, state, reason):
-                    if self._bury(mid, state, receives, None):
+                with self._noting_reason(mid, state, reason):
+                    if self._move_if_exhausted(mid, state, receives, None):
                         return None
                     if mid <= self._too_old():
                         if self._retire_one(mid, state, None):
@@ -328,11 +327,13 @@ class DirectoryQueue(Publisher):
                         self._note("released", mid, receives)
                         return store.time(until) if until else None
 
-    def _giving(self, mid: int, state: MessageState, reason: str | None) -> contextlib.AbstractContextManager[None]:
+    def _noting_reason(
+        self, mid: int, state: MessageState, reason: str | None
+    ) -> contextlib.AbstractContextManager[None]:
         """Writes why a message is given back, before the body does it."""
         return contextlib.nullcontext()
 
-    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
+    def _move_if_exhausted(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
         """Moves a message with so many receives to the dead-letter queue, within `exclusive`. peer: see Lifecycle.
         Returns False if it is not exhausted, or cannot move."""
         return False
@@ -386,7 +387,7 @@ class DirectoryQueue(Publisher):
             with self.store.exclusive(mid) as state:
                 if state is None or not 0 < state.hidden <= now:
                     continue
-                if self._bury(mid, state, state.receives, ""):
+                if self._move_if_exhausted(mid, state, state.receives, ""):
                     moved += 1
                     done += _AS_LONG_AS - 1
                     self.counts.expired += not state.delayed

@@ -1,18 +1,19 @@
 """The messages of a queue in a directory that other programs share, as a layout keeps them.
 
 A layout has two classes: a `MessageStore`, which knows the names and the states of messages, and a `Writer`, which
-writes pushed ones. `DirectoryQueue` is the queue over both.
+writes pushed ones. `Publisher` takes pushes for it, and `DirectoryQueue` is the whole queue over both.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-from .engine import Draft, Options, Origin
+from .engine import Draft, NoKeysError, Options, Origin, Stats
 from .index.message_index import Index
-from .shared import DirectoryIdentity, Shared
+from .policy import require_room
+from .shared import DirectoryIdentity, EngineContext
 
 FOREIGN = 1 << 62
 """The end of another program's lock, which nobody knows."""
@@ -40,12 +41,12 @@ class MessageStore(ABC):
     of_queues: ClassVar[bool] = False
     """Which changes `Watch` reports."""
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+    def __init__(self, path: str, qid: str, options: Options, context: EngineContext) -> None:
         """path: an existing directory. OSError."""
         self.path = path
         self.qid = qid
         self.options = options
-        self.shared = shared
+        self.context = context
         self.index = Index()
         self.last_mid = -1
         """The greatest id that was given or seen, -1: none."""
@@ -55,9 +56,9 @@ class MessageStore(ABC):
         """Why messages were given back, of the loaded ones that say it, by id."""
         self.watch = -1
         """The number of reports about the directory."""
-        self._disk = shared.disk
-        self._activity = shared.activity
-        self._identity = DirectoryIdentity(path, shared.disk)
+        self._disk = context.disk
+        self._activity = context.activity
+        self._identity = DirectoryIdentity(path, context.disk)
         self._unsynced: set[int] = set()
         """Messages of which more than the name has to be synced at the next commit."""
 
@@ -66,7 +67,7 @@ class MessageStore(ABC):
     def open(self) -> None:
         """Watches the directory, and lists it. Call it once, before anything else."""
         # Before listing: what comes in between is seen twice, not never.
-        self.watch = self.shared.watch.add(self.path, self, of_queues=self.of_queues)
+        self.watch = self.context.watch.add(self.path, self, of_queues=self.of_queues)
         try:
             self.rescan()
         except BaseException:
@@ -75,7 +76,7 @@ class MessageStore(ABC):
 
     def close(self) -> None:
         """Stops the reports."""
-        self.shared.watch.remove(self.watch)
+        self.context.watch.remove(self.watch)
 
     @property
     def watched(self) -> bool:
@@ -88,7 +89,7 @@ class MessageStore(ABC):
 
     def vanished(self) -> None:
         """See Watched."""
-        self.shared.vanished(self.qid)
+        self.context.vanished(self.qid)
 
     @abstractmethod
     def changed(self, name: bytes, *, appeared: bool) -> None:
@@ -184,7 +185,7 @@ class MessageStore(ABC):
 
 
 @dataclass(slots=True)
-class Staged:
+class PendingMessage:
     """A written message that is not visible. until: when it will be, in the layout's unit, 0: at once; size: bytes;
     temporary: its path; fd: of its file, -1: closed; folder: of dirq, the intermediate directory to be, empty: not
     chosen yet."""
@@ -200,24 +201,148 @@ class Staged:
 class Writer(Protocol):
     """Writes the messages of one queue. OSError."""
 
-    def stage(self, draft: Draft) -> Staged:
+    def write(self, draft: Draft) -> PendingMessage:
         """Writes a message that no consumer sees. QueueFullError if no id is left."""
 
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
         """Writes a copy under its id. file: the original's path a moment ago, or None. FileExistsError for an id
         that somebody is writing; NoSuchQueueError."""
 
-    def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
+    def sync(self, requests: Collection[list[PendingMessage]]) -> dict[int, OSError]:
         """Makes messages durable, a list as a whole if the layout can. Returns the failed requests by first id."""
 
-    def show(self, staged: Staged) -> None:
+    def show(self, pending: PendingMessage) -> None:
         """Makes a message visible."""
 
-    def finish(self, request: list[Staged]) -> None:
+    def finish(self, request: list[PendingMessage]) -> None:
         """Ends a request after all its messages are visible."""
 
-    def take_back(self, staged: Staged) -> None:
+    def take_back(self, pending: PendingMessage) -> None:
         """Removes a visible message of a request that failed. Raises nothing."""
 
-    def discard(self, request: list[Staged]) -> None:
+    def discard(self, request: list[PendingMessage]) -> None:
         """Removes messages that are not visible. Raises nothing."""
+
+
+MOST_PENDING = 1000
+"""Messages, maybe with open files, before they are published."""
+
+
+class Publisher:
+    """The part of a queue that takes pushes, each all or nothing."""
+
+    def __init__(self, store: MessageStore, writer: Writer) -> None:
+        self.path = store.path
+        self.qid = store.qid
+        self.options = store.options
+        self.store = store
+        self.counts = Stats(storage=self.options.storage)
+        self._writer = writer
+        self._index = store.index
+        self._context = store.context
+        self._activity = store.context.activity
+        self._requests: list[list[PendingMessage]] = []
+        self._failed: dict[int, OSError] = {}
+        self._peers: dict[int, str] = {}
+        """Clients of pending pushes, by first id."""
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Writes messages, all or none. Returns their ids. NoKeysError for a key; QueueFullError, OSError."""
+        for draft in drafts:
+            if draft.key is not None:
+                raise NoKeysError(self.options.storage)
+        if self.options.capacity is not None:
+            self.require_room(len(drafts))
+        request: list[PendingMessage] = []
+        try:
+            for draft in drafts:
+                request.append(self._writer.write(draft))  # noqa: PERF401 - what was written before an error is discarded
+        except BaseException:
+            self._writer.discard(request)
+            raise
+        if request:
+            self._add(request)
+            if self._context.lifecycle is not None:
+                self._peers[request[0].mid] = self._context.lifecycle.peer
+        if self._activity.pending_messages >= MOST_PENDING:
+            self.publish()
+        return [pending.mid for pending in request]
+
+    def publish_copy(self, pending: PendingMessage) -> None:
+        """Makes a copy visible. OSError: it is not there."""
+        self._add([pending])
+        self.publish()
+        if (error := self._failed.pop(pending.mid, None)) is not None:
+            raise error
+
+    def require_room(self, count: int) -> None:
+        """Raises QueueFullError unless so many messages fit."""
+        require_room(self.qid, self.options.capacity, self._with_pending, count, self._context.watch.refresh)
+
+    def _with_pending(self) -> int:
+        return len(self._index) + self._count_pending()
+
+    def _count_pending(self) -> int:
+        """Counts messages that are not visible yet."""
+        return sum(map(len, self._requests))
+
+    def _add(self, request: list[PendingMessage]) -> None:
+        self._requests.append(request)
+        self._activity.pending[self.qid] = self.flush
+        self._activity.pending_messages += len(request)
+
+    def flush(self) -> dict[int, OSError]:
+        """Publishes, and returns the requests that failed since the last call, by first id."""
+        self.publish()
+        failures, self._failed = self._failed, {}
+        return failures
+
+    def publish(self) -> None:
+        """Makes pushed messages visible. Call it before looking at messages; `flush` returns failures."""
+        if not self._requests:
+            return
+        requests = self._take_pending()
+        failed = self._writer.sync(requests)
+        for request in requests:
+            first = request[0].mid
+            if first not in failed:
+                try:
+                    self._make_visible(request)
+                    continue
+                except OSError as error:
+                    failed[first] = error
+            self._writer.discard(request)
+        self._failed |= failed
+        self._peers.clear()
+
+    def _take_pending(self) -> list[list[PendingMessage]]:
+        self._activity.pending_messages -= self._count_pending()
+        requests, self._requests = self._requests, []
+        return requests
+
+    def _make_visible(self, request: list[PendingMessage]) -> None:
+        shown: list[PendingMessage] = []
+        try:
+            for pending in request:
+                self._writer.show(pending)
+                shown.append(pending)
+            self._writer.finish(request)
+        except OSError:
+            for pending in shown:
+                self._writer.take_back(pending)
+            raise
+        self.counts.pushed += len(request)
+        lifecycle = self._context.lifecycle
+        if lifecycle is not None:
+            peer = self._peers.get(request[0].mid)  # a copy has none: it is made visible by whoever stored it
+            for pending in request:
+                lifecycle.note("pushed", self.qid, pending.mid, pending.size, 0, peer=peer)
+
+    def close(self) -> list[int]:
+        """Takes back what is not visible, and stops watching. Returns the first ids of failed requests."""
+        requests = self._take_pending()
+        for request in requests:
+            self._writer.discard(request)
+        self._activity.forget(self.qid)
+        self.store.close()
+        return [*self._failed, *(request[0].mid for request in requests)]

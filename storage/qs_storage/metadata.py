@@ -178,7 +178,7 @@ class Attributes(NamedTuple):
     delayed: int = 0
 
 
-class Stored(NamedTuple):
+class FileMessage(NamedTuple):
     """A message in a file of the layout vsqs. expiry: hidden until then, 0: visible; reason: empty for none."""
 
     mid: int

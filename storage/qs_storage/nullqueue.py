@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
 from .names import MAX_MID
-from .shared import DirectoryIdentity, EngineQueue, Shared
+from .shared import DirectoryIdentity, EngineContext, EngineQueue
 
 
 class NullQueue:
@@ -17,14 +17,14 @@ class NullQueue:
     batches: None = None
     redrive: None = None
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+    def __init__(self, path: str, qid: str, options: Options, context: EngineContext) -> None:
         self.path = path
         self.qid = qid
         self.options = options
         self.last_mid = -1
-        self._shared = shared
+        self._context = context
         self.counts = Stats(storage=options.storage)
-        self._identity = DirectoryIdentity(path, shared.disk)
+        self._identity = DirectoryIdentity(path, context.disk)
 
     def in_place(self) -> bool:
         return self._identity.in_place()
@@ -34,7 +34,7 @@ class NullQueue:
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Ignores keys: nothing is stored twice."""
-        first = min(max(self._shared.clock(), self.last_mid + 1), MAX_MID - len(drafts))
+        first = min(max(self._context.clock(), self.last_mid + 1), MAX_MID - len(drafts))
         mids = list(range(first, first + len(drafts)))
         if mids:
             self.last_mid = mids[-1]

@@ -209,7 +209,7 @@ def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
 
 
 def dead_letter_queue(find_or_make: Callable[[str, str], EngineQueue], options: Options, kind: type[Kind]) -> Kind:
-    """Returns the dead-letter queue that options name. find_or_make: see Shared. StorageError, OSError."""
+    """Returns the dead-letter queue that options name. find_or_make: see EngineContext. StorageError, OSError."""
     queue = find_or_make(options.dead_letter, options.storage)
     if not isinstance(queue, kind) or queue.options.storage != options.storage:
         raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {options.storage!r}")

@@ -24,7 +24,7 @@ from .names import PRIVATE, directory_of, parse_message, qid_of
 from .policy import check_dead_letter, refuse_backoff, refuse_retention
 from .remote_engine import installed_engines
 from .settings import MAKING, make_queue, read_options, storage_in, write_options
-from .shared import EngineQueue, Shared, Totals
+from .shared import EngineContext, EngineQueue, Totals
 
 _logger = logging.getLogger(__name__)
 _REMOVING = ".removing-"
@@ -34,7 +34,7 @@ _FEW = 1000
 """Messages whose files a request removes with their queue: some 20 ms."""
 
 
-OpenQueue = Callable[[str, str, Options, Shared], EngineQueue]
+OpenQueue = Callable[[str, str, Options, EngineContext], EngineQueue]
 """Opens a queue: path, name, options. OSError, StorageError."""
 
 
@@ -42,7 +42,7 @@ class RootDirectory:
     def __init__(
         self,
         path: str,
-        shared: Shared,
+        context: EngineContext,
         storages: Mapping[str, OpenQueue],
         default: str,
         forget: Callable[[EngineQueue], None],
@@ -58,12 +58,12 @@ class RootDirectory:
         self.failures: dict[tuple[str, int], OSError] = {}
         """Failed pushes of which nobody has been told, by queue and first id."""
         self.dirty = True  # whoever was killed may have left names that nothing has made durable
-        self._shared = shared
-        self._disk = shared.disk
+        self._context = context
+        self._disk = context.disk
         self._storages = storages
         self._default = default
         self._forget = forget
-        shared.watch.add(path, self, of_queues=True)
+        context.watch.add(path, self, of_queues=True)
 
     def scan(self) -> None:
         """Opens all queues. OSError; StorageError for a wrong `.queue.toml`."""
@@ -76,7 +76,7 @@ class RootDirectory:
     def _clear_left_behind(self, path: str) -> None:
         """Removes what a crash has left, unless another server may be at it."""
         try:
-            idle = self._shared.idle_seconds(path)
+            idle = self._context.idle_seconds(path)
         except FileNotFoundError:
             return
         if idle > _LEFT_AFTER:
@@ -96,19 +96,19 @@ class RootDirectory:
                     return  # another server keeps it
                 known = ", ".join(map(repr, (*self._storages, *sorted(installed_engines()))))
                 raise StorageError(f"{path}/.queue.toml: there is no storage {options.storage!r}; there are {known}")
-            self._shared.activity.vanished.pop(qid, None)
-            self.queues[qid] = self._storages[options.storage](path, qid, options, self._shared)
+            self._context.activity.vanished.pop(qid, None)
+            self.queues[qid] = self._storages[options.storage](path, qid, options, self._context)
         except NoRoomError:
             if strict:
                 raise
-            self._shared.vanished(qid)  # a later batch has room for its name
+            self._context.vanished(qid)  # a later batch has room for its name
         except (OSError, StorageError) as error:
             if strict:
                 raise
             _logger.error("%s cannot be used: %s", path, error)
 
     def _close(self, qid: str) -> None:
-        self._shared.activity.vanished.pop(qid, None)
+        self._context.activity.vanished.pop(qid, None)
         queue = self.queues.pop(qid, None)
         if queue is not None:
             self.gone.add(qid)
@@ -129,7 +129,7 @@ class RootDirectory:
 
     def reopen_vanished(self) -> None:
         """Does so for all of which the watch has reported it. Call it when no queue is in use."""
-        vanished = self._shared.activity.vanished
+        vanished = self._context.activity.vanished
         for qid in list(vanished):
             if qid in vanished:
                 self.reopen(qid)
@@ -138,7 +138,7 @@ class RootDirectory:
         """See Watched. A directory that has come is noted like one that has gone."""
         qid = qid_of(os.fsdecode(name))
         if qid is not None and not self.in_place(qid):
-            self._shared.vanished(qid)
+            self._context.vanished(qid)
 
     def rescan(self) -> None:
         """See Watched."""
@@ -175,11 +175,11 @@ class RootDirectory:
         queue = self.queues.get(qid)
         return queue is not None and queue.in_place()
 
-    def publish_staged(self) -> None:
+    def publish_pending(self) -> None:
         """Publishes the pushes to all queues."""
-        activity = self._shared.activity
-        staged, activity.staged = activity.staged, {}
-        for qid, flush in staged.items():
+        activity = self._context.activity
+        pending, activity.pending = activity.pending, {}
+        for qid, flush in pending.items():
             for mid, error in flush().items():
                 self.failures[qid, mid] = error
 
@@ -224,8 +224,8 @@ class RootDirectory:
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
         """Raises OSError; QueueNotEmptyError without force."""
-        self.publish_staged()
-        self._shared.watch.refresh()
+        self.publish_pending()
+        self._context.watch.refresh()
         held = len(queue)
         if force:
             clear = self._move_away(queue)
@@ -244,7 +244,7 @@ class RootDirectory:
         """Renames a queue's directory. Returns a function that removes it. OSError."""
         removing = f"{self.path}/{_REMOVING}{secrets.token_hex(8)}"
         self._disk.rename(queue.path, removing)
-        if self._shared.always:
+        if self._context.always:
             try:
                 self._disk.sync_directory(self.path)  # before it is emptied: the queue is all there, or gone
             except OSError:

@@ -107,19 +107,6 @@ class Lifecycle(Protocol):
         """size: bytes of payload; receives: with this one; None: unknown. peer: None for the current client."""
 
 
-class Record(Protocol):
-    """Keeps or discards the events of each batch. Raises nothing."""
-
-    def begin(self, peer: str) -> None:
-        """peer: the client that causes the following events; empty for none."""
-
-    def commit(self) -> None:
-        """Keeps the events since the last call."""
-
-    def discard(self) -> None:
-        """Discards the events since the last call."""
-
-
 # -- what a queue is given --------------------------------------------------------------------------------------------
 
 
@@ -128,9 +115,9 @@ class Activity:
     arrived: queues with new visible messages."""
 
     def __init__(self) -> None:
-        self.staged: dict[str, Callable[[], dict[int, OSError]]] = {}
+        self.pending: dict[str, Callable[[], dict[int, OSError]]] = {}
         """By queue with pushes that are not visible: publishes them, and returns the failed ones by first id."""
-        self.staged_messages = 0
+        self.pending_messages = 0
         """Their messages, each maybe with an open file."""
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
@@ -155,7 +142,7 @@ class Activity:
             del self.announced[qid]
 
     def forget(self, qid: str) -> None:
-        self.staged.pop(qid, None)
+        self.pending.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)
         self.announced.pop(qid, None)
@@ -166,7 +153,7 @@ def _no_queue(qid: str, storage: str) -> EngineQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class EngineContext:
     """find_or_make: returns the queue of a name, made with a storage if needed; lifecycle: receives events of messages,
     None: nobody does."""
 

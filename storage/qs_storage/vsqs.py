@@ -26,7 +26,7 @@ from .files.queue import FilesQueue
 from .journal.log.lock import is_in_use
 from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
-from .shared import Activity, Shared
+from .shared import Activity, EngineContext
 from .watch import Watch
 
 _POLL = 0.1
@@ -101,7 +101,7 @@ class Queue:
         self._watch = Watch()
         self._publish_only = publish_only
         durability = Durability.ALWAYS if sync else Durability.NONE
-        self._shared = Shared(self._clock, durability, Disk(), self._watch, self._activity)
+        self._context = EngineContext(self._clock, durability, Disk(), self._watch, self._activity)
         try:
             if not create:
                 _check_is_queue(self.path)
@@ -111,7 +111,7 @@ class Queue:
             raise
 
     def _open(self) -> FilesQueue:
-        self._shared.disk.make_directories(self.path, sync=self._shared.always)
+        self._context.disk.make_directories(self.path, sync=self._context.always)
         if not self._publish_only:
             try:
                 check_no_server(self.path)
@@ -120,7 +120,7 @@ class Queue:
         options = read_options(self.path, "files")
         # To move messages to other queues, and to remove old ones, is left to servers.
         options.dead_letter, options.max_receives, options.retention = "", None, None
-        return FilesQueue(self.path, os.path.basename(self.path), options, self._shared)
+        return FilesQueue(self.path, os.path.basename(self.path), options, self._context)
 
     def __enter__(self) -> "Queue":
         return self

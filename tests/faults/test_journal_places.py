@@ -19,10 +19,10 @@ from qs_storage.journal.log.places import SHIFT, PlaceError, place_of, segment_o
 from qs_storage.journal.log.reader import DamagedRecordError
 from qs_storage.journal.queues.queue import LogQueue
 from qs_storage.journal.rescue.audit import verify
-from qs_storage.journal.rescue.damage import Examined, examine
+from qs_storage.journal.rescue.damage import ExaminedJournal, examine
 from qs_storage.journal.rescue.repair import repair
 from qs_storage.tools import journal_check
-from qs_storage.tools.journal_export import export
+from qs_storage.tools.convert import export
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_check_beside_a_busy_server(root: Path, monkeypatch: pytest.MonkeyPatc
     session.push("orders", b"one")
     reads: list[str] = []
 
-    def examined(directory: str, disk: Disk) -> Examined:
+    def examined(directory: str, disk: Disk) -> ExaminedJournal:
         reads.append(directory)
         found = examine(directory, disk)
         gone = found.parts[0]._replace(path=f"{directory}/gone")

@@ -12,7 +12,7 @@ from support.crashing import Place, places, segments_of
 from support.engines import LOTS
 
 from qs_storage.engine import NoSuchQueueError, Options
-from qs_storage.journal.upkeep.snapshot import Snapshot
+from qs_storage.journal.upkeep.checkpoint import Snapshot
 
 INFINITE = float("inf")
 

@@ -19,10 +19,9 @@ from qs_storage.disk import Disk
 from qs_storage.engine import Draft, NoRoomError, Options, OtherMessageError, Receipt, State
 from qs_storage.journal.log import records
 from qs_storage.journal.log.frames import FRAME_HEAD
-from qs_storage.journal.log.opening import numbers_in
+from qs_storage.journal.log.opening import numbers_in, open_segment
 from qs_storage.journal.log.places import place_of, segment_name
 from qs_storage.journal.log.records import HEAD, WITH_PAYLOAD, Delete, Queue, Record, Shared, Transfer, parse
-from qs_storage.journal.log.scanning import open_segment
 from qs_storage.journal.rescue.repair import repair
 
 QUEUES = ("orders", "mail", "copies", "failed", "hot")

@@ -14,7 +14,7 @@ from support.examples import run_machine
 
 from qs_storage.engine import Background, Draft, Durability, Receipt
 from qs_storage.journal.log import pool
-from qs_storage.journal.queues.store import Store
+from qs_storage.journal.queues.store import PayloadStore
 from qs_storage.journal.upkeep import maintenance, room
 from qs_storage.journal.upkeep.checkpoint import NAME as CHECKPOINT
 
@@ -45,7 +45,7 @@ class JournalMachine(EngineMachine):
         return JournalEngine(self.root, clock=self.clock, durability=self.durability, disk=self.disk, cache=self.cache)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> PayloadStore:
         store = self.engine._journal.store
         assert store is not None
         return store

@@ -14,12 +14,11 @@ import pytest
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, NoRoomError, Options, Receipt, State
-from qs_storage.journal.log import cache, pool
+from qs_storage.journal.log import pool, reader
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
-from qs_storage.journal.log.opening import Opened, find_segments, numbers_in, read_log
+from qs_storage.journal.log.opening import OpenedLog, Scan, find_segments, numbers_in, open_segment, read_log
 from qs_storage.journal.log.places import place_of, segment_name
 from qs_storage.journal.log.records import HEAD, Push, Queue, Record, pack, parse
-from qs_storage.journal.log.scanning import Scan, open_segment
 from qs_storage.journal.upkeep import maintenance, room
 from support.engines import EPOCH, LOTS, FaultyDisk, JournalEngine, ManualClock
 from support.upkeep import upkeep
@@ -45,7 +44,7 @@ def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
             monkeypatch.setattr(module, "SHIFT", bits)
         if name.startswith(("qs_storage.", "support.")) and hasattr(module, "LEFT"):
             monkeypatch.setattr(module, "LEFT", 1 << bits - 4)  # else no segment could have so much room
-    monkeypatch.setattr(cache, "_SLICE", bits - 4)
+    monkeypatch.setattr(reader, "_SLICE", bits - 4)
 
 
 class Segment(NamedTuple):
@@ -65,7 +64,7 @@ class Recovered:
         """JournalDamagedError."""
         self.placed: list[tuple[int, Record]] = []
         found = find_segments(directory, Disk())
-        self.opened: Opened = read_log(directory, Disk(), found, self)
+        self.opened: OpenedLog = read_log(directory, Disk(), found, self)
         self.segments = [segment_of(scan) for scan in found.needed]
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:

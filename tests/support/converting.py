@@ -53,7 +53,7 @@ class Root:
         """Returns what a server shows of its messages, now and when all are visible."""
         engine = self.open()
         try:
-            for _ in engine.take_in_files(qid):
+            for _ in engine.ingest_files(qid):
                 pass
             found: Seen = []
             for mid in engine.queue(qid).list_mids(State.ALL, 100, -1):

@@ -7,7 +7,7 @@ from typing import Any
 from qs_storage.engine import Durability, Options
 from qs_storage.journal.log.log import Transaction
 from qs_storage.journal.queues.queue import LogQueue
-from qs_storage.journal.queues.store import Store
+from qs_storage.journal.queues.store import PayloadStore
 from qs_storage.journal.upkeep.compaction import Compaction
 from support.engines import FaultyDisk, JournalEngine, ManualClock, compact
 
@@ -50,7 +50,7 @@ class LogSession:
         return self.engine._journal.queues[qid]
 
     @property
-    def store(self) -> Store:
+    def store(self) -> PayloadStore:
         store = self.engine._journal.store
         assert store is not None
         return store

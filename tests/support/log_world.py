@@ -14,10 +14,10 @@ import pytest
 
 from qs_storage.engine import SECOND, Draft, Durability, Options, Receipt, StorageError
 from qs_storage.journal.log import pool
+from qs_storage.journal.log.records import reason_size, record_size
 from qs_storage.journal.queues.keys import KEY_SIZE, WINDOW
 from qs_storage.journal.queues.queue import LogQueue
-from qs_storage.journal.queues.store import Store
-from qs_storage.journal.queues.usage import reason_size, record_size
+from qs_storage.journal.queues.store import PayloadStore
 from qs_storage.journal.upkeep import maintenance, room
 from qs_storage.journal.upkeep.checkpoint import NAME as CHECKPOINT
 from support.engines import FaultyDisk, JournalEngine, ManualClock, maintenance_of
@@ -166,7 +166,7 @@ class World:
         """Some have the id of a message."""
         for mid in (self.clock.now - self.random.randrange(10**6), self.some("old") or 5):
             (self.root / "old" / str(mid)).write_bytes(self.random.randbytes(80))
-        self.engine._journal._doors.of(self.queue("old")).rescan()
+        self.engine._journal._ingesters.of(self.queue("old")).rescan()
 
     def wait(self) -> None:
         self.clock.now += self.random.choice((1000, 200 * SECOND, 400 * SECOND))
@@ -247,7 +247,7 @@ class World:
         self.engine = self.open()
 
 
-def store_of(engine: JournalEngine) -> Store:
+def store_of(engine: JournalEngine) -> PayloadStore:
     store = engine._journal.store
     assert store is not None
     return store

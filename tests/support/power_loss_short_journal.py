@@ -17,7 +17,8 @@ from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
 from qs_storage.journal.log.lock import forget_last, take_lock
 from qs_storage.journal.log.opening import JournalDamagedError
 from qs_storage.journal.rescue.repair import repair
-from qs_storage.journal.upkeep.checkpoint import NAME, CheckpointReader, CheckpointWriter
+from qs_storage.journal.upkeep.checkpoint import NAME, CheckpointWriter
+from qs_storage.journal.upkeep.index_reading import CheckpointReader
 from support.broken_journals import Journal, Session, flip, made, recover, small_segments, start
 from support.engines import JournalEngine, ManualClock
 from support.power_loss import Image, pick_up

@@ -25,7 +25,7 @@ _SYNCS = frozenset(
         "sync_file",
         "sync_directory",
         "sync_file_system",
-        "sync_staged",
+        "sync_content",
         "_sync_message",
         "_sync_last",
         "_sync_above",

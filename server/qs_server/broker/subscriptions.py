@@ -12,7 +12,7 @@ the end of the batch. So deliveries cost no commit of their own, and a queue at 
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
@@ -27,9 +27,11 @@ from qs_storage.engine import (
     StaleReceiptError,
 )
 from qs_storage.engine import Message as Received
-from qs_storage.shared import Record
 
 from .subscriber import OVERHEAD, Key, Leases, Subscriber, Subscription, cost, delivery_of
+
+if TYPE_CHECKING:
+    from ..history.record import History
 
 _logger = logging.getLogger(__name__)
 SLICE = 200
@@ -85,7 +87,7 @@ class Subscriptions:
     Assumes that all methods are called in batches, and that `settled` is told of each message that is deleted, released
     or received again. Never waits, and never sends: deliveries are collected until the batch is committed."""
 
-    def __init__(self, source: Source, clock: Clock, record: Record | None = None) -> None:
+    def __init__(self, source: Source, clock: Clock, record: "History | None" = None) -> None:
         self._source = source
         self._record = record
         self._clock = clock

@@ -8,7 +8,7 @@ from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 from qs_serving.tls import TlsFiles
 from qs_storage.engine import Durability
-from qs_storage.journal.log.cache import CACHE
+from qs_storage.journal.log.reader import CACHE
 from qs_storage.journal.queues.keys import KEYS
 
 from ..history.history import HistoryOptions

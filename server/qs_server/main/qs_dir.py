@@ -31,9 +31,9 @@ from qs_storage.tools.elements import (
     Element,
     elements,
     layout_of,
+    purge,
 )
 from qs_storage.tools.ends import TICK, Body, End, Taken, open_end, put_all, take_all
-from qs_storage.tools.purging import purge
 from qs_storage.vsqs import check_no_server
 
 from .qs_dir_flags import make_parser

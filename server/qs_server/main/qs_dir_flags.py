@@ -5,9 +5,8 @@ import argparse
 from qs_schemas.command_line import CommandParser, add_standard_flags
 from qs_serving.arguments import AtLeast
 from qs_storage.engine import StorageError
-from qs_storage.tools.elements import LAYOUTS
+from qs_storage.tools.elements import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 from qs_storage.tools.ends import Body
-from qs_storage.tools.purging import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
 MAX_SIZE = 1 << 30
 """Bytes of a payload at most: it is in memory as a whole."""

@@ -11,10 +11,9 @@ from qs_storage.engine import StorageError, wall_clock
 from qs_storage.journal.log.lock import InUseError
 from qs_storage.names import JOURNAL
 from qs_storage.tools import counted
-from qs_storage.tools.convert import Conversion
+from qs_storage.tools.convert import Conversion, export
 from qs_storage.tools.journal_backup import backup
 from qs_storage.tools.journal_check import check, repair
-from qs_storage.tools.journal_export import export
 
 from .tool_process import Meter, become_owner, run, say
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..disk import Disk
-from ..message_store import Staged
+from ..message_store import PendingMessage
 from ..watch import CREATE, DELETE, IS_DIRECTORY, MOVED_FROM, MOVED_TO
 from .elements import (
     ATTEMPTS,
@@ -118,42 +118,42 @@ class Layout(ABC):
         """Removes an element that we have locked. FileNotFoundError."""
 
     @abstractmethod
-    def bury(self) -> None:
+    def remove_obsolete(self) -> None:
         """Removes what is left of erased elements after a commit. Raises nothing."""
 
-    def write(self, mid: int, payload: bytes, until: int) -> Staged:
+    def write(self, mid: int, payload: bytes, until: int) -> PendingMessage:
         """Writes a message under a name that is no element's, again if another program's purge has removed its empty
         directory. until: when it becomes visible, 0: at once. FileExistsError; FileNotFoundError if the queue is
         gone; UnsupportedError for the payload."""
-        staged = self._prepare(mid, payload, until)
+        pending = self._prepare(mid, payload, until)
         for _ in range(ATTEMPTS):
             try:
-                self._write(staged, payload)
+                self._write(pending, payload)
             except FileNotFoundError:
-                self._make(os.path.basename(os.path.dirname(staged.temporary)))
+                self._make(os.path.basename(os.path.dirname(pending.temporary)))
             else:
-                return staged
-        raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", staged.temporary)
+                return pending
+        raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", pending.temporary)
 
     @abstractmethod
-    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+    def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
         """Returns what `_write` writes. UnsupportedError."""
 
     @abstractmethod
-    def _write(self, staged: Staged, payload: bytes) -> None:
+    def _write(self, pending: PendingMessage, payload: bytes) -> None:
         """Writes a message, or raises OSError and leaves nothing. One that becomes visible later is locked, here or in
         `publish`."""
 
     @abstractmethod
-    def sync_staged(self, staged: Staged) -> None:
+    def sync_content(self, pending: PendingMessage) -> None:
         """Makes the content durable."""
 
     @abstractmethod
-    def publish(self, staged: Staged) -> str:
+    def publish(self, pending: PendingMessage) -> str:
         """Makes it an element. Returns its intermediate directory. FileExistsError."""
 
     @abstractmethod
-    def discard(self, staged: Staged) -> None:
+    def discard(self, pending: PendingMessage) -> None:
         """Raises nothing."""
 
     @abstractmethod
@@ -242,47 +242,47 @@ class SimpleLayout(Layout):
             self._disk.unlink(path + LOCKED_SUFFIX)
             self._note(place, DELETE, LOCKED_SUFFIX)
 
-    def bury(self) -> None:
+    def remove_obsolete(self) -> None:
         """Does nothing: an erased element is gone."""
 
-    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+    def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
         seconds = mid >> 24
         folder = f"{seconds - seconds % GRANULARITY:08x}"
         temporary = f"{self.path}/{folder}/{name_of(mid)}{TEMPORARY_SUFFIX}"
-        return Staged(mid, until, len(payload), temporary, folder=folder)
+        return PendingMessage(mid, until, len(payload), temporary, folder=folder)
 
-    def _write(self, staged: Staged, payload: bytes) -> None:
-        fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
-        self._places.expect(staged.folder, CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
+    def _write(self, pending: PendingMessage, payload: bytes) -> None:
+        fd = self._disk.open(pending.temporary, _NEW_FILE, 0o666)
+        self._places.expect(pending.folder, CREATE, name_of(pending.mid) + TEMPORARY_SUFFIX)
         try:
             self._fill(fd, payload)
         except BaseException:
-            self.discard(staged)
+            self.discard(pending)
             raise
 
-    def sync_staged(self, staged: Staged) -> None:
-        self._disk.sync_file(staged.temporary)
+    def sync_content(self, pending: PendingMessage) -> None:
+        self._disk.sync_file(pending.temporary)
 
-    def publish(self, staged: Staged) -> str:
-        name = name_of(staged.mid)
-        path = f"{self.path}/{staged.folder}/{name}"
-        if staged.until:
-            self._disk.link(staged.temporary, path + LOCKED_SUFFIX)
-            self._places.expect(staged.folder, CREATE, name + LOCKED_SUFFIX)
+    def publish(self, pending: PendingMessage) -> str:
+        name = name_of(pending.mid)
+        path = f"{self.path}/{pending.folder}/{name}"
+        if pending.until:
+            self._disk.link(pending.temporary, path + LOCKED_SUFFIX)
+            self._places.expect(pending.folder, CREATE, name + LOCKED_SUFFIX)
         try:
-            self._disk.link(staged.temporary, path)
+            self._disk.link(pending.temporary, path)
         except OSError:
-            if staged.until:
+            if pending.until:
                 self._try_unlink(path + LOCKED_SUFFIX)
             raise
-        self._places.expect(staged.folder, CREATE, name)
+        self._places.expect(pending.folder, CREATE, name)
         with contextlib.suppress(OSError):  # what stays of it is removed like what a crash leaves
-            self._disk.unlink(staged.temporary)
-            self._places.expect(staged.folder, DELETE, name + TEMPORARY_SUFFIX)
-        return staged.folder
+            self._disk.unlink(pending.temporary)
+            self._places.expect(pending.folder, DELETE, name + TEMPORARY_SUFFIX)
+        return pending.folder
 
-    def discard(self, staged: Staged) -> None:
-        self._try_unlink(staged.temporary)
+    def discard(self, pending: PendingMessage) -> None:
+        self._try_unlink(pending.temporary)
 
     def dismantle(self) -> None:
         for folder in self.folders():
@@ -371,9 +371,9 @@ class QueueLayout(Layout):
         self._places.expect(folder, MOVED_FROM | IS_DIRECTORY, name)
         self._obsolete.append(obsolete)
         if not self._sync:
-            self.bury()
+            self.remove_obsolete()
 
-    def bury(self) -> None:
+    def remove_obsolete(self) -> None:
         """Removes renamed elements, once their directories are synced: a power loss could bring back a part of one."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
@@ -385,33 +385,33 @@ class QueueLayout(Layout):
         except OSError as error:
             _logger.warning("%s stays behind: %s", path, error)
 
-    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+    def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
         self.body.check(payload)
         name = name_of(mid) + (DELAYED_SUFFIX if until else "")
-        return Staged(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
+        return PendingMessage(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
 
-    def _write(self, staged: Staged, payload: bytes) -> None:
-        self._disk.mkdir(staged.temporary)
+    def _write(self, pending: PendingMessage, payload: bytes) -> None:
+        self._disk.mkdir(pending.temporary)
         try:
-            if staged.until:
-                self._disk.mkdir(f"{staged.temporary}/{LOCKED_DIRECTORY}")
-            self._fill(self._disk.open(f"{staged.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
+            if pending.until:
+                self._disk.mkdir(f"{pending.temporary}/{LOCKED_DIRECTORY}")
+            self._fill(self._disk.open(f"{pending.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
         except BaseException:
-            self.discard(staged)
+            self.discard(pending)
             raise
 
-    def sync_staged(self, staged: Staged) -> None:
-        self._disk.sync_file(f"{staged.temporary}/{self.body.piece}")
-        self._disk.sync_directory(staged.temporary)
+    def sync_content(self, pending: PendingMessage) -> None:
+        self._disk.sync_file(f"{pending.temporary}/{self.body.piece}")
+        self._disk.sync_directory(pending.temporary)
 
-    def publish(self, staged: Staged) -> str:
-        name = name_of(staged.mid)
+    def publish(self, pending: PendingMessage) -> str:
+        name = name_of(pending.mid)
         for _ in range(ATTEMPTS):
             folder = self._folder_to_insert()
             try:
-                self._disk.rename(staged.temporary, f"{self.path}/{folder}/{name}")
+                self._disk.rename(pending.temporary, f"{self.path}/{folder}/{name}")
             except FileNotFoundError:
-                if not os.path.lexists(staged.temporary):
+                if not os.path.lexists(pending.temporary):
                     raise
                 self._insertion = ""  # it has just been purged
             except OSError as error:
@@ -434,8 +434,8 @@ class QueueLayout(Layout):
             self._make(self._insertion)
         return self._insertion
 
-    def discard(self, staged: Staged) -> None:
-        self._try_remove(staged.temporary)
+    def discard(self, pending: PendingMessage) -> None:
+        self._try_remove(pending.temporary)
 
     def dismantle(self) -> None:
         for folder in self.folders():

@@ -15,8 +15,8 @@ from collections.abc import Collection
 
 from ..directory_queue import DirectoryQueue
 from ..engine import Draft, Options, QueueFullError
-from ..message_store import Staged
-from ..shared import Shared
+from ..message_store import PendingMessage
+from ..shared import EngineContext
 from .elements import (
     FAR,
     LOCKED_SUFFIX,
@@ -94,7 +94,7 @@ class WatchedElements(Elements):
 
     def _list(self, name: str) -> tuple[list[int], list[int]]:
         """Watches and lists an intermediate directory. Returns the free and the locked elements."""
-        watch = self.shared.watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
+        watch = self.context.watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
         self.places.folders[name] = Folder(watch=watch)
         try:
             listed = self.layout.listed(name)
@@ -112,7 +112,7 @@ class WatchedElements(Elements):
 
     def _is_old(self, path: str, seconds: int) -> bool:
         try:
-            return self.shared.idle_seconds(path) > seconds
+            return self.context.idle_seconds(path) > seconds
         except OSError:
             return False
 
@@ -202,10 +202,10 @@ class ElementWriter:
         self._elements = elements
         self._layout = elements.layout
         self._places = elements.places
-        self._clock = elements.shared.clock
+        self._clock = elements.context.clock
         self._digit = secrets.randbelow(16)
 
-    def stage(self, draft: Draft) -> Staged:
+    def write(self, draft: Draft) -> PendingMessage:
         while True:
             last = self._elements.last_mid
             mid = max(mid_at(self._clock(), self._digit), following(last))
@@ -219,72 +219,72 @@ class ElementWriter:
             except FileExistsError:
                 continue  # another publisher is writing one of that name
 
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
         return self._write(mid, payload, 0)
 
-    def _write(self, mid: int, payload: bytes, until: int) -> Staged:
-        staged = self._layout.write(mid, payload, until)
-        if staged.folder and staged.folder not in self._places.folders:
-            self._elements.folder_made(staged.folder)  # by us, or by somebody of whom we have not heard yet
+    def _write(self, mid: int, payload: bytes, until: int) -> PendingMessage:
+        pending = self._layout.write(mid, payload, until)
+        if pending.folder and pending.folder not in self._places.folders:
+            self._elements.folder_made(pending.folder)  # by us, or by somebody of whom we have not heard yet
         if until:
             try:
-                self._elements.leases.write(staged.temporary, mid, Lease(0, until, delayed=True), or_fail=True)
-                stamp(staged.temporary, until)
+                self._elements.leases.write(pending.temporary, mid, Lease(0, until, delayed=True), or_fail=True)
+                stamp(pending.temporary, until)
             except BaseException:
-                self.discard([staged])
+                self.discard([pending])
                 raise
-        return staged
+        return pending
 
-    def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
+    def sync(self, requests: Collection[list[PendingMessage]]) -> dict[int, OSError]:
         failures: dict[int, OSError] = {}
-        for request in requests if self._elements.shared.always else ():
+        for request in requests if self._elements.context.always else ():
             try:
-                for staged in request:
-                    self._layout.sync_staged(staged)
+                for pending in request:
+                    self._layout.sync_content(pending)
             except OSError as error:
                 failures[request[0].mid] = error
         return failures
 
-    def show(self, staged: Staged) -> None:
-        mid, elements = staged.mid, self._elements
+    def show(self, pending: PendingMessage) -> None:
+        mid, elements = pending.mid, self._elements
         if mid in self._places:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), elements.path_of(mid))
-        folder = self._layout.publish(staged)
+        folder = self._layout.publish(pending)
         self._places.add(mid, folder)
-        elements.index.add(mid, staged.until, staged.size)
+        elements.index.add(mid, pending.until, pending.size)
         if folder not in self._places.folders:
             elements.folder_made(folder)
         elements.touch(folder=folder)
-        if staged.until:
-            elements.announce(mid, staged.until)
+        if pending.until:
+            elements.announce(mid, pending.until)
         else:
             elements.arrived()
 
-    def finish(self, request: list[Staged]) -> None:
+    def finish(self, request: list[PendingMessage]) -> None:
         """Does nothing: each message is complete."""
 
-    def take_back(self, staged: Staged) -> None:
+    def take_back(self, pending: PendingMessage) -> None:
         try:
-            with self._elements.exclusive(staged.mid) as state:
+            with self._elements.exclusive(pending.mid) as state:
                 if state is not None:
-                    self._elements.remove(staged.mid, state)
+                    self._elements.remove(pending.mid, state)
         except OSError as error:
-            _logger.error("message %s of a list that failed stays in %s: %s", staged.mid, self._elements.path, error)
+            _logger.error("message %s of a list that failed stays in %s: %s", pending.mid, self._elements.path, error)
 
-    def discard(self, request: list[Staged]) -> None:
-        for staged in request:
-            self._layout.discard(staged)
-            if staged.until:
-                self._elements.forget_lease(staged.mid)
+    def discard(self, request: list[PendingMessage]) -> None:
+        for pending in request:
+            self._layout.discard(pending)
+            if pending.until:
+                self._elements.forget_lease(pending.mid)
 
 
-def open_dirq_queue(path: str, qid: str, options: Options, shared: Shared) -> DirectoryQueue:
+def open_dirq_queue(path: str, qid: str, options: Options, context: EngineContext) -> DirectoryQueue:
     """Opens the queue in a directory. OSError; StorageError if elements of its schema cannot be messages."""
-    places = Places(shared.watch)
+    places = Places(context.watch)
     layout: Layout
     if options.storage == "dirq":
-        layout = QueueLayout(path, shared.disk, body_of(options), places, sync=shared.always)
+        layout = QueueLayout(path, context.disk, body_of(options), places, sync=context.always)
     else:
-        layout = SimpleLayout(path, shared.disk, places, sync=shared.always)
-    elements = WatchedElements(path, qid, options, shared, layout, places)
+        layout = SimpleLayout(path, context.disk, places, sync=context.always)
+    elements = WatchedElements(path, qid, options, context, layout, places)
     return DirectoryQueue(elements, ElementWriter(elements))

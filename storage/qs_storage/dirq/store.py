@@ -24,7 +24,7 @@ from ..disk import READ
 from ..engine import SECOND, Durability, Options
 from ..message_store import FOREIGN, MessageState, MessageStore
 from ..metadata import Kind, MetadataStore, lists_attributes
-from ..shared import Shared
+from ..shared import EngineContext
 from .elements import FAR, Places, mid_at, time_of
 from .layouts import Layout
 
@@ -64,14 +64,16 @@ class Elements(MessageStore):
     far = FAR
     of_queues = True
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared, layout: Layout, places: Places) -> None:  # noqa: PLR0917
+    def __init__(  # noqa: PLR0917
+        self, path: str, qid: str, options: Options, context: EngineContext, layout: Layout, places: Places
+    ) -> None:
         """path: an existing directory. OSError."""
-        super().__init__(path, qid, options, shared)
+        super().__init__(path, qid, options, context)
         self.layout = layout
         self.places = places
-        lists = None if lists_attributes(path, shared.disk) is None else False  # each has one, so it is asked for
-        self.leases = MetadataStore(_KIND, path, shared.disk, lists=lists, sync=shared.always)
-        self._clock = shared.clock
+        lists = None if lists_attributes(path, context.disk) is None else False  # each has one, so it is asked for
+        self.leases = MetadataStore(_KIND, path, context.disk, lists=lists, sync=context.always)
+        self._clock = context.clock
         self._foreign: set[int] = set()
         """Elements that other programs are known to have locked."""
         self._look_again_at: int | None = None
@@ -82,12 +84,12 @@ class Elements(MessageStore):
 
     def touch(self, mid: int | None = None, folder: str = "") -> None:
         """Has the next commit sync an element's lease or lock, or the names in an intermediate directory."""
-        if self.shared.durability is not Durability.NONE:
+        if self.context.durability is not Durability.NONE:
             self._activity.dirty.add(self.qid)
-            if self.shared.always and mid is not None:
+            if self.context.always and mid is not None:
                 self._unsynced.add(mid)
                 folder = folder or self.places.folder_of(mid)
-            if self.shared.always and folder:
+            if self.context.always and folder:
                 self._unsynced_folders.add(folder)
 
     def touch_new_folder(self, folder: str) -> None:
@@ -356,7 +358,7 @@ class Elements(MessageStore):
         if self._folders_made or self.leases.beside or not self.in_place():
             self._disk.sync_directory(self.path)
             self._folders_made = False
-        self.layout.bury()
+        self.layout.remove_obsolete()
 
 
 def stamp(path: str, until: int) -> None:

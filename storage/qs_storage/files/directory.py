@@ -15,7 +15,7 @@ from ..engine import Durability, Options, Origin
 from ..message_store import MessageState, MessageStore
 from ..metadata import Attributes, OriginStore, store_for
 from ..names import FAR, MAX_MID, message_name
-from ..shared import Shared
+from ..shared import EngineContext
 from ..watch import DELETE, MOVED_FROM, MOVED_TO
 
 _logger = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ class MessageDirectory(MessageStore):
 
     far = FAR
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        super().__init__(path, qid, options, shared)
-        self.attributes = store_for(path, shared.disk, sync=shared.always)
-        self.letters = OriginStore(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
+    def __init__(self, path: str, qid: str, options: Options, context: EngineContext) -> None:
+        super().__init__(path, qid, options, context)
+        self.attributes = store_for(path, context.disk, sync=context.always)
+        self.letters = OriginStore(path, context.disk, beside=self.attributes.beside, sync=context.always)
         self._unit = 1000 if options.timestamps == "ms" else 1
 
     # -- what the engine is told
@@ -43,9 +43,9 @@ class MessageDirectory(MessageStore):
 
     def touch(self, mid: int | None = None) -> None:
         """Has the next commit sync names, and a message's attributes."""
-        if self.shared.durability is not Durability.NONE:
+        if self.context.durability is not Durability.NONE:
             self._activity.dirty.add(self.qid)
-            if mid is not None and self.shared.always:
+            if mid is not None and self.context.always:
                 self._unsynced.add(mid)
 
     # -- names
@@ -184,7 +184,7 @@ class MessageDirectory(MessageStore):
 
     def add(self, mid: int, expiry: int, size: int) -> None:
         """Adds a message of ours that got its name."""
-        self.shared.watch.expect(self.watch, MOVED_TO, message_name(mid, expiry))
+        self.context.watch.expect(self.watch, MOVED_TO, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
             self.announce(expiry)
@@ -270,7 +270,7 @@ class MessageDirectory(MessageStore):
         except FileNotFoundError:
             self.lost(mid, old)
             return False
-        watch = self.shared.watch
+        watch = self.context.watch
         watch.expect(self.watch, MOVED_FROM, message_name(mid, old))
         watch.expect(self.watch, MOVED_TO, message_name(mid, new))
         return True
@@ -282,7 +282,7 @@ class MessageDirectory(MessageStore):
         except FileNotFoundError:
             self.lost(mid, expiry)
             return False
-        self.shared.watch.expect(self.watch, DELETE, message_name(mid, expiry))
+        self.context.watch.expect(self.watch, DELETE, message_name(mid, expiry))
         self.drop(mid)
         self.forget_attributes(mid)
         return True
@@ -304,7 +304,7 @@ class MessageDirectory(MessageStore):
 
     def lost(self, mid: int, expiry: int) -> None:
         """Handles a file that is not where the index has it."""
-        self.shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
+        self.context.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.drop(mid)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..disk import Disk
 from ..engine import Options
 from ..names import FAR, NEW, parse_message, ready_among
-from ..shared import Shared
+from ..shared import EngineContext
 from .directory import MessageDirectory
 
 _logger = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ _STALE = 600
 class WatchedDirectory(MessageDirectory):
     """Knows all messages of a directory, as reports of changes come from Watch."""
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared, *, clears: bool) -> None:
+    def __init__(self, path: str, qid: str, options: Options, context: EngineContext, *, clears: bool) -> None:
         """clears: whether to remove files of crashed writers. OSError."""
-        super().__init__(path, qid, options, shared)
-        self.staged: set[int] = set()
+        super().__init__(path, qid, options, context)
+        self.writing: set[int] = set()
         """Messages that this process is writing."""
         self._clears = clears
         self._ignored: set[str] = set()
@@ -71,9 +71,9 @@ class WatchedDirectory(MessageDirectory):
     def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
         """Removes a file without a write for so many seconds. Returns whether it is gone."""
         path = f"{self.path}/{name}"
-        is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self.staged
+        is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self.writing
         try:
-            idle = self.shared.idle_seconds(path)
+            idle = self.context.idle_seconds(path)
             if idle > after and self._clears and not is_ours:
                 self._disk.unlink(path)
                 _logger.info("%s was left behind by a crash; removed", path)

@@ -15,10 +15,10 @@ from itertools import islice
 from ..directory_queue import DirectoryQueue
 from ..disk import READ
 from ..engine import Draft, NoSuchQueueError, Options, Origin, Queue, Receipt, Redrive, StorageError
-from ..message_store import MessageState, Staged
+from ..message_store import MessageState, PendingMessage
 from ..names import message_name
 from ..policy import DeadLetterMoves, dead_letter_queue, is_exhausted, new_origin, other_storage
-from ..shared import Shared
+from ..shared import EngineContext
 from ..watch import MOVED_FROM, MOVED_TO
 from .listing import WatchedDirectory
 from .writer import FileWriter
@@ -32,10 +32,10 @@ class FilesQueue(DirectoryQueue):
     has_dead_letters = True
 
     def __init__(
-        self, path: str, qid: str, options: Options, shared: Shared, *, clears_unfinished: bool = True
+        self, path: str, qid: str, options: Options, context: EngineContext, *, clears_unfinished: bool = True
     ) -> None:
         """clears_unfinished: whether to remove files of crashed writers. OSError."""
-        self._directory = WatchedDirectory(path, qid, options, shared, clears=clears_unfinished)
+        self._directory = WatchedDirectory(path, qid, options, context, clears=clears_unfinished)
         self._files = FileWriter(self._directory)
         self._moves = DeadLetterMoves(qid, options)
         super().__init__(self._directory, self._files)
@@ -44,11 +44,11 @@ class FilesQueue(DirectoryQueue):
     def redrive(self) -> Redrive:
         return self
 
-    # -- dying ----------------------------------------------------------------------------------------------------
+    # -- dead letters ---------------------------------------------------------------------------------------------
 
-    def _bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
+    def _move_if_exhausted(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
         return is_exhausted(self.options, receives) and self._moves.attempt(
-            lambda: self._die(mid, state, receives, peer)
+            lambda: self._make_dead_letter(mid, state, receives, peer)
         )
 
     def reject(self, receipt: Receipt, reason: str | None) -> None:
@@ -60,11 +60,11 @@ class FilesQueue(DirectoryQueue):
                 rejected = self._moves.reject(mid, lambda: self._reject(mid, state, reason))
 
     def _reject(self, mid: int, state: MessageState, reason: str | None) -> bool:
-        with self._giving(mid, state, reason):
-            return self._die(mid, state, state.receives, None, "rejected")
+        with self._noting_reason(mid, state, reason):
+            return self._make_dead_letter(mid, state, state.receives, None, "rejected")
 
     @contextlib.contextmanager
-    def _giving(self, mid: int, state: MessageState, reason: str | None) -> Iterator[None]:
+    def _noting_reason(self, mid: int, state: MessageState, reason: str | None) -> Iterator[None]:
         """Writes why a message is given back, before the body does it: whoever sees the message then sees the reason
         too. If that raises, the reason before is written again. reason: None keeps the one before."""
         if reason is None:
@@ -78,9 +78,11 @@ class FilesQueue(DirectoryQueue):
             self._directory.write_reason(mid, state.hidden, before)
             raise
 
-    def _die(self, mid: int, state: MessageState, receives: int, peer: str | None, reason: str = "receives") -> bool:
+    def _make_dead_letter(
+        self, mid: int, state: MessageState, receives: int, peer: str | None, reason: str = "receives"
+    ) -> bool:
         """reason: of the origin. Returns False if another process was faster. StorageError, OSError."""
-        target = dead_letter_queue(self._shared.find_or_make, self.options, FilesQueue)
+        target = dead_letter_queue(self._context.find_or_make, self.options, FilesQueue)
         if target is self:
             raise StorageError("it is the same queue")
         target.require_room(1)
@@ -158,24 +160,24 @@ class FilesQueue(DirectoryQueue):
         OSError."""
         source, into = self._directory, target._directory
         before, size = source.origins.get(mid), self._index.size(mid)
-        staged = target._reserve((mid,) if before is None else (mid, before.mid))
-        new = staged.mid
+        pending = target._reserve((mid,) if before is None else (mid, before.mid))
+        new = pending.mid
         try:
             moved = self._rename(mid, state, into, new, origin)
         except BaseException:
-            target._give_up(staged)
+            target._give_up(pending)
             raise
         if not moved:
-            target._give_up(staged)
+            target._give_up(pending)
             return None
-        watch = self._shared.watch
+        watch = self._context.watch
         watch.expect(source.watch, MOVED_FROM, message_name(mid, state.hidden))
         watch.expect(into.watch, MOVED_TO, message_name(new, 0))
         reason = source.reasons.get(mid)
         source.drop(mid)
         source.touch()
         into.receive(new, size, origin, reason)
-        target._files.discard([staged])
+        target._files.discard([pending])
         source.forget_attributes(mid)
         if origin is None:
             self._note_gone("redriven", mid, size, state.receives, peer=peer)
@@ -185,15 +187,15 @@ class FilesQueue(DirectoryQueue):
         target._note("pushed", new, 0, peer=peer)
         return new
 
-    def _reserve(self, avoid: Collection[int]) -> Staged:
+    def _reserve(self, avoid: Collection[int]) -> PendingMessage:
         """Reserves an id. avoid: former ids, for which the message's attributes hold. QueueFullError, OSError."""
-        while (staged := self._files.stage(Draft(b""))).mid in avoid:
-            self._files.discard([staged])
-        return staged
+        while (pending := self._files.write(Draft(b""))).mid in avoid:
+            self._files.discard([pending])
+        return pending
 
-    def _give_up(self, staged: Staged) -> None:
-        self._files.discard([staged])
-        self._directory.forget_attributes(staged.mid)
+    def _give_up(self, pending: PendingMessage) -> None:
+        self._files.discard([pending])
+        self._directory.forget_attributes(pending.mid)
 
     def _rename(self, mid: int, state: MessageState, into: WatchedDirectory, new: int, origin: Origin | None) -> bool:
         source = self._directory
@@ -205,9 +207,9 @@ class FilesQueue(DirectoryQueue):
                 changed = True
             if (reason := source.reasons.get(mid)) is not None:
                 into.attributes.reasons.write(path, new, reason)  # an attribute that is there already, or a hidden file
-            if changed and self._shared.always:
-                self._shared.disk.sync_file(path, READ)
-            self._shared.disk.rename(path, into.name_path(new, 0))
+            if changed and self._context.always:
+                self._context.disk.sync_file(path, READ)
+            self._context.disk.rename(path, into.name_path(new, 0))
         except FileNotFoundError:
             if not into.in_place():
                 raise NoSuchQueueError(f"there is no queue {into.qid!r} any more") from None

@@ -14,7 +14,7 @@ from itertools import chain
 
 from ..disk import READ
 from ..engine import Draft, NoSuchQueueError, QueueFullError
-from ..message_store import Staged
+from ..message_store import PendingMessage
 from ..metadata import Attributes
 from ..names import MAX_MID, message_name
 from .listing import BATCH, END, TEMPORARY, WatchedDirectory
@@ -26,22 +26,22 @@ _STALE_COPY = 1
 
 
 class FileWriter:
-    """See Writer. The directory's `staged` has what it is writing."""
+    """See Writer. The directory's `writing` has the ids of these."""
 
     def __init__(self, directory: WatchedDirectory) -> None:
         self._directory = directory
-        self._shared = directory.shared
-        self._disk = directory.shared.disk
-        self._sync = directory.shared.always
+        self._context = directory.context
+        self._disk = directory.context.disk
+        self._sync = directory.context.always
         self._batches: dict[int, int] = {}
         """Descriptors of the batch files, by first id."""
 
     # -- writing
 
-    def stage(self, draft: Draft) -> Staged:
+    def write(self, draft: Draft) -> PendingMessage:
         directory = self._directory
         while True:
-            now = self._shared.clock()
+            now = self._context.clock()
             mid = max(directory.number(now), directory.last_mid + 1)
             if mid > MAX_MID:
                 raise QueueFullError(
@@ -49,29 +49,29 @@ class FileWriter:
                 )
             expiry = directory.number(now + draft.delay) if draft.delay else 0
             try:
-                staged = self._write(mid, expiry, draft.payload)
+                pending = self._write(mid, expiry, draft.payload)
             except FileExistsError:
                 directory.last_mid = mid
                 continue
             # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
-            self._shared.watch.refresh()
+            self._context.watch.refresh()
             if directory.index.expiry(mid) is None:
                 break
-            self.discard([staged])
+            self.discard([pending])
         directory.last_mid = max(mid, directory.last_mid)
         if expiry:
-            self._write_delay(staged)
-        return staged
+            self._write_delay(pending)
+        return pending
 
-    def _write_delay(self, staged: Staged) -> None:
-        delay = Attributes(delayed=staged.until)
+    def _write_delay(self, pending: PendingMessage) -> None:
+        delay = Attributes(delayed=pending.until)
         try:
-            self._directory.attributes.write(staged.temporary, staged.mid, delay, or_fail=True)
+            self._directory.attributes.write(pending.temporary, pending.mid, delay, or_fail=True)
         except BaseException:
-            self.discard([staged])
+            self.discard([pending])
             raise
 
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
         try:
             if os.path.lexists(self._new_path(mid)):
                 self._clear_half_copy(mid, payload)
@@ -79,7 +79,7 @@ class FileWriter:
         except FileNotFoundError:
             if self._directory.in_place():
                 raise
-            self._shared.vanished(self._directory.qid)
+            self._context.vanished(self._directory.qid)
             raise NoSuchQueueError(f"there is no queue {self._directory.qid!r} any more") from None
 
     def _clear_half_copy(self, mid: int, payload: bytes) -> None:
@@ -94,21 +94,21 @@ class FileWriter:
     def _new_path(self, mid: int) -> str:
         return f"{self._directory.path}/{mid}.new"
 
-    def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
+    def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> PendingMessage:
         """file: one with that payload, for the kernel to copy if it exists. FileExistsError for a used id; OSError."""
         path = self._new_path(mid)
         fd = self._disk.open(path, _NEW_FILE | os.O_EXCL, 0o666)
-        staged = Staged(mid, expiry, len(payload), path, fd)
+        pending = PendingMessage(mid, expiry, len(payload), path, fd)
         try:
             if file is None or not self._copy(file, fd):
                 self._disk.write(fd, payload)
             if not self._sync:
-                self._close(staged)
+                self._close(pending)
         except BaseException:
-            self.discard([staged])
+            self.discard([pending])
             raise
-        self._directory.staged.add(mid)
-        return staged
+        self._directory.writing.add(mid)
+        return pending
 
     def _copy(self, file: str, fd: int) -> bool:
         try:
@@ -123,12 +123,12 @@ class FileWriter:
 
     # -- making visible
 
-    def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
+    def sync(self, requests: Collection[list[PendingMessage]]) -> dict[int, OSError]:
         if self._sync and sum(map(len, requests)) > 1:
-            for staged in chain.from_iterable(requests):
-                if staged.fd >= 0:
+            for pending in chain.from_iterable(requests):
+                if pending.fd >= 0:
                     with contextlib.suppress(OSError):  # the sync will say so
-                        self._disk.begin_writing(staged.fd)
+                        self._disk.begin_writing(pending.fd)
         failures: dict[int, OSError] = {}
         for request in requests:
             try:
@@ -137,56 +137,56 @@ class FileWriter:
                 failures[request[0].mid] = error
         return failures
 
-    def _sync_request(self, request: list[Staged]) -> None:
+    def _sync_request(self, request: list[PendingMessage]) -> None:
         if self._sync:
-            for staged in request:
-                if staged.fd >= 0:
-                    self._disk.fsync(staged.fd)
-                    self._close(staged)
+            for pending in request:
+                if pending.fd >= 0:
+                    self._disk.fsync(pending.fd)
+                    self._close(pending)
         if len(request) > 1:
             self._note(request)
 
-    def _note(self, request: list[Staged]) -> None:
+    def _note(self, request: list[PendingMessage]) -> None:
         path = self._batch_path(request)
         fd = self._disk.open_file(path + TEMPORARY, _NEW_FILE | os.O_TRUNC)
         self._batches[request[0].mid] = fd
         with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lines = [f"{staged.mid}.new {message_name(staged.mid, staged.until)}" for staged in request]
+        lines = [f"{pending.mid}.new {message_name(pending.mid, pending.until)}" for pending in request]
         self._disk.write(fd, "\n".join([*lines, END]).encode())
         if self._sync:
             self._disk.fsync(fd)
         self._disk.rename(path + TEMPORARY, path)
 
-    def _batch_path(self, request: list[Staged]) -> str:
+    def _batch_path(self, request: list[PendingMessage]) -> str:
         return f"{self._directory.path}/{BATCH}{request[0].mid}"
 
-    def show(self, staged: Staged) -> None:
-        self._disk.rename(staged.temporary, self._directory.name_path(staged.mid, staged.until))
-        self._directory.staged.discard(staged.mid)
-        self._directory.add(staged.mid, staged.until, staged.size)
+    def show(self, pending: PendingMessage) -> None:
+        self._disk.rename(pending.temporary, self._directory.name_path(pending.mid, pending.until))
+        self._directory.writing.discard(pending.mid)
+        self._directory.add(pending.mid, pending.until, pending.size)
 
-    def finish(self, request: list[Staged]) -> None:
+    def finish(self, request: list[PendingMessage]) -> None:
         if request[0].mid in self._batches:
             self._disk.unlink(self._batch_path(request))
             self._unlock(request)
         self._directory.touch()
 
-    def _unlock(self, request: list[Staged]) -> None:
+    def _unlock(self, request: list[PendingMessage]) -> None:
         fd = self._batches.pop(request[0].mid, None)
         if fd is not None:
             self._disk.close(fd)
 
     # -- taking back
 
-    def take_back(self, staged: Staged) -> None:
+    def take_back(self, pending: PendingMessage) -> None:
         try:
-            self._directory.unlink(staged.mid, staged.until)
+            self._directory.unlink(pending.mid, pending.until)
         except OSError as error:
-            _logger.error("message %s of a list that failed stays in %s: %s", staged.mid, self._directory.path, error)
+            _logger.error("message %s of a list that failed stays in %s: %s", pending.mid, self._directory.path, error)
 
-    def discard(self, request: list[Staged]) -> None:
-        paths = [staged.temporary for staged in request]
+    def discard(self, request: list[PendingMessage]) -> None:
+        paths = [pending.temporary for pending in request]
         if request and request[0].mid in self._batches:
             # First: without it, a crash leaves nothing that a start would make visible.
             paths[:0] = [self._batch_path(request), self._batch_path(request) + TEMPORARY]
@@ -197,16 +197,16 @@ class FileWriter:
                 pass
             except OSError as error:
                 _logger.warning("%s stays behind: %s", path, error)
-        for staged in request:
-            self._directory.staged.discard(staged.mid)
+        for pending in request:
+            self._directory.writing.discard(pending.mid)
             with contextlib.suppress(OSError):
-                self._close(staged)
-            if staged.until:
-                self._directory.forget_attributes(staged.mid)
+                self._close(pending)
+            if pending.until:
+                self._directory.forget_attributes(pending.mid)
         if request:
             self._unlock(request)
 
-    def _close(self, staged: Staged) -> None:
-        if staged.fd >= 0:
-            fd, staged.fd = staged.fd, -1
+    def _close(self, pending: PendingMessage) -> None:
+        if pending.fd >= 0:
+            fd, pending.fd = pending.fd, -1
             self._disk.close(fd)

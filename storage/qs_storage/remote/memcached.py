@@ -24,9 +24,9 @@ from ..engine import (
 )
 from ..names import directory_of
 from ..remote_engine import RootedEngine
-from .memcached_layout import Entry, Keys
+from .memcached_layout import Entry, ItemKeys
 from .memcached_queue import POLL_INTERVAL, MemcachedQueue, Visible
-from .memcached_servers import Servers
+from .memcached_servers import MemcachedServers
 
 DEFAULT_SERVERS = (("127.0.0.1", 11211),)
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
@@ -90,7 +90,7 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
         begins all keys, 1 to 40 of A-Za-z0-9_.-. UnsupportedError for the namespace."""
         if not _NAMESPACE.fullmatch(namespace):
             raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")
-        self._servers = Servers(servers, namespace)
+        self._servers = MemcachedServers(servers, namespace)
         self._namespace = namespace
         self._clock = clock
         super().__init__(root)
@@ -103,7 +103,7 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
     # -- queues
 
     def open_queue(self, qid: str, options: Options) -> MemcachedQueue:
-        keys = Keys(f"{self._namespace}:{_name_in_keys(qid)}")
+        keys = ItemKeys(f"{self._namespace}:{_name_in_keys(qid)}")
         return MemcachedQueue(qid, options, keys, self._servers, self._clock, partial(self._notifier.notify, qid))
 
     def check_options(self, options: Options) -> None:

@@ -8,9 +8,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ..engine import SECOND, Clock, QueueFullError, RemoteError
-from .memcached_layout import Entry, Keys
+from .memcached_layout import Entry, ItemKeys
 from .memcached_pages import Pages
-from .memcached_servers import CALL_TIMEOUT, NoRoomError, Servers
+from .memcached_servers import CALL_TIMEOUT, MemcachedServers, NoRoomError
 
 CHUNK = 500_000
 """Bytes. memcached's items are 1 MiB at most, and those above 512 KiB cost it more."""
@@ -28,7 +28,7 @@ _RECOUNT = 5.0
 """Seconds between two full counts. The item's number is too large after a crash, or when memcached evicts messages."""
 
 
-class Stored(NamedTuple):
+class StoredPayload(NamedTuple):
     """A payload in memcached: the token in its keys, and its size."""
 
     token: bytes
@@ -39,14 +39,16 @@ class Payloads:
     """The payloads of one queue, in chunks. A payload is stored before its message and removed after it. Methods raise
     RemoteError, `store` also NoRoomError."""
 
-    def __init__(self, keys: Keys, servers: Servers) -> None:
+    def __init__(self, keys: ItemKeys, servers: MemcachedServers) -> None:
         self._keys = keys
         self._servers = servers
 
-    def store(self, payloads: Sequence[bytes]) -> list[Stored]:
+    def store(self, payloads: Sequence[bytes]) -> list[StoredPayload]:
         """Stores payloads, all or none."""
         push = os.urandom(8)
-        stored = [Stored(push + index.to_bytes(4, "big"), len(payload)) for index, payload in enumerate(payloads)]
+        stored = [
+            StoredPayload(push + index.to_bytes(4, "big"), len(payload)) for index, payload in enumerate(payloads)
+        ]
         batch: dict[str, bytes] = {}
         size = 0
         try:
@@ -63,7 +65,7 @@ class Payloads:
             raise
         return stored
 
-    def _chunks(self, payload: Stored | Entry) -> list[str]:
+    def _chunks(self, payload: StoredPayload | Entry) -> list[str]:
         return [self._keys.chunk(payload.token, chunk) for chunk in range(-(-payload.size // CHUNK))]
 
     def find(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
@@ -77,7 +79,7 @@ class Payloads:
                 found[token] = payload
         return found
 
-    def remove(self, payloads: Iterable[Stored | Entry]) -> None:
+    def remove(self, payloads: Iterable[StoredPayload | Entry]) -> None:
         """Raises nothing: what stays only takes room."""
         with contextlib.suppress(RemoteError):
             self._servers.delete([key for payload in payloads for key in self._chunks(payload)])
@@ -88,7 +90,7 @@ class PushKeys:
     message is stored, and holds the id afterwards. Another process that finds a claim without an id searches for the
     message: the claim's process may have been killed. Methods raise RemoteError, `claim` also NoRoomError."""
 
-    def __init__(self, pages: Pages, servers: Servers, clock: Clock, stored: Sequence[Stored]) -> None:
+    def __init__(self, pages: Pages, servers: MemcachedServers, clock: Clock, stored: Sequence[StoredPayload]) -> None:
         """stored: the payloads of all drafts."""
         self._pages = pages
         self._servers = servers
@@ -171,7 +173,7 @@ class Capacity:
     """Keeps a queue within its capacity: counts its messages in an item of memcached, as no page knows them all.
     Reserves room before a message is stored, gives it back after a removal. Call inside Pages.locked."""
 
-    def __init__(self, pages: Pages, servers: Servers, capacity: int | None) -> None:
+    def __init__(self, pages: Pages, servers: MemcachedServers, capacity: int | None) -> None:
         self._pages = pages
         self._servers = servers
         self._capacity = capacity

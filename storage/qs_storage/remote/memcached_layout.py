@@ -41,7 +41,7 @@ _PAGE_MAGIC = b"p1"
 _OTHER_DATA = "memcached holds something else under a key of the queue: choose another namespace"
 
 
-class Keys:
+class ItemKeys:
     def __init__(self, prefix: str) -> None:
         """prefix: `NAMESPACE:QUEUE`, at most 161 bytes."""
         self._prefix = prefix

@@ -19,8 +19,8 @@ from operator import itemgetter
 from typing import TypeVar
 
 from ..engine import Clock, Receipt, RemoteError
-from .memcached_layout import LOG, OPEN, RETIRED, SEALED, Head, Keys, Page, no_such_message
-from .memcached_servers import CALL_TIMEOUT, NoRoomError, Servers, UnsureError
+from .memcached_layout import LOG, OPEN, RETIRED, SEALED, Head, ItemKeys, Page, no_such_message
+from .memcached_servers import CALL_TIMEOUT, MemcachedServers, NoRoomError, UnsureError
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class PageIndex:
 
 
 @dataclass(slots=True)
-class Snapshot:
+class QueueSnapshot:
     """A queue as it was read: its head, and pages with tokens for compare-and-swap. None: there is no such page."""
 
     head: Head
@@ -107,7 +107,7 @@ class Pages:
     """The pages of one queue, and its head. Call all but `locked`, `scan`, `change_message` and `generation` inside
     `locked`. Methods raise RemoteError, those that write also NoRoomError."""
 
-    def __init__(self, qid: str, keys: Keys, servers: Servers, clock: Clock) -> None:
+    def __init__(self, qid: str, keys: ItemKeys, servers: MemcachedServers, clock: Clock) -> None:
         self.qid = qid
         self.keys = keys
         self.index = PageIndex()
@@ -135,7 +135,7 @@ class Pages:
         finally:
             self._lock.release()
 
-    def look(self, guess: int | None = None) -> Snapshot | None:
+    def look(self, guess: int | None = None) -> QueueSnapshot | None:
         """Reads the head and, mostly in one round trip, a page (None: the last). None if there is no such queue."""
         number, generation = self._last if guess is None else guess, self._generation
         keys = [self.keys.head]
@@ -152,7 +152,7 @@ class Pages:
             self._generation = head.generation
             self.index = PageIndex(head.first, head.changes)
         self.index.note_head(head)
-        snapshot = Snapshot(head, token)
+        snapshot = QueueSnapshot(head, token)
         if head.generation == generation and head.first <= number <= head.last:
             self._enter(snapshot, number, found.get(keys[1]))
         self._last = head.last
@@ -165,7 +165,7 @@ class Pages:
         self._loss_logged = False
         self.index.tail_due = NEVER
 
-    def page(self, snapshot: Snapshot, number: int) -> Page | None:
+    def page(self, snapshot: QueueSnapshot, number: int) -> Page | None:
         """Returns a page, from the snapshot or memcached; None if it does not exist."""
         if number not in snapshot.pages:
             key = self.keys.page(snapshot.head.generation, number)
@@ -173,7 +173,7 @@ class Pages:
         found = snapshot.pages[number]
         return None if found is None else found[0]
 
-    def _enter(self, snapshot: Snapshot, number: int, found: tuple[bytes, bytes] | None) -> None:
+    def _enter(self, snapshot: QueueSnapshot, number: int, found: tuple[bytes, bytes] | None) -> None:
         if found is None:
             snapshot.pages[number] = None
             if number == snapshot.head.last:
@@ -210,7 +210,7 @@ class Pages:
             start += size
             size = min(size * 2, _SCAN)
 
-    def locate(self, snapshot: Snapshot, mid: int) -> int:
+    def locate(self, snapshot: QueueSnapshot, mid: int) -> int:
         """Returns the number of the only page that may hold an id."""
         low, high = self.index.range_of(mid, snapshot.head.last)
         while low < high:
@@ -227,7 +227,7 @@ class Pages:
     # -- a page
 
     def change(
-        self, snapshot: Snapshot, number: int, edit: Callable[[Page], _T], *, use_reserve: bool = True
+        self, snapshot: QueueSnapshot, number: int, edit: Callable[[Page], _T], *, use_reserve: bool = True
     ) -> _T | None:
         """Lets `edit` change a page and swaps it, again with the newer page if another process was faster.
         use_reserve: the change makes room later, so it must not fail for want of room. Returns the result of `edit`,
@@ -268,7 +268,7 @@ class Pages:
 
     def _swap(
         self,
-        snapshot: Snapshot,
+        snapshot: QueueSnapshot,
         number: int,
         page: Page,
         *,
@@ -300,7 +300,7 @@ class Pages:
             return True
         raise RemoteError(f"{error}; whether it has been done is not known: look before you repeat it") from None
 
-    def note_due(self, snapshot: Snapshot, number: int, page: Page) -> None:
+    def note_due(self, snapshot: QueueSnapshot, number: int, page: Page) -> None:
         due = min(page.entries.visible_at, default=NEVER)
         if number == snapshot.head.last:
             self.index.tail_due = due
@@ -311,7 +311,7 @@ class Pages:
 
     # -- the head, and which pages there are
 
-    def make(self) -> Snapshot:
+    def make(self) -> QueueSnapshot:
         """Returns the queue; makes it if memcached does not have it."""
         for _ in tries():
             if (snapshot := self.look()) is not None:
@@ -328,14 +328,14 @@ class Pages:
         with self.locked():
             return self.make().head.generation
 
-    def _swap_head(self, snapshot: Snapshot) -> bool:
+    def _swap_head(self, snapshot: QueueSnapshot) -> bool:
         """Returns False if another process was faster, or the answer was lost; look again."""
         try:
             return self._servers.cas_in_reserve(self.keys.head, snapshot.head.encode(), snapshot.token)
         except UnsureError:
             return False
 
-    def tail(self) -> tuple[Snapshot, Page]:
+    def tail(self) -> tuple[QueueSnapshot, Page]:
         """Returns the last page, which is open; adds one if needed."""
         for _ in tries():
             snapshot = self.make()
@@ -355,7 +355,7 @@ class Pages:
         self._servers.add(key, value)
         self._servers.keep_reserve(key, value)  # it gets as small again when it is sealed and used up
 
-    def _grow(self, snapshot: Snapshot, sealed: Page) -> None:
+    def _grow(self, snapshot: QueueSnapshot, sealed: Page) -> None:
         head = snapshot.head
         self._add_page(head, head.last + 1, sealed.last)
         head.last += 1
@@ -405,7 +405,7 @@ class Pages:
 
     # -- removing the queue
 
-    def seal(self, snapshot: Snapshot) -> bool:
+    def seal(self, snapshot: QueueSnapshot) -> bool:
         """Seals the last page of an empty queue, so that a push changes the head. False after a push; look again."""
         page = self.page(snapshot, snapshot.head.last)
         if page is None or page.entries:
@@ -413,7 +413,7 @@ class Pages:
         page.state = SEALED
         return self._swap(snapshot, snapshot.head.last, page)
 
-    def drop_head(self, snapshot: Snapshot) -> bool:
+    def drop_head(self, snapshot: QueueSnapshot) -> bool:
         """Removes the head. False: it has changed; look again."""
         done = self._servers.cas(self.keys.head, snapshot.head.encode(), snapshot.token, expire=-1)
         if done:

@@ -28,10 +28,10 @@ from ..engine import (
 )
 from ..names import MAX_MID
 from ..remote_engine import RemoteQueue
-from .memcached_items import Capacity, Payloads, PushKeys, Stored
-from .memcached_layout import MOST, OPEN, PAGE, RETIRED, SEALED, Entry, Keys, Page, no_such_message
-from .memcached_pages import NEVER, Pages, Snapshot, tries
-from .memcached_servers import Servers
+from .memcached_items import Capacity, Payloads, PushKeys, StoredPayload
+from .memcached_layout import MOST, OPEN, PAGE, RETIRED, SEALED, Entry, ItemKeys, Page, no_such_message
+from .memcached_pages import NEVER, Pages, QueueSnapshot, tries
+from .memcached_servers import MemcachedServers
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -55,7 +55,13 @@ class MemcachedQueue(RemoteQueue):
     redrive: None = None
 
     def __init__(  # noqa: PLR0917
-        self, qid: str, options: Options, keys: Keys, servers: Servers, clock: Clock, changed: Callable[[], None]
+        self,
+        qid: str,
+        options: Options,
+        keys: ItemKeys,
+        servers: MemcachedServers,
+        clock: Clock,
+        changed: Callable[[], None],
     ) -> None:
         """changed: called when a message is visible, or will be sooner than was known."""
         super().__init__(qid, options)
@@ -124,7 +130,7 @@ class MemcachedQueue(RemoteQueue):
         self._changed()
         return mids
 
-    def _store(self, delayed: Sequence[tuple[int, Stored]]) -> list[int]:
+    def _store(self, delayed: Sequence[tuple[int, StoredPayload]]) -> list[int]:
         """Makes messages of payloads, each with its delay."""
         if not delayed:
             return []
@@ -137,7 +143,7 @@ class MemcachedQueue(RemoteQueue):
                     return mids
         raise self.pages.busy()
 
-    def _add(self, page: Page, delayed: Sequence[tuple[int, Stored]]) -> list[int]:
+    def _add(self, page: Page, delayed: Sequence[tuple[int, StoredPayload]]) -> list[int]:
         now = self._clock()
         first = max(now, page.last + 1, self.pages.last_mid + 1)
         if first + len(delayed) - 1 > MAX_MID:
@@ -146,7 +152,7 @@ class MemcachedQueue(RemoteQueue):
             page.insert(Entry(mid, now + delay if delay else 0, 0, payload.size, delay > 0, payload.token))
         return list(range(first, first + len(delayed)))
 
-    def _append(self, snapshot: Snapshot, count: int, add: Callable[[Page], _T | None]) -> _T | None:
+    def _append(self, snapshot: QueueSnapshot, count: int, add: Callable[[Page], _T | None]) -> _T | None:
         """Lets `add` put messages into the last page. None: the queue changed; look again."""
 
         def edit(page: Page) -> _T | None:
@@ -216,7 +222,7 @@ class MemcachedQueue(RemoteQueue):
 
     # -- receiving, which the engine does over several queues: look, choose, take, deliver
 
-    def look(self, count: int, max_bytes: int) -> tuple[Snapshot | None, list[Visible]]:
+    def look(self, count: int, max_bytes: int) -> tuple[QueueSnapshot | None, list[Visible]]:
         """Returns the oldest visible messages, enough for such a receive. Hold Pages.locked until `take`."""
         found: list[Visible] = []
         self._looked = time.monotonic()
@@ -233,7 +239,7 @@ class MemcachedQueue(RemoteQueue):
         found += self._look_at(snapshot, snapshot.head.last, now, count)
         return snapshot, found
 
-    def _look_at(self, snapshot: Snapshot, number: int, now: int, count: int) -> list[Visible]:
+    def _look_at(self, snapshot: QueueSnapshot, number: int, now: int, count: int) -> list[Visible]:
         page = self.pages.page(snapshot, number)
         if page is None:
             self.pages.index.note_due(number, NEVER)
@@ -260,7 +266,9 @@ class MemcachedQueue(RemoteQueue):
         self._looked = now
         return True
 
-    def take(self, snapshot: Snapshot, chosen: Sequence[Visible], visibility: int | None) -> list[tuple[Entry, int]]:
+    def take(
+        self, snapshot: QueueSnapshot, chosen: Sequence[Visible], visibility: int | None
+    ) -> list[tuple[Entry, int]]:
         """Receives the messages that are still visible. Returns each with its page."""
         taken: list[tuple[Entry, int]] = []
         for number in dict.fromkeys(each.number for each in chosen):

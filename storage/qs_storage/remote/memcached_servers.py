@@ -35,7 +35,7 @@ class NoRoomError(QueueFullError):
     """memcached has no memory left for an item of that size."""
 
 
-class Server:
+class MemcachedServer:
     """Several threads may use it; each call has its own connection."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -108,26 +108,26 @@ class Server:
         self._close_free()
 
 
-class Servers:
+class MemcachedServers:
     """All servers, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
         """namespace: begins the keys of reserves. RemoteError without addresses."""
         if not addresses:
             raise RemoteError("no memcached server is named: give at least one as HOST:PORT")
-        self._servers = {server.name: server for server in (Server(host, port) for host, port in addresses)}
+        self._servers = {server.name: server for server in (MemcachedServer(host, port) for host, port in addresses)}
         self._namespace = namespace
         self._ring = RendezvousHash(sorted(self._servers))
 
     def describe(self) -> str:
         return ", ".join(self._servers)
 
-    def _at(self, key: str) -> Server:
+    def _at(self, key: str) -> MemcachedServer:
         if len(self._servers) == 1:
             return next(iter(self._servers.values()))
         return self._servers[self._ring.get_node(key)]
 
-    def _parts(self, keys: Iterable[str]) -> list[tuple[Server, list[str]]]:
+    def _parts(self, keys: Iterable[str]) -> list[tuple[MemcachedServer, list[str]]]:
         """Returns the keys by server, in order, at most _BATCH a part."""
         by_server: dict[str, list[str]] = {}
         for key in keys:

@@ -41,7 +41,7 @@ from .sqs_calls import (
     with_kept,
     without_kept,
 )
-from .sqs_queue import Held, Receipts, SqsQueue
+from .sqs_queue import InFlight, Receipts, SqsQueue
 
 __all__ = ["CallPolicy", "SqsEngine"]
 _STOP_INTERVAL = 0.5
@@ -293,7 +293,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
         return sorted((self._hand_out(by_name[each.qid], each) for each in wanted), key=lambda message: message.mid)
 
     def _hand_out(self, queue: SqsQueue, received: Received) -> Message:
-        held = Held(received.message, received.handle, received.receives, received.until)
+        held = InFlight(received.message, received.handle, received.receives, received.until)
         mid = self._receipts.add(queue.qid, received.mid, held)
         queue.note_received(mid)
         message = Message(queue.qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)

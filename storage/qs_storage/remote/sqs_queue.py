@@ -71,7 +71,7 @@ _SWEEP_INTERVAL = 10 * SECOND
 
 
 @dataclass(slots=True)
-class Held:
+class InFlight:
     """handle: of SQS; until: the end of the window."""
 
     message: str
@@ -87,7 +87,7 @@ class Receipts:
     def __init__(self, clock: Clock, most: int = MOST_IN_FLIGHT) -> None:
         self._clock = clock
         self._most = most
-        self._held: dict[tuple[str, int], Held] = {}
+        self._held: dict[tuple[str, int], InFlight] = {}
         self._mids: dict[tuple[str, str], int] = {}  # queue and SQS's id -> id
         self._expired: Counter[str] = Counter()
         self._next_sweep = 0
@@ -115,7 +115,7 @@ class Receipts:
             self._remove(qid, mid)
             self._expired[qid] += 1
 
-    def add(self, qid: str, mid: int, held: Held) -> int:
+    def add(self, qid: str, mid: int, held: InFlight) -> int:
         """Adds a received message. Returns its id here: mid, or the next one that is free in the queue. A message
         that is in flight already keeps its id, and its receives grow, which SQS does not promise."""
         with self._lock:
@@ -131,7 +131,7 @@ class Receipts:
             self._mids[qid, held.message] = mid
             return mid
 
-    def find(self, qid: str, receipt: Receipt) -> Held:
+    def find(self, qid: str, receipt: Receipt) -> InFlight:
         """Raises NoSuchMessageError; StaleReceiptError, also when the window has ended."""
         held = self._held.get((qid, receipt.mid))
         if held is None:
@@ -145,7 +145,7 @@ class Receipts:
             raise StaleReceiptError(f"the window of message {receipt.mid} has ended: SQS may have given it to another")
         return held
 
-    def drop(self, qid: str, mid: int, held: Held) -> bool:
+    def drop(self, qid: str, mid: int, held: InFlight) -> bool:
         """Returns False if it was removed already, or received again."""
         with self._lock:
             if self._held.get((qid, mid)) is not held:

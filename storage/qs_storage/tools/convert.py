@@ -8,17 +8,188 @@ between, as the journal has messages of a queue of files.
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from ..directories import DirectoriesEngine, JournalEngine
 from ..disk import Disk, check_directory
-from ..engine import Clock, Durability, StorageError
-from ..journal.rescue.offline import OfflineJournal
-from ..names import directory_of
+from ..engine import Clock, Durability, NoRoomError, StorageError, wall_clock
+from ..journal.journal import Journal
+from ..journal.log import records
+from ..journal.queues.queue import LogQueue
+from ..metadata import Attributes, FileMessage, store_for
+from ..names import NEW, WITHHELD, directory_of, message_name, parse_message
 from ..settings import FILE, read_options, write_options
-from .journal_export import MessageFiles, message_names
+from ..shared import Activity, EngineContext
+from ..watch import Watch
+
+_PAGE = 1000
+
+
+class OfflineJournal:
+    """Opens and locks the log of a root directory. Use it in a with statement."""
+
+    def __init__(self, root: str, disk: Disk, clock: Clock) -> None:
+        """JournalDamagedError; InUseError if a server uses the log; OSError."""
+        self._watch = Watch()
+        self._clock = clock
+        self._journal = Journal(root, clock, Durability.ALWAYS, disk)
+        try:
+            context = EngineContext(clock, Durability.ALWAYS, disk, self._watch, Activity())
+            self.queues = self._journal.read_alone(context)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._journal.close()
+        self._watch.close()
+
+    def messages(self, queue: LogQueue) -> Iterator[FileMessage]:
+        """Yields all messages of a queue, oldest first; those in a claim as visible. DamagedRecordError, OSError."""
+        after = -1
+        store = self._journal.open()
+        while mids := queue.index.messages.after(after, _PAGE):
+            for mid in mids:
+                receives, expiry, delayed = queue.state_of(mid)
+                if expiry == WITHHELD or queue.time(expiry) <= self._clock():
+                    expiry = 0
+                attributes = Attributes(receives, expiry if delayed else 0)
+                place = queue.places.get(mid) or 0
+                payload = store.payload(queue.number, mid, place)
+                yield FileMessage(mid, expiry, attributes, payload, queue.reasons.get(mid, ""))
+            after = mids[-1]
+
+    def forget(self, queue: LogQueue) -> None:
+        """Removes a queue from the log, durably. OSError: it is there still."""
+        self._journal.secure()
+        if self._journal.open().transaction.left < records.SMALL:
+            raise NoRoomError(records.SMALL)  # else the removal would wait for a later commit
+        self._journal.forget(queue)
+        self._journal.commit()
+        self._journal.rest()
+
+
+_AT_ONCE = 200
+"""Files that are synced together: syncs share commits of ext4's journal."""
+
+
+class Exported(NamedTuple):
+    """directory: its name in the target; messages: in it; there: those that were there before."""
+
+    directory: str
+    messages: int
+    there: int
+
+
+def export(root: str, target: str, qids: Sequence[str], progress: Callable[[int], object]) -> Iterator[Exported]:
+    """Exports queues, all for none named, each to a directory of the target, and yields what it has done with each.
+    progress: called with the number of messages since the last call. StorageError, InUseError, OSError."""
+    disk = Disk()
+    with OfflineJournal(root, disk, wall_clock) as journal:
+        wanted = qids or sorted(journal.queues)
+        if missing := [qid for qid in wanted if qid not in journal.queues]:
+            raise StorageError(f"the journal has no queue {missing[0]!r}; it has {', '.join(sorted(journal.queues))}")
+        above = os.path.abspath(target)
+        disk.make_directories(above, sync=True)
+        if os.path.samefile(above, root):
+            raise StorageError(f"{target} is the root itself: name another directory")
+        for qid in wanted:
+            name = directory_of(qid)
+            directory = f"{above}/{name}"
+            disk.make_directories(directory, sync=True)
+            if not os.path.lexists(f"{directory}/{FILE}"):
+                check_directory(f"{root}/{name}")
+                options = read_options(f"{root}/{name}", "journal")
+                write_options(directory, replace(options, storage="files"), disk)
+            messages = journal.messages(journal.queues[qid])
+            yield Exported(name, *MessageFiles(directory, disk).write(messages, progress))
+
+
+def message_names(directory: str, disk: Disk) -> dict[int, str]:
+    """Returns the names of the complete messages in a directory by id. OSError."""
+    parsed = ((name, parse_message(os.fsencode(name))) for name in disk.files_in(directory))
+    return {found[0]: name for name, found in parsed if found is not None and found[1] != NEW}
+
+
+class MessageFiles:
+    def __init__(self, directory: str, disk: Disk) -> None:
+        """directory: exists. OSError."""
+        self._directory = directory
+        self._disk = disk
+        self._attributes = store_for(directory, disk, sync=True)
+        self._there = message_names(directory, disk)
+
+    def write(self, messages: Iterable[FileMessage], progress: Callable[[int], object]) -> tuple[int, int]:
+        """Writes files durably, unless they are there with the same content. Returns how many messages there were, and
+        how many of them were there before. progress: see `export`. StorageError for other content; OSError."""
+        count = there = 0
+        written: list[tuple[int, FileMessage]] = []
+        try:
+            for message in messages:
+                if self._is_there(message):
+                    there += 1
+                else:
+                    written.append((self._begin(message), message))
+                if len(written) >= _AT_ONCE:
+                    self._finish(written)
+                count += 1
+                progress(1)
+            self._finish(written)
+        finally:
+            for descriptor, _ in written:
+                self._disk.close(descriptor)
+        self._disk.sync_directory(self._directory)
+        return count, there
+
+    def _is_there(self, message: FileMessage) -> bool:
+        name = self._there.get(message.mid)
+        if name is None:
+            return False
+        path = f"{self._directory}/{name}"
+        with open(self._disk.open_file(path, os.O_RDONLY), "rb") as file:
+            if os.fstat(file.fileno()).st_size == len(message.payload) and file.read() == message.payload:
+                return True
+        raise StorageError(f"{path} is there already, and is another message: it is not overwritten")
+
+    def _temporary(self, message: FileMessage) -> str:
+        return f"{self._directory}/.{message.mid}.tmp"
+
+    def _begin(self, message: FileMessage) -> int:
+        path = self._temporary(message)
+        descriptor = self._disk.open_file(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        try:
+            self._disk.write(descriptor, message.payload)
+            if message.attributes != Attributes():
+                self._attributes.write(path, message.mid, message.attributes, or_fail=True)
+            if message.reason:
+                self._attributes.reasons.write(path, message.mid, message.reason, or_fail=True)
+            self._disk.begin_writing(descriptor)
+        except BaseException:
+            self._disk.close(descriptor)
+            raise
+        return descriptor
+
+    def _finish(self, written: list[tuple[int, FileMessage]]) -> None:
+        for descriptor, _ in written:
+            self._disk.fsync(descriptor)
+        while written:
+            descriptor, message = written.pop()
+            self._disk.close(descriptor)
+            name = message_name(message.mid, message.expiry)
+            self._disk.rename(self._temporary(message), f"{self._directory}/{name}")
+
 
 _KINDS = ("journal", "files")
 
@@ -79,7 +250,7 @@ class Conversion:
     def _take_in(self) -> int:
         """Takes the files into the journal. Returns how many messages that has then."""
         engine = self._engine()
-        for count in engine.take_in_files(self._qid):
+        for count in engine.ingest_files(self._qid):
             self._progress(count)
         size = len(engine.queue(self._qid))
         engine.close()  # not after an exception: what is in memory, and written by this, may be incomplete

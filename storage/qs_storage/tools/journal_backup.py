@@ -18,10 +18,9 @@ from ..disk import Disk, PlantedError, check_directory
 from ..engine import StorageError
 from ..journal.log.frames import BLOCK, DamagedError
 from ..journal.log.lock import take_lock, write_last
-from ..journal.log.opening import Parser, find_segments, numbers_in
+from ..journal.log.opening import Parser, Scan, find_segments, numbers_in
 from ..journal.log.places import segment_name
 from ..journal.log.records import BadRecordError
-from ..journal.log.scanning import Scan
 from ..journal.upkeep.checkpoint import NAME as CHECKPOINT
 from ..names import JOURNAL, PRIVATE, parse_message, qid_of
 from ..settings import FILE, read_options

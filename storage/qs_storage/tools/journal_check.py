@@ -13,7 +13,7 @@ from ..engine import StorageError
 from ..journal.log.lock import is_in_use
 from ..journal.log.opening import numbers_in
 from ..journal.log.records import BadRecordError, name_of
-from ..journal.rescue.damage import Contents, Examined, FoundCheckpoint, Part, examine
+from ..journal.rescue.damage import Contents, ExaminedJournal, FoundCheckpoint, SegmentFile, examine
 from ..journal.rescue.repair import Repaired
 from ..journal.rescue.repair import repair as repair_journal
 from ..journal.rescue.salvage import Hole, Piece
@@ -36,7 +36,7 @@ class Checked(NamedTuple):
 class _Read(NamedTuple):
     """A journal that was read. contents: of each segment; running: True if a server uses it."""
 
-    found: Examined
+    found: ExaminedJournal
     contents: list[Contents]
     running: bool
 
@@ -94,7 +94,7 @@ def _describe_checkpoint(found: FoundCheckpoint) -> str:
     return f"checkpoint: {found.size} bytes, of segment {found.position.segment} up to byte {found.position.start}"
 
 
-def _describe_part(part: Part, contents: Contents, *, verbose: bool) -> Iterator[str]:
+def _describe_part(part: SegmentFile, contents: Contents, *, verbose: bool) -> Iterator[str]:
     counts = f"{counted(contents.frames, 'frame')}, {counted(contents.records, 'record')}"
     state = " (obsolete)" if part.obsolete else ""
     messages = _by_name(contents.messages) or "none"

@@ -13,7 +13,7 @@ from support.memcached_serving import Memcached, engine_on
 
 from qs_storage.engine import Options
 from qs_storage.remote.memcached import MemcachedEngine
-from qs_storage.remote.memcached_servers import Server
+from qs_storage.remote.memcached_servers import MemcachedServer
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,11 @@ def make(memcached: Memcached, tmp_path: Path, clock: ManualClock) -> Iterator[M
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts the calls of memcached, by method."""
     counter: Counter[str] = Counter()
-    original = Server.call
+    original = MemcachedServer.call
 
-    def call(self: Server, method: str, *args: Any, **named: Any) -> Any:
+    def call(self: MemcachedServer, method: str, *args: Any, **named: Any) -> Any:
         counter[method] += 1
         return original(self, method, *args, **named)
 
-    monkeypatch.setattr(Server, "call", call)
+    monkeypatch.setattr(MemcachedServer, "call", call)
     return counter

@@ -20,7 +20,7 @@ from qs_storage.engine import Draft, Durability, Options
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalEngine]:
     """An engine with a queue `q` and a message, on a disk that takes a second to sync. Its upkeep is done."""
-    monkeypatch.setattr("qs_storage.journal.keeper.perf_counter", count().__next__)
+    monkeypatch.setattr("qs_storage.journal.journal.perf_counter", count().__next__)
     engine = JournalEngine(str(tmp_path), clock=ManualClock(), durability=Durability.ALWAYS)
     engine.create("q", Options())
     engine.queue("q").push([Draft(b"x")])

@@ -24,7 +24,7 @@ from qs_storage.engine import (
 )
 from qs_storage.remote.sqs import LongPolls
 from qs_storage.remote.sqs_calls import Received, name_at_sqs, qid_of
-from qs_storage.remote.sqs_queue import Held, Receipts, SqsQueue
+from qs_storage.remote.sqs_queue import InFlight, Receipts, SqsQueue
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_receipts_are_bounded() -> None:
     clock = ManualClock()
     receipts = Receipts(clock, most=2)
     for number in (1, 2):
-        receipts.add("q", number, Held(f"m{number}", "handle", 1, clock.now + 10 * SECOND))
+        receipts.add("q", number, InFlight(f"m{number}", "handle", 1, clock.now + 10 * SECOND))
     with pytest.raises(RemoteError, match="2 messages of SQS are in flight through this server"):
         receipts.room()
     clock.now += 69 * SECOND
@@ -101,9 +101,9 @@ def test_receipts_with_the_same_id() -> None:
     """Two messages of one id are told apart while they are in flight, and keep what they have."""
     clock = ManualClock()
     receipts = Receipts(clock)
-    held = [Held(name, f"handle {name}", 1, clock.now + SECOND) for name in "abc"]
+    held = [InFlight(name, f"handle {name}", 1, clock.now + SECOND) for name in "abc"]
     assert [receipts.add("q", 7, each) for each in held] == [7, 8, 9]
-    again = Held("b", "new handle", 1, clock.now + SECOND)
+    again = InFlight("b", "new handle", 1, clock.now + SECOND)
     assert receipts.add("q", 7, again) == 8
     assert receipts.find("q", Receipt(8, 2)) is again
     assert not receipts.drop("q", 8, held[1])

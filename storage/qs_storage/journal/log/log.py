@@ -19,8 +19,7 @@ from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
 from .places import SHIFT, Position
 from .pool import PoolFile
-from .segment import SegmentWriter, joined
-from .segment_list import SegmentList
+from .segments import SegmentList, SegmentWriter, joined
 
 _logger = logging.getLogger(__name__)
 BATCH = 8 << 20

@@ -1,22 +1,127 @@
-"""Opens a log: reads and checks every segment, and applies its valid frames.
+"""Reads segments frame by frame, and opens a log: checks every segment, and applies its valid frames.
 
 A power loss may leave torn frames at the end of the last segment, which no later frame calls durable: they are cut off,
 and that is logged. Any other fault is damage: the start is refused and nothing changes on disk.
 """
 
 import logging
+import mmap
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from ...disk import Disk, has_no_room
 from ...engine import StorageError
-from .frames import BLOCK, FRAME_HEAD, DamagedError, Gap, Header, OtherFormatError
+from .frames import (
+    BLOCK,
+    FRAME_HEAD,
+    DamagedError,
+    Frame,
+    Gap,
+    Header,
+    OtherFormatError,
+    frame_at,
+    gap_at,
+    read_header,
+    read_records,
+)
 from .lock import read_last
 from .places import Position, segment_name
 from .records import BadRecordError, parse
-from .scanning import Scan, open_segment, release
+
+
+def map_file(path: str) -> memoryview:
+    """Maps a file into memory for reading; later writes to it show. OSError."""
+    with open(Disk().open_file(path, os.O_RDONLY), "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def release(data: memoryview, end: int | None = None) -> None:
+    """Lets the kernel take back the memory of a mapped file up to a byte, None for all of it. It is read again if it is
+    needed again. A reader of a whole journal calls this, or all of the journal would count as its memory."""
+    if isinstance(data.obj, mmap.mmap) and (length := len(data) if end is None else end & -mmap.PAGESIZE):
+        data.obj.madvise(mmap.MADV_DONTNEED, 0, length)
+
+
+class Scan:
+    """Reads the valid frames of one segment, and then tells why the next one is not valid."""
+
+    def __init__(self, path: str, data: memoryview) -> None:
+        """Reads the header. path: the file that the data is from. DamagedError if the header is damaged."""
+        self.path = path
+        self.data = data
+        self.header: Header = read_header(data, len(data))
+        self.next = self.header.first
+        """The number of the frame after the last one read."""
+        self.gap = Gap(BLOCK, None, None)
+        """Tells where and why the frames end, once `frames` is exhausted."""
+
+    def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
+        """Yields (byte of the first record, bodies of the records) for each frame. start, first: byte and number of the
+        first frame; limit: number of the frame to stop before, None for all."""
+        for frame in self.heads(start, first, limit):
+            bodies = self._read(frame)
+            if isinstance(bodies, str):
+                self.gap = gap_at(self.data, self.header, frame.start, bodies, self.next)
+                return
+            yield frame.start + FRAME_HEAD, bodies
+
+    def heads(self, start: int, first: int, limit: int | None) -> Iterator[Frame]:
+        """Yields each frame without checking its records. start, first, limit: see `frames`."""
+        data, header, at = self.data, self.header, start
+        self.next = first
+        while at + BLOCK <= len(data) and self.next != limit:
+            frame = frame_at(data, at, header.salt)
+            why = "no frame begins there" if frame is None else self._misplaced(frame)
+            if frame is None or why is not None:
+                self.gap = gap_at(data, header, at, str(why), self.next)
+                return
+            yield frame
+            self.next += 1
+            at = frame.end
+        self.gap = Gap(at, None, None)
+
+    def read_oldest(self) -> int:
+        """Returns the oldest segment that is needed, as the last whole frame says; the segment's own number if no frame
+        is whole."""
+        said = {frame.oldest for frame in self.heads(BLOCK, self.header.first, None)}
+        if len(said) > 1:  # a frame whose records are torn does not count
+            oldest = 0
+            for frame in self.heads(BLOCK, self.header.first, None):
+                if isinstance(self._read(frame), str):
+                    break
+                oldest = frame.oldest
+            said = {oldest} if oldest else set()
+        return said.pop() if said else self.header.number
+
+    def _misplaced(self, frame: Frame) -> str | None:
+        """Returns why a frame is not valid where it is, None if it is."""
+        if frame.sequence != self.next:
+            return f"frame {frame.sequence} stands where {self.next} should"
+        if frame.start + FRAME_HEAD + frame.length > len(self.data):
+            return f"frame {frame.sequence} claims to reach beyond the end"
+        return None
+
+    def _read(self, frame: Frame) -> list[memoryview] | str:
+        """Returns the bodies of a frame's records, or the frame's fault as a text."""
+        try:
+            return read_records(self.data, frame, self.header.salt)
+        except BadRecordError as error:
+            return f"frame {frame.sequence}: {error}"
+
+
+def open_segment(directory: str, number: int) -> Scan:
+    """Opens the segment with this number. DamagedError if its header is damaged; OSError."""
+    path = f"{directory}/{segment_name(number)}"
+    scan = Scan(path, map_file(path))
+    if scan.header.number != number:
+        raise DamagedError(f"its header says that it is segment {scan.header.number}")
+    return scan
+
 
 _logger = logging.getLogger(__name__)
 _SEGMENT = re.compile(r"([0-9]{16})\.segment")
@@ -62,14 +167,14 @@ class Parser:
             parse(body)
 
 
-class Found(NamedTuple):
+class FoundSegments(NamedTuple):
     """The segments of a log. needed: oldest first; obsolete: paths of the others."""
 
     needed: list[Scan]
     obsolete: list[str]
 
 
-class Opened(NamedTuple):
+class OpenedLog(NamedTuple):
     """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: of the
     last segment; sequence: of the last frame; torn: the last segment if its end is torn, else None."""
 
@@ -85,7 +190,7 @@ def numbers_in(directory: str, disk: Disk) -> list[int]:
     return sorted(int(match[1]) for name in disk.files_in(directory) if (match := _SEGMENT.fullmatch(name)))
 
 
-def find_segments(directory: str, disk: Disk) -> Found:
+def find_segments(directory: str, disk: Disk) -> FoundSegments:
     """Opens the segments that are needed, as the last whole frame says. JournalDamagedError, JournalFormatError,
     OSError."""
     begun = read_last(directory)
@@ -93,7 +198,7 @@ def find_segments(directory: str, disk: Disk) -> Found:
     if begun is not None:
         check_last(directory, numbers[-1] if numbers else 0, begun)
     if not numbers:
-        return Found([], [])
+        return FoundSegments([], [])
     last = _open(directory, numbers[-1])
     oldest = last.read_oldest()
     present = set(numbers)
@@ -105,7 +210,7 @@ def find_segments(directory: str, disk: Disk) -> Found:
             raise damage(f"{directory}/{segment_name(number)}", "it is missing")
     needed = [_open(directory, number) for number in range(oldest, numbers[-1])]
     obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number < oldest]
-    return Found([*needed, last], obsolete)
+    return FoundSegments([*needed, last], obsolete)
 
 
 def _open(directory: str, number: int) -> Scan:
@@ -117,7 +222,9 @@ def _open(directory: str, number: int) -> Scan:
         raise damage(f"{directory}/{segment_name(number)}", str(error)) from None
 
 
-def open_log(directory: str, disk: Disk, found: Found, applier: Applier, begin: Position | None = None) -> Opened:
+def open_log(
+    directory: str, disk: Disk, found: FoundSegments, applier: Applier, begin: Position | None = None
+) -> OpenedLog:
     """Applies the records from a position on (None: all), and cuts off a torn end. JournalDamagedError, OSError."""
     opened = read_log(directory, disk, found, applier, begin)
     if opened.torn is not None:
@@ -125,11 +232,13 @@ def open_log(directory: str, disk: Disk, found: Found, applier: Applier, begin: 
     return opened
 
 
-def read_log(directory: str, disk: Disk, found: Found, applier: Applier, begin: Position | None = None) -> Opened:
+def read_log(
+    directory: str, disk: Disk, found: FoundSegments, applier: Applier, begin: Position | None = None
+) -> OpenedLog:
     """Applies the records like `open_log`, but changes nothing on disk."""
     scans = found.needed
     if not scans:
-        return Opened([], found.obsolete, 0, 0)
+        return OpenedLog([], found.obsolete, 0, 0)
     last = scans[-1]
     for scan, following in zip(scans, [*scans[1:], None], strict=True):
         if begin is None or scan.header.number >= begin.segment:
@@ -138,7 +247,7 @@ def read_log(directory: str, disk: Disk, found: Found, applier: Applier, begin: 
     _check_tail(last.path, last.header, last.gap, last.next)
     headers = [scan.header for scan in scans]
     torn = None if last.gap.why is None else last
-    return Opened(headers, found.obsolete, last.header.number, last.next - 1, torn)
+    return OpenedLog(headers, found.obsolete, last.header.number, last.next - 1, torn)
 
 
 def _apply(scan: Scan, limit: int | None, applier: Applier, begin: Position | None) -> None:

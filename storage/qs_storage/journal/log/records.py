@@ -656,6 +656,16 @@ TRANSFER_SIZE = HEAD.size + Transfer.FORMAT.size + _ORIGIN.size + 255
 """Bytes that a TRANSFER takes at most."""
 
 
+def record_size(size: int) -> int:
+    """Returns the approximate bytes of a message's record. size: bytes of its payload."""
+    return size + PUSH_SIZE
+
+
+def reason_size(reason: str) -> int:
+    """Returns the bytes of a REASON record, which is copied with its message."""
+    return STATE_SIZE + len(reason.encode())
+
+
 def name_of(kind: int) -> str:
     """Returns the name of a kind in the documentation."""
     return "STATE" if kind == Changed.KIND else KINDS[kind].__name__.upper()

@@ -13,9 +13,8 @@ from ...names import check_name, quoted
 from ...policy import require_room
 from ..log import records
 from ..log.places import segment_of
-from ..log.records import EMPTY, Published, Staged
+from ..log.records import EMPTY, Published, Staged, record_size
 from .messages import MessageTable
-from .usage import record_size
 
 Name = tuple[int, int, int]
 """Identifies an attempt at a part: batch, part, attempt."""

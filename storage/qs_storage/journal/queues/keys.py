@@ -13,7 +13,7 @@ from ...engine import SECOND, QueueFullError
 from ..log.log import Transaction
 from ..log.places import place_of, segment_of
 from ..log.records import KEY_SIZE, Key
-from .usage import Usage
+from ..log.segments import Usage
 
 WINDOW = 300 * SECOND
 """Microseconds for which a key is remembered after its push."""

@@ -13,11 +13,10 @@ from ...index.message_index import SIZE_SHIFT, Index
 from ...index.midmap import MidMap
 from ...names import FAR, MAX_MID, WITHHELD
 from ...policy import end_of, is_exhausted, too_old_upto, with_origin
-from ...shared import Event, Shared
+from ...shared import EngineContext, Event
 from ..log import records
-from ..log.records import State
-from .store import Owner, Store
-from .usage import reason_size, record_size
+from ..log.records import State, reason_size, record_size
+from .store import Owner, PayloadStore
 
 READY: State = (0, 0, False)
 _NEVER = float("inf")
@@ -32,7 +31,7 @@ class MessageTable(ABC):
     Ensures that live bytes in the store and the index agree: `drop` and `restore` count both, `add` only the index.
     Assumes that a change in a transaction notes how it is taken back. Never appends a record."""
 
-    def __init__(self, qid: str, options: Options, shared: Shared, store: Store) -> None:
+    def __init__(self, qid: str, options: Options, shared: EngineContext, store: PayloadStore) -> None:
         self.qid = qid
         self.number = 0
         """The queue's in the log, 0 before `begin`."""

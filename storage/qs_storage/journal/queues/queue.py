@@ -28,16 +28,15 @@ from ...engine import (
 from ...index.queries import IndexQueries
 from ...names import MAX_MID, WITHHELD, token_of
 from ...policy import DeadLetterMoves, backoff_of, dead_letter_queue, new_origin, other_storage, require_room
-from ...shared import DirectoryIdentity, EngineQueue, Shared
+from ...shared import DirectoryIdentity, EngineContext, EngineQueue
 from ..log import records
 from ..log.places import SHIFT
 from ..log.reader import DamagedRecordError
-from ..log.records import NO_KEY, PUSH_SIZE, SMALL, STATE_SIZE
+from ..log.records import NO_KEY, PUSH_SIZE, SMALL, STATE_SIZE, record_size
 from .keys import digest
 from .moving import move, move_size
 from .state import QueueState
-from .store import Store
-from .usage import record_size
+from .store import PayloadStore
 
 _logger = logging.getLogger(__name__)
 _MOVES = 100
@@ -65,7 +64,9 @@ class LogQueue(QueueState):
 
     merges_pushes: ClassVar[bool] = True
 
-    def __init__(self, path: str | None, qid: str, options: Options, shared: Shared, store: Store) -> None:
+    def __init__(
+        self, path: str | None, qid: str, options: Options, shared: EngineContext, store: PayloadStore
+    ) -> None:
         """path: of its directory, None for a queue that is only in the log. It has no number yet: see `begin`. OSError
         if the directory does not exist."""
         super().__init__(qid, options, shared, store)
@@ -679,7 +680,7 @@ class LogQueue(QueueState):
             moved.append((mid, new))
         return moved
 
-    # -- the directory: see `EngineQueue`. What is put into it becomes messages: see `upkeep.door` -----------------
+    # -- the directory: see `EngineQueue`. What is put into it becomes messages: see `upkeep.ingest` -----------------
 
     def in_place(self) -> bool:
         """Tells whether the directory is still the one that was opened. OSError."""

@@ -1,17 +1,23 @@
-"""The state of one queue that its records make up, and the methods by which a start restores it."""
+"""The state of one queue that its records make up, and its replay: a start applies the records of a log, in order.
+
+A record can be applied twice without harm, as a checkpoint may contain some of the records after it.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from ...engine import Options, Origin
 from ...index.message_index import Index
 from ...index.midmap import MidMap
 from ...names import WITHHELD
-from ...shared import Shared
+from ...shared import EngineContext
 from ..log import records
-from ..log.places import segment_of
+from ..log.places import place_of, segment_of
 from .batches import LogBatches
 from .claims import LogClaims
-from .keys import Keys
+from .keys import WINDOW, Keys
 from .messages import READY, MessageTable
-from .store import Store
+from .store import PayloadStore
 
 
 class QueueState(MessageTable):
@@ -19,8 +25,8 @@ class QueueState(MessageTable):
 
     Ensures that applying a record again does no harm, as a checkpoint may contain some of the records after it."""
 
-    def __init__(self, qid: str, options: Options, shared: Shared, store: Store) -> None:
-        super().__init__(qid, options, shared, store)
+    def __init__(self, qid: str, options: Options, context: EngineContext, store: PayloadStore) -> None:
+        super().__init__(qid, options, context, store)
         self.keys = Keys(store.known_keys, store.usage, store.transaction)
         self.claims = LogClaims(self)
         self.batches = LogBatches(self)
@@ -82,7 +88,7 @@ class QueueState(MessageTable):
             self.drop(mid)
 
     def restore_shared(self, record: records.Shared) -> None:
-        """A checkpoint may contain the message as one that is not shared: it is dropped before the queues are joined,
+        """A checkpoint may contain the message as one that is not context: it is dropped before the queues are joined,
         so that its live bytes count once."""
         if record.mid in self.index.messages:
             self.drop(record.mid)
@@ -141,3 +147,86 @@ class QueueState(MessageTable):
         if self.index.ready:
             self.arrived()
         self.announce()
+
+
+Q = TypeVar("Q", bound=QueueState)
+
+
+class Replay(Generic[Q]):
+    """Makes the queues that records name, and applies records to them."""
+
+    def __init__(self, make: Callable[[str, int], Q], now: int) -> None:
+        """make: makes a queue from its name and its number; now: microseconds since the Epoch."""
+        self.make = make
+        self.keys_since = now - WINDOW
+        """Keys of pushes up to then are over. A log may have any number of them, and memory has not."""
+        self.queues: dict[int, Q] = {}
+        self._run = _Run()
+
+    def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
+        """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
+        place = place_of(segment, start)
+        run = self._run
+        for body in bodies:
+            push = records.plain_push(body)
+            if push is not None:
+                number, mid, size = push
+                if number != run.number or mid <= run.last:
+                    self._flush()
+                    run.number = number
+                run.mids.append(mid)
+                run.places.append(place)
+                run.sizes.append(size)
+                run.last = mid
+            else:
+                self._flush()
+                records.parse(body).replay(self, place)
+            place += records.HEAD.size + len(body)
+        self._flush()
+
+    def _flush(self) -> None:
+        run = self._run
+        if run.mids:
+            queue = self.queues.get(run.number)
+            if queue is not None:
+                run.drop_covered(queue.is_newer)
+                if run.mids:
+                    queue.restore_run(run.mids, run.places, run.sizes)
+            run.clear()
+
+    # -- for records: see `ReplayedLog` ---------------------------------------------------------------------------
+
+    def queue(self, number: int) -> Q | None:
+        return self.queues.get(number)
+
+    def add_queue(self, record: records.Queue) -> None:
+        queue = self.queues.get(record.number)
+        if queue is None:
+            queue = self.queues[record.number] = self.make(record.qid, record.number)
+        queue.last_mid = max(queue.last_mid, record.last_mid)
+
+    def remove_queue(self, number: int) -> None:
+        queue = self.queues.pop(number, None)
+        if queue is not None:
+            queue.clear()
+
+
+class _Run:
+    """Collects adjacent pushes to one queue with increasing ids, which are applied together."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.clear()
+
+    def clear(self) -> None:
+        self.last = -1
+        self.mids: list[int] = []
+        self.places: list[int] = []
+        self.sizes: list[int] = []
+
+    def drop_covered(self, is_newer: Callable[[int, int], bool]) -> None:
+        """Drops the messages that a checkpoint already covers."""
+        if is_newer(self.mids[0], self.places[0]):
+            return
+        new = [each for each in zip(self.mids, self.places, self.sizes, strict=True) if is_newer(*each[:2])]
+        self.mids, self.places, self.sizes = ([each[at] for each in new] for at in range(3))

@@ -10,13 +10,12 @@ from typing import Protocol
 
 from ...index.message_index import Index
 from ...index.midmap import MidMap
-from ..log.cache import PayloadCache
 from ..log.log import Log, Transaction
 from ..log.places import SHIFT
-from ..log.reader import Reader
+from ..log.reader import PayloadCache, Reader
 from ..log.records import PUSH_SIZE, Staged, payload_of, whose
+from ..log.segments import Usage
 from .keys import KEYS, KnownKeys
-from .usage import Usage
 
 _PAGE = 1000
 """Payloads that are released together, if none of them has moved or is shared."""
@@ -34,7 +33,7 @@ class Sharer(Protocol):
     def id_of_staged(self, record: Staged, /) -> int | None: ...
 
 
-class Store:
+class PayloadStore:
     """The payloads of one log.
 
     Ensures that a payload counts as live bytes once, however many queues have it, and is given back only as the payload

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 
 from ...disk import Disk
 from ...engine import Durability, Options, wall_clock
-from ...shared import Activity, Shared
+from ...shared import Activity, EngineContext
 from ...watch import Watch
 from ..log.log import Log, Transaction
 from ..log.opening import JournalDamagedError, read_log
 from ..log.places import segment_of
 from ..log.reader import DamagedRecordError, Reader
-from ..log.segment_list import SegmentList
+from ..log.segments import SegmentList
 from ..queues.queue import LogQueue
-from ..queues.store import Store
+from ..queues.store import PayloadStore
 from ..upkeep.checkpoint import NAME
 from ..upkeep.index_reading import IndexReader
 
@@ -70,14 +70,14 @@ def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
 
 
 @contextmanager
-def unopened(directory: str, disk: Disk) -> Iterator[tuple[Store, Callable[[str], LogQueue]]]:
+def unopened(directory: str, disk: Disk) -> Iterator[tuple[PayloadStore, Callable[[str], LogQueue]]]:
     """Yields the empty store of a log that is only read, and a function that makes a queue of it from a name."""
     log = _ReadLog(directory, disk)
-    store = Store(log, Transaction(log), Reader(log.segments, disk), 0)
+    store = PayloadStore(log, Transaction(log), Reader(log.segments, disk), 0)
     watch = Watch()
-    shared = Shared(wall_clock, Durability.NONE, disk, watch, Activity())
+    context = EngineContext(wall_clock, Durability.NONE, disk, watch, Activity())
     try:
-        yield store, lambda qid: LogQueue(None, qid, Options(storage="journal"), shared, store)
+        yield store, lambda qid: LogQueue(None, qid, Options(storage="journal"), context, store)
     finally:
         store.reader.close()
         watch.close()

@@ -11,15 +11,15 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ...disk import Disk
-from ...index.midset import MidSet
+from ...index.midmap import MidSet
 from ..log import records
 from ..log.frames import BLOCK, DamagedError, Header, OtherFormatError, read_header
 from ..log.lock import read_last
-from ..log.opening import JournalDamagedError, JournalFormatError, numbers_in
+from ..log.opening import JournalDamagedError, JournalFormatError, map_file, numbers_in, release
 from ..log.places import Position, place_of, segment_name, segment_of, start_of
 from ..log.records import Record
-from ..log.scanning import map_file, release
-from ..upkeep.checkpoint import NAME, BadCheckpointError, CheckpointReader
+from ..upkeep.checkpoint import NAME, BadCheckpointError
+from ..upkeep.index_reading import CheckpointReader
 from .audit import verify
 from .salvage import Hole, Piece, body_at, find_salt, read_pieces
 
@@ -28,7 +28,7 @@ _AT_ONCE = 16 << 20
 _WITH_ID = (records.Push, records.Moved, records.Letter, records.Shared, records.Transfer)
 
 
-class Part(NamedTuple):
+class SegmentFile(NamedTuple):
     """One segment file. number: from its header, or else its name; first: number of its first frame, if known; last: of
     its last frame that can be read, if any; oldest: the oldest segment that is needed according to its valid frames, 0
     without any; whole: how many these are; life, salt: see `Header`; names: queues by their numbers, from its records;
@@ -88,11 +88,11 @@ class Part(NamedTuple):
         release(self.data)
 
 
-class Placed(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record and its queue. qid: None if the queue's name is lost; number: identifies the queue in the whole journal;
     start: byte of the file at which the record begins."""
 
-    part: Part
+    part: SegmentFile
     record: Record
     qid: str | None
     number: int
@@ -120,14 +120,14 @@ class Contents(NamedTuple):
     messages: dict[str, int]
 
 
-class Examined(NamedTuple):
+class ExaminedJournal(NamedTuple):
     """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and frames;
     torn: the file whose end a start cuts off, or None; refusal: why a start is refused or its messages would not be
     right, or None; oldest, last: the oldest segment that is needed (0: unknown), and the greatest number in use; names:
     of each queue, by (life, number in that life); numbers: filled with each queue's number in the whole journal, by its
     name, or else its key in `names`."""
 
-    parts: list[Part]
+    parts: list[SegmentFile]
     missing: list[str]
     torn: str | None
     refusal: JournalDamagedError | None
@@ -137,7 +137,7 @@ class Examined(NamedTuple):
     names: dict[tuple[bytes | None, int], str]
     numbers: dict[str | tuple[bytes | None, int], int]
 
-    def placed(self) -> Iterator[Placed]:
+    def placed(self) -> Iterator[PlacedRecord]:
         """Reads all records that can be read, in the order in which they were written."""
         before: dict[int, str] = {}
         for part in self.parts:
@@ -145,7 +145,7 @@ class Examined(NamedTuple):
                 yield from self._placed_in(part, before)
                 before.update(part.names)
 
-    def _placed_in(self, part: Part, before: Mapping[int, str]) -> Iterator[Placed]:
+    def _placed_in(self, part: SegmentFile, before: Mapping[int, str]) -> Iterator[PlacedRecord]:
         """Reads the records of a part. before: the names of queues in earlier parts, by number."""
         for piece in part.pieces():
             for start, record in piece.placed():
@@ -153,15 +153,15 @@ class Examined(NamedTuple):
                 if qid is None and isinstance(record, records.Remove):
                     # A start that finds the directory of a queue gone does not name the queue, and writes this.
                     qid = before.get(record.number)
-                yield Placed(part, record, qid, self.number_of(part, record.number, qid), start)
+                yield PlacedRecord(part, record, qid, self.number_of(part, record.number, qid), start)
 
-    def number_of(self, part: Part, number: int, qid: str | None = None) -> int:
+    def number_of(self, part: SegmentFile, number: int, qid: str | None = None) -> int:
         """Returns the number that identifies a queue in the whole journal. number: its number in the part; qid: its
         name, None for the one that the part's life gives the number."""
         meant = part.life, number
         return self.numbers.setdefault(qid or self.names.get(meant) or meant, len(self.numbers) + 1)
 
-    def with_leftovers(self) -> "Examined":
+    def with_leftovers(self) -> "ExaminedJournal":
         """Returns the journal with the segments before the oldest needed one, as far back as all are there and whole:
         their files were not removed yet. A log that began with them was right too, and they may have a payload whose
         copy is damaged."""
@@ -185,7 +185,7 @@ class Examined(NamedTuple):
                     return bytes(payload)
         return None
 
-    def contents(self, part: Part) -> Contents:
+    def contents(self, part: SegmentFile) -> Contents:
         """Reads what a segment contains. The messages of one that does not count are left out. BadRecordError if a
         server uses the file again meanwhile."""
         frames = count = 0
@@ -213,13 +213,13 @@ def add_all(known: MidSet, mids: Iterable[int]) -> None:
             known.add(mid)
 
 
-def examine(directory: str, disk: Disk) -> Examined:
+def examine(directory: str, disk: Disk) -> ExaminedJournal:
     """Examines the journal in a directory. JournalFormatError if a segment that counts has another format; OSError;
     FileNotFoundError may mean that a server removed a segment."""
     begun = read_last(directory)
     found = sorted((_read(directory, number) for number in numbers_in(directory, disk)), key=_in_order)
     foreign = [part._replace(foreign=True) for part in found if begun is not None and part.number > begun + 1]
-    own: dict[int, Part] = {}
+    own: dict[int, SegmentFile] = {}
     others = list(foreign)
     for part in found[: len(found) - len(foreign)]:
         known = own.setdefault(part.number, part)
@@ -241,10 +241,10 @@ def examine(directory: str, disk: Disk) -> Examined:
         torn, refusal = None, error
     last = max([*(part.number for part in counting), begun or 0])
     parts = sorted([*parts, *others], key=_in_order)
-    return Examined(parts, missing, torn, refusal, oldest, last, _find_checkpoint(directory), names, {})
+    return ExaminedJournal(parts, missing, torn, refusal, oldest, last, _find_checkpoint(directory), names, {})
 
 
-def _in_order(part: Part) -> tuple[int, str]:
+def _in_order(part: SegmentFile) -> tuple[int, str]:
     return part.number, part.path
 
 
@@ -262,10 +262,10 @@ def _find_checkpoint(directory: str) -> FoundCheckpoint | None:
 # -- one segment ----------------------------------------------------------------------------------------------------
 
 
-def _read(directory: str, number: int) -> Part:
+def _read(directory: str, number: int) -> SegmentFile:
     path = f"{directory}/{segment_name(number)}"
     data = map_file(path)
-    part = Part(path, number, data)
+    part = SegmentFile(path, number, data)
     try:
         header = read_header(data, len(data))
     except DamagedError as error:
@@ -275,7 +275,7 @@ def _read(directory: str, number: int) -> Part:
     return _with_header(part, header)
 
 
-def _read_without_header(part: Part) -> Part:
+def _read_without_header(part: SegmentFile) -> SegmentFile:
     try:
         return _with_header(part, read_header(part.data, None))
     except DamagedError as wrong:
@@ -286,11 +286,11 @@ def _read_without_header(part: Part) -> Part:
             return part._replace(faults=(*part.faults, str(error)), format=other)
 
 
-def _with_header(part: Part, header: Header) -> Part:
+def _with_header(part: SegmentFile, header: Header) -> SegmentFile:
     return _filled(part._replace(number=header.number, first=header.first, salt=header.salt, life=header.life))
 
 
-def _filled(part: Part) -> Part:
+def _filled(part: SegmentFile) -> SegmentFile:
     """Reads all of a segment, and keeps what is needed of it without the records."""
     first, last, oldest, whole = part.first, None, 0, 0
     holes: list[Hole] = []
@@ -314,7 +314,7 @@ def _filled(part: Part) -> Part:
 # -- all segments ---------------------------------------------------------------------------------------------------
 
 
-def _with_lives(parts: list[Part]) -> list[Part]:
+def _with_lives(parts: list[SegmentFile]) -> list[SegmentFile]:
     """Fills in unknown lives: the one of both neighbours if they agree, else a unique one."""
     done = []
     for at, part in enumerate(parts):
@@ -327,9 +327,9 @@ def _with_lives(parts: list[Part]) -> list[Part]:
     return done
 
 
-def _without_cut_frames(parts: list[Part]) -> list[Part]:
+def _without_cut_frames(parts: list[SegmentFile]) -> list[SegmentFile]:
     """Drops frames that an earlier start has cut off from the end of a segment: a later one has their numbers."""
-    done: list[Part] = []
+    done: list[SegmentFile] = []
     limit: int | None = None
     for part in reversed(parts):
         if limit is not None and part.last is not None and part.last >= limit:
@@ -340,7 +340,7 @@ def _without_cut_frames(parts: list[Part]) -> list[Part]:
     return done[::-1]
 
 
-def _missing(directory: str, parts: list[Part], oldest: int, begun: int | None) -> Iterator[str]:
+def _missing(directory: str, parts: list[SegmentFile], oldest: int, begun: int | None) -> Iterator[str]:
     """Yields a line for each missing segment and range of frames."""
     present = {part.number for part in parts}
     last = max([*present, begun or 0])

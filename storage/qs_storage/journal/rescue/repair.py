@@ -16,16 +16,254 @@ import gc
 import os
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...disk import Disk
+from ...engine import wall_clock
+from ...index.midmap import MidMap
+from ...names import message_name
+from ..log import pool, records
+from ..log.frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_header, padded, seed
 from ..log.lock import take_lock, write_last
 from ..log.opening import numbers_in
-from ..log.places import segment_name
+from ..log.places import place_of, segment_name, segment_of
+from ..log.records import HEAD, Record
+from ..log.segments import joined
+from ..queues.queue import LogQueue
+from ..queues.state import Replay
+from ..queues.store import PayloadStore
 from .audit import unopened, verify
-from .damage import Examined, examine
-from .keeping import Counts, Keeping
-from .writing import NewSegments
+from .damage import ExaminedJournal, PlacedRecord, examine
+
+_FRAME = 64 << 10
+"""Bytes of records in a new frame. Frames need not be those of the old segments, as all are durable before any counts,
+and many small records share a block then. Not more, as damage in the last frame of a log looks torn, and is cut off."""
+
+
+class NewSegments:
+    """Writes records to new segments of ordinary size.
+
+    Ensures:
+    1. All segments are durable when `end` returns, except for their names. Until then, whoever uses this sees to it
+       that nobody takes them for the log's.
+    2. Each segment begins with the names of the queues that exist by then, and calls all segments before the first new
+       one obsolete.
+    3. A segment has at most `LARGEST_SEGMENT` bytes, unless one record needs more."""
+
+    def __init__(self, directory: str, number: int, sequence: int, disk: Disk) -> None:
+        """directory: of the log; number, sequence: of the first segment and the first frame to write."""
+        self._directory = directory
+        self._disk = disk
+        self._oldest = number
+        self._first = sequence  # of the segment
+        self._salt = new_salt(b"")
+        self._names: dict[int, str] = {}
+        self._bodies: list[bytes] = []  # of the frame
+        self._length = 0
+        self.numbers: list[int] = []
+        """The segments that are written, or being written."""
+        self.records = 0
+        """How many records are written."""
+        self._begin_segment()
+
+    def add(self, record: Record, qid: str) -> int:
+        """Adds a record. qid: its queue's name. Returns its place. OSError, PlaceError."""
+        number = record.number
+        bodies = [records.pack(record)]
+        if number not in self._names and not isinstance(record, records.Queue):
+            bodies.insert(0, records.Queue(number, -1, qid).write())
+        if isinstance(record, records.Remove):
+            self._names.pop(number, None)  # a queue of the same name may come, with the same number
+        else:
+            self._names[number] = qid
+        self._make_room(sum(HEAD.size + len(body) for body in bodies))
+        for body in bodies:
+            start = self._at + FRAME_HEAD + self._length
+            self._bodies.append(body)
+            self._length += HEAD.size + len(body)
+        return place_of(self.numbers[-1], start)
+
+    def _make_room(self, size: int) -> None:
+        """Begins a new frame or segment if records of these bytes do not fit into the last one."""
+        if self._bodies and self._length + size > _FRAME:
+            self._write_frame()
+        is_empty = not self._bodies and self._sequence == self._first + 1  # but for the names of queues
+        if self._at + padded(FRAME_HEAD + self._length + size) > pool.LARGEST_SEGMENT and not is_empty:
+            self.end()
+            self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        self.numbers.append(self._oldest + len(self.numbers))
+        self._salt = new_salt(self._salt)
+        self._at, self._sequence = BLOCK, self._first
+        path = f"{self._directory}/{segment_name(self.numbers[-1])}"
+        self._fd = self._disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._bodies = [records.Queue(number, -1, qid).write() for number, qid in self._names.items()]
+        self._length = sum(HEAD.size + len(body) for body in self._bodies)
+        self._write_frame()
+
+    def _write_frame(self) -> None:
+        """Writes a frame, also without records: a segment begins with one."""
+        begin = seed(self._salt)
+        parts, length = joined(self._bodies, begin, self._at + FRAME_HEAD), self._length
+        head = pack_frame_head(begin, self._sequence, self._sequence - 1, self._oldest, length, len(self._bodies))
+        end = self._at + padded(FRAME_HEAD + length)
+        place_of(self.numbers[-1], end)  # raises PlaceError
+        self._disk.pwrite(self._fd, b"".join((head, *parts)).ljust(end - self._at, b"\0"), self._at)
+        self.records += len(self._bodies)
+        self._at, self._sequence = end, self._sequence + 1
+        self._bodies, self._length = [], 0
+
+    def end(self) -> None:
+        """Ends the last segment. OSError."""
+        if self._bodies:
+            self._write_frame()
+        header = Header(self.numbers[-1], self._at, self._first, self._salt)
+        self._disk.pwrite(self._fd, pack_header(header), 0)
+        self._disk.fsync(self._fd)
+        self.close()
+        self._first = self._sequence
+
+    def close(self) -> None:
+        """Closes the file, also after an error."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+
+
+_UNNAMED = ""
+"""The name in memory of a queue whose name is lost."""
+
+
+class Counts(NamedTuple):
+    """messages: number of the messages in the new segments, by queue; unplaced: of those that were written to files;
+    lost: of those without a payload."""
+
+    messages: dict[str, int]
+    unplaced: int
+    lost: int
+
+
+class RecordCopier:
+    """Copies records to new segments, with new numbers of queues and new places of payloads.
+
+    Replays what it copies, as a start does. So at each record it knows which messages are there, and where the payload
+    of each is: in the new segments, or still in the old ones if the name of the queue is lost, or the payload."""
+
+    def __init__(
+        self, found: ExaminedJournal, segments: NewSegments, store: PayloadStore, make: Callable[[str], LogQueue]
+    ) -> None:
+        """store: empty, of the log that the new segments will be; make: makes a queue of it from a name."""
+        self._found = found
+        self._segments = segments
+        self._store = store
+        self._make_queue = make
+        self._replay = Replay(self._make, wall_clock())
+        self._before = MidMap()
+        """The place in the old segments of each payload in the new ones, by its new place."""
+
+    def _make(self, qid: str, number: int) -> LogQueue:
+        queue = self._make_queue(qid)
+        queue.begin(number)
+        return queue
+
+    def keep(self, placed: PlacedRecord) -> None:
+        """Copies a record. OSError, PlaceError."""
+        record = replace(placed.record, number=placed.number)
+        if isinstance(record, records.Shared | records.Transfer):
+            self._keep_without_payload(placed, record)
+        else:
+            self._add(record, placed.qid, placed.place)
+
+    def _keep_without_payload(self, placed: PlacedRecord, record: records.Shared | records.Transfer) -> None:
+        """Copies a record that names the place of its payload. If records say, one after the other, how the message
+        came to have that payload, the new record names the new place: a start follows them. Else it has the payload."""
+        found, qid = self._found, placed.qid
+        name = found.names.get((placed.part.life, record.source))
+        record = replace(record, source=found.number_of(placed.part, record.source))
+        former = record.replaced if isinstance(record, records.Transfer) else record.mid
+        known = self._place_of(record.source, former, record.size)
+        copied = None if known is None else self._before.get(known)
+        old = self._newest(record, copied, known)
+        if qid is not None and known is not None and copied is not None and old == copied:
+            self._add(replace(record, place=known), qid, old)
+            return
+        if isinstance(record, records.Transfer):
+            self._add(records.Delete(record.source, former), name, placed.place)
+        if qid is None:
+            self._apply(record if old is None else replace(record, place=old), qid, placed.place)
+        elif old is not None:
+            self._add(_with_payload(record, self._payload(old, record.size) or b""), qid, old)
+        else:
+            own = self._place_of(record.number, record.mid, record.size)
+            if own is None or own not in self._before:  # else it is there already, with a payload
+                self._apply(record, qid, placed.place)
+
+    def _place_of(self, number: int, mid: int, size: int) -> int | None:
+        """Returns the place of a message's payload, None if no such message of this size is there."""
+        queue = self._replay.queues.get(number)
+        return None if queue is None or queue.index.size(mid) != size else queue.places.get(mid)
+
+    def _newest(self, record: records.Shared | records.Transfer, copied: int | None, known: int | None) -> int | None:
+        """Returns the place in the old segments where a record's payload can be read: the one that the record names, if
+        possible, or else the message's last one. None without any. copied: of the payload that is in the new segments;
+        known: the message's place as replayed."""
+        for place in (record.place, copied, known):
+            if place is not None and (place == copied or self._payload(place, record.size) is not None):
+                return place
+        return None
+
+    def _payload(self, place: int, size: int) -> bytes | None:
+        """Returns the payload of this size at a place of the old segments, None if it cannot be read there."""
+        payload = self._found.payload(place)
+        return payload if payload is not None and len(payload) == size else None
+
+    def _add(self, record: Record, qid: str | None, before: int) -> None:
+        """Adds a record to the new segments, if the name of its queue is known, and replays it. before: the place of
+        its payload in the old segments, if it has one."""
+        place = before if qid is None else self._segments.add(record, qid)
+        if qid is not None and record.KIND in records.WITH_PAYLOAD:
+            self._before.set(place, before)
+        self._apply(record, qid, place)
+
+    def _apply(self, record: Record, qid: str | None, place: int) -> None:
+        """Replays a record. place: the record's."""
+        if record.number not in self._replay.queues:
+            self._replay.add_queue(records.Queue(record.number, -1, qid or _UNNAMED))
+        record.replay(self._replay, place)
+
+    def end(self, aside: str, disk: Disk) -> Counts:
+        """Writes the messages of queues whose names are lost to files in a directory, durably. Counts what is kept, and
+        what is lost. OSError."""
+        messages: dict[str, int] = {}
+        unplaced = lost = 0
+        for number, queue in self._replay.queues.items():
+            folder = f"{aside}/queue-number-{number}"
+            for mids, places in queue.places.pages(-1):
+                for mid, place in zip(mids, places, strict=True):
+                    if segment_of(place) > self._found.last:
+                        messages[queue.qid] = messages.get(queue.qid, 0) + 1
+                    elif queue.qid != _UNNAMED or (payload := self._found.payload(place)) is None:
+                        lost += 1
+                    else:
+                        disk.make_directories(folder, sync=False)
+                        disk.write_file(f"{folder}/{message_name(mid, 0)}", payload, sync=False)
+                        unplaced += 1
+        if unplaced:
+            disk.sync_file_system(aside)
+        return Counts(messages, unplaced, lost)
+
+
+def _with_payload(record: records.Shared | records.Transfer, payload: bytes) -> Record:
+    """Returns what says the same of a message as a record, and has the payload."""
+    if isinstance(record, records.Shared):
+        return records.Moved(record.number, record.mid, *record.state, payload)
+    if record.origin is None:
+        return records.Moved(record.number, record.mid, 0, 0, False, payload)
+    return records.Letter(record.number, record.mid, 0, 0, False, record.origin, payload)
+
 
 _ASIDE = "damaged-"
 _UNFINISHED = ".tmp"
@@ -35,7 +273,7 @@ class Repaired(NamedTuple):
     """The result of a repair. found: the journal before; aside: the directory with the old files; segments: the paths
     of the new segments; records: number of their records; counts: of the messages."""
 
-    found: Examined
+    found: ExaminedJournal
     aside: str
     segments: list[str]
     records: int
@@ -61,7 +299,7 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
         disk.close(lock)
 
 
-def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
+def _repair(directory: str, found: ExaminedJournal, lock: int, disk: Disk) -> Repaired:
     aside = _set_aside(directory, disk)
     for part in found.parts:
         if part.foreign:
@@ -105,13 +343,13 @@ def _link(path: str, new: str, disk: Disk) -> None:
         shutil.copyfile(path, new)
 
 
-def _keep(directory: str, found: Examined, aside: str, disk: Disk) -> tuple[NewSegments, Counts]:
+def _keep(directory: str, found: ExaminedJournal, aside: str, disk: Disk) -> tuple[NewSegments, Counts]:
     """Writes all that is kept to new segments, durably, and to files in `aside`."""
     sequence = max([1, *(part.next or 1 for part in found.parts)])
     segments = NewSegments(directory, found.last + 2, sequence, disk)
     try:
         with unopened(directory, disk) as (store, make):
-            kept = Keeping(found, segments, store, make)
+            kept = RecordCopier(found, segments, store, make)
             for placed in found.placed():
                 kept.keep(placed)
             segments.end()

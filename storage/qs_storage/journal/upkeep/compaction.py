@@ -10,17 +10,17 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import cast
 
 from ...engine import Clock
-from ..log import records
+from ..log import pool, records
 from ..log.frames import BLOCK, FRAME_HEAD, DamagedError, Frame, count_of, seed
+from ..log.opening import Scan, open_segment
 from ..log.places import place_of, segment_of
-from ..log.records import BadRecordError, Staged
-from ..log.scanning import Scan, open_segment
-from ..queues.queue import LogQueue
+from ..log.records import BadRecordError, Staged, record_size
 from ..queues.state import QueueState
-from ..queues.store import Store
-from ..queues.usage import record_size
+from ..queues.store import PayloadStore
 
 _logger = logging.getLogger(__name__)
+_GAIN = 32 << 10
+"""Bytes that compaction has to free to be worth it on a full disk."""
 _ONE_BY_ONE = frozenset((Staged.KIND, records.Letter.KIND))
 _FOUND = 32
 """The most records that are copied between two looks at the time."""
@@ -37,7 +37,7 @@ class Compaction:
     transaction: they are committed or taken back with it, and `restart` has to be told of the latter. Never commits,
     and never begins a segment: `step` says what room it needs next, and its caller sees to that."""
 
-    def __init__(self, store: Store, queues: Mapping[str, LogQueue], clock: Clock) -> None:
+    def __init__(self, store: PayloadStore, queues: Mapping[str, QueueState], clock: Clock) -> None:
         """queues: all queues of the log, by name."""
         self._store = store
         self._tables = cast("dict[int, QueueState]", store.tables)  # the store asks less of them
@@ -59,16 +59,22 @@ class Compaction:
         return None if is_last or log.failed is not None else oldest
 
     def wanted(self, *, tight: bool) -> bool:
-        """Tells whether the oldest segment should be given up. tight: see `Usage.least`."""
+        """Tells whether the oldest segment should be given up. tight: see `least`."""
         oldest, usage = self.oldest, self._store.usage
         if oldest is None:
             return False
         return not usage.live.get(oldest) or usage.total < self.least(tight=tight)
 
     def least(self, *, tight: bool) -> int:
-        """Returns the live bytes below which the oldest segment should be given up. tight: see `Usage.least`."""
+        """Returns the live bytes below which the oldest segment should be given up. tight: True on a full disk, where
+        small gains count."""
         segments = self._store.log.segments
-        return self._store.usage.least(segments.size - segments.sizes.get(self._store.log.number, 0), tight=tight)
+        sealed = segments.size - segments.sizes.get(self._store.log.number, 0)
+        if tight:
+            return (sealed - _GAIN) * 8 // 9
+        # From 1.8 times the live bytes on. While the live bytes of a circle are copied, a third as much may be pushed:
+        # so there are never more than 2.2 times.
+        return sealed * 5 // 9 if sealed > pool.SMALL_LOG else 0
 
     def restart(self) -> None:
         """Begins the segment anew, as copies were taken back. What is copied already is skipped."""

@@ -1,37 +1,205 @@
-"""Makes the index of a log as a start does: from the checkpoint, if it is valid, and the segments after it."""
+"""Makes the index of a log as a start does: from the checkpoint, if it is valid, and the segments after it.
 
+A start logs and ignores a checkpoint that is torn, damaged, or of another log, and reads all segments.
+"""
+
+import json
 import struct
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from zlib import crc32
 
 from ...disk import Disk
+from ...engine import Origin
+from ...index.message_index import Index
+from ...index.midmap import MidMap
 from ..log.frames import Header
-from ..log.opening import Applier, Found, Opened, find_segments
+from ..log.opening import Applier, FoundSegments, OpenedLog, find_segments, map_file
 from ..log.places import Position, place_of, segment_of
-from ..queues.replay import Replay
-from ..queues.state import QueueState
-from ..queues.store import Store
-from .checkpoint import BadCheckpointError, CheckpointReader
-from .snapshot import read_snapshot
+from ..log.records import Claim, Published, record_size
+from ..queues.batches import Producer, Publication, StagedPart
+from ..queues.claims import Consumer, OpenClaim
+from ..queues.keys import WINDOW
+from ..queues.state import QueueState, Replay
+from ..queues.store import Owner, PayloadStore
+from .checkpoint import END, KEY, MAGIC, NAME, BadCheckpointError
 
 Q = TypeVar("Q", bound=QueueState)
+
+
+class CheckpointReader:
+    def __init__(self, directory: str) -> None:
+        """Checks the checkpoint in the log's directory. BadCheckpointError; FileNotFoundError if there is none."""
+        self._data = data = map_file(f"{directory}/{NAME}")
+        if len(data) < len(MAGIC) + END.size or data[: len(MAGIC)] != MAGIC:
+            raise BadCheckpointError("it does not begin like a checkpoint of this version")
+        length, checksum = END.unpack_from(data, len(data) - END.size)
+        if crc32(data[: -END.size]) != checksum:
+            raise BadCheckpointError("its checksum is wrong")
+        end = len(data) - END.size
+        try:
+            self.content: dict[str, Any] = json.loads(bytes(data[end - length : end]))
+            self.position = Position(*self.content["position"])
+            """The position from which records have to be applied."""
+        except (ValueError, TypeError, LookupError) as error:
+            raise BadCheckpointError(f"it cannot be read: {error}") from None
+
+    def column(self, where: list[int]) -> "array[int]":
+        at, count = where
+        numbers = array("Q")
+        numbers.frombytes(self._data[at : at + 8 * count])
+        return numbers
+
+
+def read_snapshot(
+    reader: CheckpointReader, make: Callable[[str, int], Q], store: PayloadStore, now: int
+) -> dict[int, Q]:
+    """Restores the queues of a checkpoint, by their numbers. make: makes a queue from name and number; now:
+    microseconds since the Epoch."""
+    queues: dict[int, Q] = {}
+    store.saw_number(reader.content["numbers"])
+    for entry in reader.content["queues"]:
+        queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
+        _read_messages(reader, queue, entry, store)
+        queue.taken.update(entry["taken"])
+        flat = _joined(reader, entry["keys"])
+        for high, low, mid, at, segment in zip(*[iter(flat)] * 5, strict=True):
+            if at > now - WINDOW:  # else the segment with the key's record may be gone
+                queue.keys.note(KEY.pack(high, low), mid, at, segment)
+        for name, written in entry["consumers"].items():
+            queue.claims.consumers[name] = _read_consumer(reader, queue, name, written)
+        for name, written in entry["producers"].items():
+            queue.batches.producers[name] = _read_producer(reader, queue, name, written, store)
+    for first, *others in reader.content["families"]:
+        for other in others:
+            store.join(first, other)
+    for number in store.families.keys() - queues.keys():
+        store.leave(number)
+    owners = _joined(reader, reader.content["owners"])
+    for place, number, mid in zip(*[iter(owners)] * 3, strict=True):
+        store.set_owners(place, (*(store.owners_at(place) or ()), (number, mid)))
+    _discount_shared(queues, store)
+    return queues
+
+
+def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str, Any], store: PayloadStore) -> None:
+    table = queue
+    mids, sizes, places, hidden, delayed, receives = (array("Q") for _ in range(6))
+    for last, stamp, *columns in entry["messages"]:
+        table.known_upto.append((last, stamp))
+        for numbers, column in zip((mids, sizes, places, hidden, delayed, receives), columns, strict=False):
+            numbers.extend(reader.column(column))
+    are_delayed = set(delayed)
+    ends = {mid: (end, mid in are_delayed) for mid, end in zip(hidden[::2], hidden[1::2], strict=True)}
+    table.restore_all(Index.of(mids, sizes, ends), MidMap.of(mids, places), entry["last"])
+    for mid, count in zip(receives[::2], receives[1::2], strict=True):
+        table.set_receives(mid, count)
+    flat = _joined(reader, entry["origins"])
+    for mid, before, count, at, pushed_at, source in zip(*[iter(flat)] * 6, strict=True):
+        if mid in table.index.messages:
+            qid, reason = entry["sources"][source]
+            table.origins[mid] = Origin(qid, before, count, at, reason, pushed_at)
+    for lengths, texts in entry["reasons"]:
+        _read_reasons(table, reader.column(lengths), reader.column(texts).tobytes())
+    _count(store, places, sizes)
+
+
+def _read_reasons(table: QueueState, lengths: "array[int]", texts: bytes) -> None:
+    at = 0
+    for mid, length in zip(lengths[::2], lengths[1::2], strict=True):
+        table.restore_reason(mid, texts[at : at + length].decode())
+        at += length
+
+
+def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[int]":
+    numbers = array("Q")
+    for column in columns:
+        numbers += reader.column(column)
+    return numbers
+
+
+def _count(store: PayloadStore, places: "array[int]", sizes: "array[int]") -> None:
+    """Counts messages as live bytes, 1024 at a time if these are in one segment."""
+    for at in range(0, len(places), 1024):
+        page, page_sizes = places[at : at + 1024], sizes[at : at + 1024]
+        if segment_of(min(page)) == segment_of(max(page)):
+            store.usage.add(page[0], sum(page_sizes) + len(page) * record_size(0))
+        else:
+            for place, size in zip(page, page_sizes, strict=True):
+                store.usage.add(place, record_size(size))
+
+
+def _discount_shared(queues: Mapping[int, QueueState], store: PayloadStore) -> None:
+    """Makes a payload that several queues share count once as live bytes."""
+    for family in {id(family): family for family in store.families.values()}.values():
+        seen: set[int] = set()
+        for table in [queues[number] for number in family if number in queues]:
+            for mids, places in table.places.pages(-1):
+                for mid, place in zip(mids, places, strict=True):
+                    if place in seen:
+                        store.usage.drop(place, record_size(table.index.size(mid)))
+                        store.note_copied(place)
+                    seen.add(place)
+    for moved in store.moved.values():
+        for place, owners in moved.items():
+            _discount_moved(place, owners, store)
+
+
+def _discount_moved(place: int, owners: Sequence[Owner], store: PayloadStore) -> None:
+    """Makes a payload count once that several families have, or a queue without a family under several ids: a message
+    was copied and then moved, or it moved while the checkpoint was written."""
+    found = [(table, mid) for number, mid in owners for table in store.sharers(number, mid, place)]
+    # `_discount_shared` has seen to it that each family counts it once.
+    counted = {
+        id(store.families[each.number]) if each.number in store.families else (each.number, mid) for each, mid in found
+    }
+    if len(counted) > 1:
+        table, mid = found[0]
+        store.usage.drop(place, (len(counted) - 1) * record_size(table.index.size(mid)))
+        store.note_copied(place)
+
+
+def _read_consumer(reader: CheckpointReader, queue: QueueState, name: str, written: dict[str, Any]) -> Consumer:
+    consumer = Consumer(written["acked"], written["place"])
+    for seq, place, since, size, mids, gone in written["claims"]:
+        record = Claim(queue.number, seq, since, size, name, reader.column(mids))
+        missing = {mid for mid in record.mids if queue.index.expiry(mid) is None}
+        consumer.claims[seq] = OpenClaim(record, place, missing.union(gone))
+    return consumer
+
+
+def _read_producer(
+    reader: CheckpointReader, queue: QueueState, name: str, written: dict[str, Any], store: PayloadStore
+) -> Producer:
+    producer = Producer(written["last"], written["place"])
+    for batch, columns in written["staged"]:
+        flat = _joined(reader, columns)
+        part = StagedPart(flat[0::3], flat[1::3], flat[2::3])
+        producer.staged[batch[0], batch[1], batch[2]] = part
+        for place, size in part.values():
+            store.usage.add(place, record_size(size))
+    for place, batch, first, parts in written["publications"]:
+        record = Published(queue.number, batch, first, name, [(part[0], part[1], part[2]) for part in parts])
+        producer.publications[batch] = Publication(place, record)
+    return producer
 
 
 class Open(Protocol):
     """Applies the records of segments: `open_log`, or `read_log`, which changes nothing on disk."""
 
     def __call__(
-        self, directory: str, disk: Disk, found: Found, applier: Applier, begin: Position | None = None, /
-    ) -> Opened: ...
+        self, directory: str, disk: Disk, found: FoundSegments, applier: Applier, begin: Position | None = None, /
+    ) -> OpenedLog: ...
 
 
-class Read(NamedTuple, Generic[Q]):
+class ReadIndex(NamedTuple, Generic[Q]):
     """An index that was read. begin: where the checkpoint ends, None if it was not used; ignored: why a checkpoint that
     is there cannot be used."""
 
     replay: Replay[Q]
-    opened: Opened
+    opened: OpenedLog
     begin: Position | None
     ignored: str | None = None
 
@@ -39,7 +207,7 @@ class Read(NamedTuple, Generic[Q]):
 class IndexReader(Generic[Q]):
     """Reads the index of one log."""
 
-    def __init__(self, directory: str, disk: Disk, store: Store, find: Callable[[str], Q], open_: Open) -> None:
+    def __init__(self, directory: str, disk: Disk, store: PayloadStore, find: Callable[[str], Q], open_: Open) -> None:
         """directory: of the log; store: filled; find: returns the queue of a name, the same one each time unless it was
         removed meanwhile."""
         self._directory = directory
@@ -49,7 +217,7 @@ class IndexReader(Generic[Q]):
         self._open = open_
         self._made: list[Q] = []
 
-    def read(self, now: int, *, with_checkpoint: bool = True) -> Read[Q]:
+    def read(self, now: int, *, with_checkpoint: bool = True) -> ReadIndex[Q]:
         """Reads the index. now: microseconds since the Epoch; with_checkpoint: False to read all segments.
         JournalDamagedError, OSError."""
         found = find_segments(self._directory, self._disk)
@@ -65,7 +233,7 @@ class IndexReader(Generic[Q]):
         except BadCheckpointError as error:
             self._forget()
             return self._read_segments(found, now)._replace(ignored=str(error))
-        return Read(replay, opened, begin)
+        return ReadIndex(replay, opened, begin)
 
     def _make(self, qid: str, number: int) -> Q:
         """Makes a queue that the log names."""
@@ -74,12 +242,12 @@ class IndexReader(Generic[Q]):
         self._made.append(queue)
         return queue
 
-    def _read_segments(self, found: Found, now: int) -> Read[Q]:
+    def _read_segments(self, found: FoundSegments, now: int) -> ReadIndex[Q]:
         """Replays all segments."""
         replay = Replay(self._make, now)
         opened = self._open(self._directory, self._disk, found, replay)
         _forget_gone(self._store, opened)
-        return Read(replay, opened, None)
+        return ReadIndex(replay, opened, None)
 
     def _forget(self) -> None:
         """Forgets what was read so far, so that the segments can be read anew."""
@@ -106,7 +274,7 @@ class IndexReader(Generic[Q]):
         return reader.position
 
 
-def _require_segments(store: Store, opened: Opened) -> None:
+def _require_segments(store: PayloadStore, opened: OpenedLog) -> None:
     """Raises BadCheckpointError if a message is in a segment that is missing."""
     oldest = place_of(opened.headers[0].number, 0)
     for table in cast("dict[int, QueueState]", store.tables).values():
@@ -116,7 +284,7 @@ def _require_segments(store: Store, opened: Opened) -> None:
             raise BadCheckpointError(f"segment {segment_of(first)}, which has messages of it, is missing")
 
 
-def _forget_gone(store: Store, opened: Opened) -> None:
+def _forget_gone(store: PayloadStore, opened: OpenedLog) -> None:
     """Counts nothing as live in segments that are gone: records may tell of what was there, before its copies follow,
     and not how the messages were related."""
     for segment in store.usage.segments() - {header.number for header in opened.headers}:

@@ -17,12 +17,12 @@ from ...engine import SECOND, Background, Clock
 from ..log.places import Position
 from ..log.pool import Pool, PoolFile
 from ..queues.state import QueueState
-from ..queues.store import Store
+from ..queues.store import PayloadStore
+from .checkpoint import SLICE, Snapshot
 from .compaction import Compaction
-from .door import Door, Doors
-from .intake import Intake
+from .ingest import Ingester, Ingesters
+from .ingest_run import IngestRun
 from .room import Room
-from .snapshot import SLICE, Snapshot
 
 _logger = logging.getLogger(__name__)
 _NOTES = 50_000
@@ -59,7 +59,7 @@ class BackgroundWork:
     """Files that the pool has given up, to be removed."""
     wanted: int | None
     """Bytes of a file to make for the pool, None for none."""
-    intake: Intake | None
+    ingest_run: IngestRun | None
     """Work on the directory of a queue, None if there is none."""
     checkpoint: Snapshot | None
     """A checkpoint to publish, None if there is none."""
@@ -74,7 +74,7 @@ class BackgroundWork:
 
     def __bool__(self) -> bool:
         work = self.garbage or self.surplus or self.wanted is not None
-        return bool(work or self.intake is not None or self.checkpoint is not None)
+        return bool(work or self.ingest_run is not None or self.checkpoint is not None)
 
     def run(self) -> None:
         """Does the work once; waits if another thread is doing it. Raises nothing."""
@@ -90,7 +90,7 @@ class BackgroundWork:
         return made, left
 
     def _run(self) -> None:
-        for step in (self._remove, self._take_in, self._make, self._publish):
+        for step in (self._remove, self._ingest, self._make, self._publish):
             try:
                 step()
             except OSError as error:
@@ -112,9 +112,9 @@ class BackgroundWork:
             with suppress(FileNotFoundError):
                 self.disk.unlink(path)
 
-    def _take_in(self) -> None:
-        if self.intake is not None:
-            self.intake.run()
+    def _ingest(self) -> None:
+        if self.ingest_run is not None:
+            self.ingest_run.run()
 
     def _make(self) -> None:
         if self.wanted is not None:
@@ -138,11 +138,11 @@ class Maintenance:
 
     def __init__(  # noqa: PLR0917
         self,
-        store: Store,
+        store: PayloadStore,
         pool: Pool,
         compaction: Compaction,
         room: Room,
-        doors: Doors,
+        ingesters: Ingesters,
         queues: Mapping[str, QueueState],
         clock: Clock,
     ) -> None:
@@ -151,12 +151,12 @@ class Maintenance:
         self._pool = pool
         self.compaction = compaction
         self._room = room
-        self._doors = doors
+        self._ingesters = ingesters
         self._queues = queues
         self._clock = clock
         self.checkpointed: Position | None = None
         """The position of the last checkpoint that was begun or read."""
-        self._door: Door | None = None  # the one whose directory is worked on
+        self._ingester: Ingester | None = None  # the one whose directory is worked on
         self._notes_due: int | None = None
         self._keys_due: int | None = None
         self._not_before = 0
@@ -196,7 +196,7 @@ class Maintenance:
         due = 0 if self._has_work else self._notes_due
         if due is not None and due < self._not_before:
             due = self._not_before
-        if store.known_keys.keyed or self._keys_due is not None or self._doors.busy:
+        if store.known_keys.keyed or self._keys_due is not None or self._ingesters.busy:
             due = self._earlier(due)
         return due
 
@@ -205,7 +205,7 @@ class Maintenance:
         if self._store.known_keys.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
         keys = None if self._keys_due is None else max(self._keys_due, self._not_before)
-        return min((time for time in (due, self._doors.due(), keys) if time is not None), default=None)
+        return min((time for time in (due, self._ingesters.due(), keys) if time is not None), default=None)
 
     def _look(self) -> None:
         """Finds out whether there is work, and notes which changes make another look worthwhile."""
@@ -268,7 +268,7 @@ class Maintenance:
             recycled=self._pool.lacks(log.segments.largest) if garbage else 0,
             wanted=None if garbage or waits else self._wanted_file(),
             surplus=[] if waits else self._pool.give_up(log.segments.largest),
-            intake=self._take_in(),
+            ingest_run=self._next_ingest(),
             checkpoint=self._written,
         )
         self._written = None
@@ -316,19 +316,19 @@ class Maintenance:
                 self._store.known_keys.keyed.discard(keys)
         self._keys_due = None
 
-    def _take_in(self) -> Intake | None:
-        door = self._doors.next(self._clock())
-        if door is None:
+    def _next_ingest(self) -> IngestRun | None:
+        ingester = self._ingesters.next(self._clock())
+        if ingester is None:
             return None
         try:
-            self._store.transaction.ask(door.size, push=True)
+            self._store.transaction.ask(ingester.size, push=True)
             self._room.secure()
-            intake = door.advance(self._store)
+            run = ingester.advance(self._store)
         except OSError as error:
-            door.put_off(error)
+            ingester.put_off(error)
             return None
-        self._door = door if intake is not None else None
-        return intake
+        self._ingester = ingester if run is not None else None
+        return run
 
     # -- its end --------------------------------------------------------------------------------------------------
 
@@ -338,9 +338,9 @@ class Maintenance:
             return
         self._running, self._looked_at = None, -1
         self._take_over(work)
-        if self._door is not None and work.intake is not None:
-            self._door.finish(work.intake)
-            self._door = None
+        if self._ingester is not None and work.ingest_run is not None:
+            self._ingester.finish(work.ingest_run)
+            self._ingester = None
         if work.error is not None:
             self._put_off(work.error)
         elif work.lacks_room:

@@ -15,7 +15,7 @@ from ..log.frames import padded
 from ..log.log import Log, Transaction
 from ..log.pool import Pool, PoolFile
 from ..queues.queue import LogQueue
-from ..queues.store import Store
+from ..queues.store import PayloadStore
 from .compaction import Compaction
 
 _AT_ONCE = 8 << 20
@@ -39,7 +39,7 @@ class Room:
 
     Assumes that nobody else takes files from the pool or begins segments. Never changes what a queue holds."""
 
-    def __init__(self, store: Store, pool: Pool, compaction: Compaction, queues: Mapping[str, LogQueue]) -> None:
+    def __init__(self, store: PayloadStore, pool: Pool, compaction: Compaction, queues: Mapping[str, LogQueue]) -> None:
         """queues: all queues of the log, by name."""
         self._store = store
         self._log: Log = store.log

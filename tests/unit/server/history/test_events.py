@@ -58,7 +58,7 @@ class Recorder:
 
 def tell(engine: Any, recorder: Recorder | None) -> None:
     """The engine tells it from now on: as if it had been made so."""
-    object.__setattr__(engine._shared, "lifecycle", recorder)
+    object.__setattr__(engine._context, "lifecycle", recorder)
 
 
 class Scene(Bench):

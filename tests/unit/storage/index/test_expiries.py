@@ -3,10 +3,8 @@
 import random
 from array import array
 
-from qs_storage.index.expiries import Expiries
-from qs_storage.index.message_index import Index
-from qs_storage.index.midmap import MidMap
-from qs_storage.index.midset import CHUNK, MidSet
+from qs_storage.index.message_index import Expiries, Index
+from qs_storage.index.midmap import CHUNK, MidMap, MidSet
 from qs_storage.names import WITHHELD
 
 

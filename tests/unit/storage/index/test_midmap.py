@@ -6,10 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from qs_storage.index import midmap, midset
+from qs_storage.index import midmap
 from qs_storage.index.message_index import Index
-from qs_storage.index.midmap import MidMap
-from qs_storage.index.midset import MidSet
+from qs_storage.index.midmap import MidMap, MidSet
 
 KEYS = st.integers(0, 60) | st.integers(0, 2**64 - 1)
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "pop", "front"]), KEYS, st.integers(0, 2**64 - 1)), max_size=120)
@@ -17,8 +16,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "pop", "front"]), KEYS, st.in
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (midmap, midset):
-        monkeypatch.setattr(module, "CHUNK", 4)
+    monkeypatch.setattr(midmap, "CHUNK", 4)
 
 
 def same(found: MidMap, expected: dict[int, int]) -> None:

@@ -8,8 +8,7 @@ from typing import TypeVar
 import pytest
 
 from qs_storage.index.message_index import Index
-from qs_storage.index.midmap import MidMap
-from qs_storage.index.midset import CHUNK, MidSet
+from qs_storage.index.midmap import CHUNK, MidMap, MidSet
 from qs_storage.names import WITHHELD
 
 SIZES = [0, 1, 2, 10, CHUNK, 3 * CHUNK + 7]

@@ -1,7 +1,7 @@
 """The cache of payloads holds what it counts, and nothing else."""
 
-from qs_storage.journal.log.cache import PayloadCache
 from qs_storage.journal.log.places import place_of
+from qs_storage.journal.log.reader import PayloadCache
 
 SLICE = 8 << 20
 

@@ -9,9 +9,9 @@ from support.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Receipt, State
-from qs_storage.journal.upkeep.checkpoint import CheckpointReader
+from qs_storage.journal.upkeep.checkpoint import Snapshot
+from qs_storage.journal.upkeep.index_reading import CheckpointReader
 from qs_storage.journal.upkeep.maintenance import BackgroundWork
-from qs_storage.journal.upkeep.snapshot import Snapshot
 
 COUNT = 10_000
 LETTERS = 3000
@@ -62,7 +62,7 @@ def test_slices_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     _fill(bench)
     assert isinstance(bench.engine, DirectoriesEngine)
-    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.checkpoint.SLICE", 0.0)
     keeper = bench.engine._journal
     steps, snapshot = 0, Snapshot(keeper.open(), keeper.queues.values())
     while not snapshot.step():

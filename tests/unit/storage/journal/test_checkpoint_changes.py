@@ -9,9 +9,9 @@ from support.crashing import Place, segments_of
 from support.engines import LOTS, checkpointed
 
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_storage.index import midmap, midset
+from qs_storage.index import midmap
 from qs_storage.journal.queues.claims import Consumer
-from qs_storage.journal.upkeep.snapshot import Snapshot
+from qs_storage.journal.upkeep.checkpoint import Snapshot
 
 QUEUES = ("a", "b", "c")
 WINDOW = 3_000_000
@@ -130,10 +130,9 @@ def test_what_changes_while_a_checkpoint_is_written(
     """A checkpoint is right however claims, batches, copies, moves and deletes fall between its pieces. Every second
     time with dead letters."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
-    for module in (midmap, midset):
-        monkeypatch.setattr(module, "CHUNK", 16)
-    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
-    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot._AT_A_TIME", 4)
+    monkeypatch.setattr(midmap, "CHUNK", 16)
+    monkeypatch.setattr("qs_storage.journal.upkeep.checkpoint.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.checkpoint._AT_A_TIME", 4)
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue(*QUEUES)
     if seed % 2:
@@ -178,7 +177,7 @@ def test_what_changes_while_a_checkpoint_is_written(
 def test_a_record_that_a_checkpoint_knows_is_not_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that is made and released behind the checkpoint's position, before its messages are written, counts as
     one receive."""
-    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.checkpoint.SLICE", 0.0)
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue("before", "q")
     place.push("before", b"x")

@@ -23,8 +23,8 @@ from qs_storage.journal.log.frames import (
     read_header,
     seed,
 )
+from qs_storage.journal.log.opening import Scan
 from qs_storage.journal.log.records import BadRecordError, Push, Record, parse
-from qs_storage.journal.log.scanning import Scan
 from qs_storage.journal.rescue.salvage import Hole, Piece, find_salt, read_pieces
 
 SALT = b"saltsalt"

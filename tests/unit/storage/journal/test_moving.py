@@ -10,7 +10,7 @@ from support.crashing import segments_of
 from support.log_memory import LogSession
 
 from qs_storage.engine import Draft, Message, Receipt, State
-from qs_storage.journal.upkeep.snapshot import Snapshot
+from qs_storage.journal.upkeep.checkpoint import Snapshot
 
 PAYLOAD = b"the payload ".ljust(3000, b".")
 
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_written_meanwhile(
 ) -> None:
     """A checkpoint is written piece by piece, while messages move: it may contain each of them before and after, or
     neither. steps: pieces between two moves."""
-    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.checkpoint.SLICE", 0.0)
     for qid in ("q", "other", "dead", "deader"):
         session.queue(qid).push([Draft(b"in the checkpoint")])
     session.engine.commit()

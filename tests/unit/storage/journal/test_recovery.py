@@ -18,8 +18,7 @@ from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Options, Receipt
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, pack_header
 from qs_storage.journal.log.lock import is_in_use, read_last
-from qs_storage.journal.log.opening import JournalDamagedError, numbers_in
-from qs_storage.journal.log.scanning import open_segment
+from qs_storage.journal.log.opening import JournalDamagedError, numbers_in, open_segment
 
 
 @pytest.fixture

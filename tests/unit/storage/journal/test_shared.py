@@ -10,11 +10,11 @@ from support.engines import Bench, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Durability, Engine, Receipt, State
-from qs_storage.journal.queues.store import Store
-from qs_storage.journal.upkeep.snapshot import Snapshot
+from qs_storage.journal.queues.store import PayloadStore
+from qs_storage.journal.upkeep.checkpoint import Snapshot
 
 
-def _store(bench: Bench) -> Store:
+def _store(bench: Bench) -> PayloadStore:
     assert isinstance(bench.engine, DirectoriesEngine)
     return bench.engine._journal.open()
 
@@ -27,7 +27,7 @@ def test_a_copy_that_is_made_while_a_checkpoint_is_written(tmp_path: Path, monke
     bench.queue("b")
     [mid] = bench.push(bytes(1000), qid="a")
     keeper = bench.engine._journal
-    monkeypatch.setattr("qs_storage.journal.upkeep.snapshot.SLICE", 0.0)
+    monkeypatch.setattr("qs_storage.journal.upkeep.checkpoint.SLICE", 0.0)
     snapshot = Snapshot(keeper.open(), keeper.queues.values())
     assert not snapshot.step()
     bench.engine.copy("a", mid, ["b"])

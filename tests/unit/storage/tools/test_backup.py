@@ -10,7 +10,7 @@ from support.doors import Doors
 
 from qs_storage.engine import Durability, NoRoomError, StorageError
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
-from qs_storage.journal.log.scanning import Scan, map_file
+from qs_storage.journal.log.opening import Scan, map_file
 from qs_storage.tools import journal_backup as backup
 
 

@@ -65,7 +65,7 @@ OpenStates = Callable[[str, Disk], FileStates]
 """Opens the states of the messages in a directory. OSError."""
 
 
-class Intake:
+class IngestRun:
     """One run over files of a directory. Only `run` may be called in another thread than the log's."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Intake:
         """Names to look at in a later run."""
         self.listing = listing
         """None once it is exhausted."""
-        self.strays: list[tuple[str, str]] = []
+        self.refused: list[tuple[str, str]] = []
         """(name, reason) of files that cannot be taken in."""
         self.error: OSError | None = None
         """The error that ended the run."""
@@ -172,7 +172,7 @@ class Intake:
         found = parse_message(public)
         if found is None or found[1] == NEW or token == self.token:
             if found is None and name[:1] != b"." and name[-4:] != b".new":
-                self._report_stray(name, "it is not named as a message")
+                self._refuse(name, "it is not named as a message")
             return None
         path = f"{self.path}/{os.fsdecode(name)}"
         try:
@@ -185,9 +185,9 @@ class Intake:
         try:
             status = self._disk.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                self._report_stray(name, "it is no regular file")
+                self._refuse(name, "it is no regular file")
             elif status.st_size > MAX_SIZE:
-                self._report_stray(name, f"it has {status.st_size} bytes; the limit is {MAX_SIZE}")
+                self._refuse(name, f"it has {status.st_size} bytes; the limit is {MAX_SIZE}")
             elif status.st_size > room:
                 self.postponed.append(name)
             else:
@@ -196,14 +196,14 @@ class Intake:
             self._disk.close(fd)
         return None
 
-    def _report_stray(self, name: bytes, why: str) -> None:
-        self.strays.append((os.fsdecode(name), why))
+    def _refuse(self, name: bytes, why: str) -> None:
+        self.refused.append((os.fsdecode(name), why))
 
     def _report_unreadable(self, name: bytes, error: OSError) -> None:
         """Reports a file that cannot be read. Raises the error if it does not concern this file alone."""
         if error.errno not in _OF_FILE:
             raise error
-        self._report_stray(name, "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror))
+        self._refuse(name, "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror))
 
     def _rename_and_read(
         self, fd: int, status: os.stat_result, path: str, name: bytes, found: tuple[int, int]

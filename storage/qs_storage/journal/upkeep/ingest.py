@@ -1,6 +1,6 @@
 """Turns files that other programs put into a queue's directory into messages of the log.
 
-The `Door` of a queue decides which files are read, and writes the records; `intake` works on the files, in the
+The `Ingester` of a queue decides which files are read, and writes the records; `run` works on the files, in the
 background and some at a time. While the queue is full, files wait in the directory.
 """
 
@@ -11,11 +11,11 @@ from operator import itemgetter
 from ...disk import has_no_room
 from ...engine import SECOND
 from ...names import MAX_MID
-from ...shared import Shared
+from ...shared import EngineContext
 from ..log import records
 from ..queues.queue import LogQueue
-from ..queues.store import Store
-from .intake import File, Intake, OpenStates
+from ..queues.store import PayloadStore
+from .ingest_run import File, IngestRun, OpenStates
 
 _logger = logging.getLogger(__name__)
 _NAMES = 4096
@@ -26,52 +26,52 @@ _TRY_AGAIN = 1 * SECOND
 """Microseconds between tries after a failure."""
 
 
-class Doors:
-    """Has the doors of a log's queues, and gives them their turns."""
+class Ingesters:
+    """Has the ingesters of a log's queues, and gives them their turns."""
 
     def __init__(self, open_states: OpenStates) -> None:
         """open_states: opens the states of messages that are files."""
         self.open_states = open_states
-        self._doors: dict[LogQueue, Door] = {}
-        self.busy: dict[Door, None] = {}
-        """The doors that may have work, in the order of their turns."""
+        self._ingesters: dict[LogQueue, Ingester] = {}
+        self.busy: dict[Ingester, None] = {}
+        """The ingesters that may have work, in the order of their turns."""
 
-    def open(self, queue: LogQueue, shared: Shared) -> None:
-        """Makes the door of a queue: takes in the files that are in its directory, and those that will come."""
-        self._doors[queue] = Door(queue, self, shared)
+    def open(self, queue: LogQueue, context: EngineContext) -> None:
+        """Makes the ingester of a queue: takes in the files that are in its directory, and those that will come."""
+        self._ingesters[queue] = Ingester(queue, self, context)
 
-    def of(self, queue: LogQueue) -> "Door":
-        """Returns the door of a queue. KeyError if it is closed."""
-        return self._doors[queue]
+    def of(self, queue: LogQueue) -> "Ingester":
+        """Returns the ingester of a queue. KeyError if it is closed."""
+        return self._ingesters[queue]
 
     def close(self, queue: LogQueue) -> None:
-        """Closes the door of a queue, if it has one."""
-        door = self._doors.pop(queue, None)
-        if door is not None:
-            door.close()
+        """Closes the ingester of a queue, if it has one."""
+        ingester = self._ingesters.pop(queue, None)
+        if ingester is not None:
+            ingester.close()
 
-    def wake(self, door: "Door") -> None:
-        self.busy[door] = None
+    def wake(self, ingester: "Ingester") -> None:
+        self.busy[ingester] = None
 
     def due(self) -> int | None:
-        """Returns when the first door is due, 0 for now; None if none has work or room in its queue."""
+        """Returns when the first ingester is due, 0 for now; None if none has work or room in its queue."""
         first: int | None = None
-        for door in list(self.busy):
-            if not door.has_work:
-                del self.busy[door]
-            elif (due := door.due()) is not None:
+        for ingester in list(self.busy):
+            if not ingester.has_work:
+                del self.busy[ingester]
+            elif (due := ingester.due()) is not None:
                 if not due:
                     return 0
                 first = due if first is None else min(first, due)
         return first
 
-    def next(self, now: int) -> "Door | None":
-        """Returns a door that is due and makes it the last in turn; None if none is due."""
-        for door in list(self.busy):
-            if door.has_work and (due := door.due()) is not None and due <= now:
-                del self.busy[door]
-                self.busy[door] = None
-                return door
+    def next(self, now: int) -> "Ingester | None":
+        """Returns a ingester that is due and makes it the last in turn; None if none is due."""
+        for ingester in list(self.busy):
+            if ingester.has_work and (due := ingester.due()) is not None and due <= now:
+                del self.busy[ingester]
+                self.busy[ingester] = None
+                return ingester
         return None
 
 
@@ -82,33 +82,33 @@ def _oldest_first(blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
             yield from sorted(block[at : at + _NAMES], key=lambda name: name.partition(b".")[0].rjust(18))
 
 
-class Door:
+class Ingester:
     """Takes in files from the directory of one queue, and is told by `Watch` which have come."""
 
-    def __init__(self, queue: LogQueue, doors: Doors, shared: Shared) -> None:
+    def __init__(self, queue: LogQueue, ingesters: Ingesters, context: EngineContext) -> None:
         self.path = queue.path
         self._queue = queue
-        self._doors = doors
-        self._shared = shared
+        self._ingesters = ingesters
+        self._context = context
         self._names: list[bytes] = []
         self._list_again = False
         self._listing: Iterator[bytes] | None = None
         self._listed_for: set[int] = set()  # tokens that the log had when the listing began
-        self._running: Intake | None = None
-        self._read: Intake | None = None  # its files are not in the log yet
-        self._appended: Intake | None = None  # its files are in the log, and have to be removed
+        self._running: IngestRun | None = None
+        self._read: IngestRun | None = None  # its files are not in the log yet
+        self._appended: IngestRun | None = None  # its files are in the log, and have to be removed
         self._not_before = 0
         self._logged_reason = ""  # why files wait, as last logged
-        self._logged_strays: set[str] = set()
+        self._logged_refused: set[str] = set()
         self._is_closed = False
-        self._watched = shared.watch.add(self.path, self)
+        self._watched = context.watch.add(self.path, self)
         self.rescan()
 
     def close(self) -> None:
         """Stops watching the directory, and takes nothing in any more."""
         self._is_closed = True
         if self._watched >= 0:
-            self._shared.watch.remove(self._watched)
+            self._context.watch.remove(self._watched)
 
     # -- scheduling work: see `Watched` ---------------------------------------------------------------------------
 
@@ -120,17 +120,17 @@ class Door:
             self.rescan()
         elif not self._list_again:
             self._names.append(name)
-            self._doors.wake(self)
+            self._ingesters.wake(self)
 
     def rescan(self) -> None:
         """Schedules a look at all files."""
         self._names.clear()
         self._list_again = True
-        self._doors.wake(self)
+        self._ingesters.wake(self)
 
     def vanished(self) -> None:
         """Reports that the directory is gone."""
-        self._shared.vanished(self._queue.qid)
+        self._context.vanished(self._queue.qid)
 
     @property
     def has_work(self) -> bool:
@@ -142,7 +142,7 @@ class Door:
         return bool(self._names) or self._listing is not None or self._list_again
 
     def due(self) -> int | None:
-        """Returns when the door is due, 0 for now; None if it waits for room in the queue or for `finish`."""
+        """Returns when the ingester is due, 0 for now; None if it waits for room in the queue or for `finish`."""
         if self._running is not None:
             return None
         if self._read is None and self._appended is None and self._room() <= 0:
@@ -161,7 +161,7 @@ class Door:
         """Bytes of log that the next step takes."""
         return 0 if self._read is None else files_size(self._read.files)
 
-    def advance(self, store: Store, *, beyond_capacity: bool = False) -> Intake | None:
+    def advance(self, store: PayloadStore, *, beyond_capacity: bool = False) -> IngestRun | None:
         """Does the next step: appends the files that were read, for the caller to commit, and returns None; or returns
         the next run, for a thread. Call it when nothing appended is uncommitted. beyond_capacity: True to take files in
         however many messages the queue has. OSError: the log has no room for `size`."""
@@ -177,17 +177,17 @@ class Door:
         self._appended = None
         self.rescan()
 
-    def _begin(self, before: Callable[[], None] | None, count: int) -> Intake:
+    def _begin(self, before: Callable[[], None] | None, count: int) -> IngestRun:
         tokens = set(self._queue.taken)
         if self._list_again and self._listing is None:
             self._list_again = False
-            self._listing = _oldest_first(self._shared.disk.file_blocks_in(self.path))
+            self._listing = _oldest_first(self._context.disk.file_blocks_in(self.path))
             self._listed_for = tokens
         names, self._names = self._names, []
-        work = self._running = Intake(
+        work = self._running = IngestRun(
             self.path,
-            self._shared.disk,
-            self._doors.open_states,
+            self._context.disk,
+            self._ingesters.open_states,
             names=names,
             listing=self._listing,
             count=count,
@@ -197,12 +197,12 @@ class Door:
         )
         return work
 
-    def finish(self, work: Intake) -> None:
+    def finish(self, work: IngestRun) -> None:
         self._running = None
         if self._is_closed:
             return
-        for name, why in work.strays:
-            self._log_stray(name, why)
+        for name, why in work.refused:
+            self._log_refused(name, why)
         if work.error is not None:
             self._listing = None
             self.rescan()
@@ -220,12 +220,12 @@ class Door:
         if self._logged_reason:
             self._logged_reason = ""
             _logger.warning("files are taken in from %s again", self.path)
-        self._doors.wake(self)
+        self._ingesters.wake(self)
 
     def put_off(self, error: OSError) -> None:
         """Schedules another try, and logs the reason once."""
-        self._not_before = self._shared.clock() + _TRY_AGAIN
-        self._doors.wake(self)
+        self._not_before = self._context.clock() + _TRY_AGAIN
+        self._ingesters.wake(self)
         reason = "there is no room for them" if has_no_room(error) else str(error)
         if reason != self._logged_reason and self._queue.in_place():
             _logger.error(
@@ -233,11 +233,11 @@ class Door:
             )
             self._logged_reason = reason
 
-    def _log_stray(self, name: str, why: str) -> None:
-        if name in self._logged_strays or len(self._logged_strays) > _NAMED:
+    def _log_refused(self, name: str, why: str) -> None:
+        if name in self._logged_refused or len(self._logged_refused) > _NAMED:
             return
-        self._logged_strays.add(name)
-        if len(self._logged_strays) > _NAMED:
+        self._logged_refused.add(name)
+        if len(self._logged_refused) > _NAMED:
             _logger.warning("%s holds more files that are not taken in; they are not named", self.path)
         else:
             _logger.warning("%s/%s is no message, and stays: %s", self.path, name, why)
@@ -246,7 +246,7 @@ class Door:
 
     def _append(self, files: Sequence[File], token: int) -> None:
         """Stores the messages of files: each keeps its id where that is free. NoRoomError: nothing has changed."""
-        queue, transaction, now = self._queue, self._queue.transaction, self._shared.clock()
+        queue, transaction, now = self._queue, self._queue.transaction, self._context.clock()
         size = files_size(files)
         if size > transaction.left_to_pushes:
             raise transaction.refusal(size, push=True)

@@ -10,29 +10,28 @@ from ..disk import Disk
 from ..engine import LEFT, Clock, Durability, NoRoomError, Options, StorageError
 from ..metadata import store_for
 from ..names import JOURNAL
-from ..shared import EngineQueue, Shared
+from ..shared import EngineContext, EngineQueue
 from .log import records
-from .log.cache import CACHE
 from .log.log import Log, Transaction
 from .log.opening import open_log
 from .log.places import Position
 from .log.pool import Pool
-from .log.reader import Reader
+from .log.reader import CACHE, Reader
 from .queues.keys import KEYS
 from .queues.queue import LogQueue
-from .queues.replay import Replay
-from .queues.store import Store
+from .queues.state import Replay
+from .queues.store import PayloadStore
+from .upkeep.checkpoint import Snapshot
 from .upkeep.compaction import Compaction
-from .upkeep.door import Doors
 from .upkeep.index_reading import IndexReader
+from .upkeep.ingest import Ingesters
 from .upkeep.maintenance import Maintenance
 from .upkeep.room import Room
-from .upkeep.snapshot import Snapshot
 
 _logger = logging.getLogger(__name__)
 
 
-class LogKeeper:
+class Journal:
     """Opens the log of an engine, replays it, and commits changes of its queues.
 
     Ensures that room is secured between batches only, and that a failed commit leaves memory as it was before the
@@ -48,7 +47,7 @@ class LogKeeper:
         on_sync: Callable[[float], object] | None = None,
         keys: int = KEYS,
     ) -> None:
-        """Opens nothing: see `open`. cache, keys: see `Store`; on_sync: see `Log`."""
+        """Opens nothing: see `open`. cache, keys: see `PayloadStore`; on_sync: see `Log`."""
         self._on_sync = on_sync
         self._root = root
         self._directory = f"{root}/{JOURNAL}"
@@ -59,7 +58,7 @@ class LogKeeper:
         self._keys = keys
         self.queues: dict[str, LogQueue] = {}
         """The queues of the log, by name."""
-        self.store: Store | None = None
+        self.store: PayloadStore | None = None
         self.transaction: Transaction | None = None
         """The transaction of the log's batches; None while no log is open."""
         self.room: Room | None = None
@@ -67,25 +66,27 @@ class LogKeeper:
         """None while no log is open."""
         self._removed: list[LogQueue] = []  # queues whose directories are gone; the next commit records that
         self._leaving: list[LogQueue] = []  # those whose removal is in this transaction
-        self._doors = Doors(partial(store_for, sync=False))
+        self._ingesters = Ingesters(partial(store_for, sync=False))
         self._replayed = False
 
     # -- a start --------------------------------------------------------------------------------------------------
 
-    def open(self) -> Store:
+    def open(self) -> PayloadStore:
         """Opens the log without reading it. Returns its store. InUseError, OSError."""
         if self.store is None:
             log = Log(self._directory, self._disk, self._durability, perf_counter, self._on_sync)
             pool = Pool(self._directory, self._disk, sync=log.keeps)
-            store = Store(log, Transaction(log), Reader(log.segments, self._disk), self._cache, self._keys)
+            store = PayloadStore(log, Transaction(log), Reader(log.segments, self._disk), self._cache, self._keys)
             pool.restore()
             compaction = Compaction(store, self.queues, self._clock)
             self.transaction = store.transaction
             self.store, self.room = store, Room(store, pool, compaction, self.queues)
-            self.maintenance = Maintenance(store, pool, compaction, self.room, self._doors, self.queues, self._clock)
+            self.maintenance = Maintenance(
+                store, pool, compaction, self.room, self._ingesters, self.queues, self._clock
+            )
         return self.store
 
-    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
+    def open_queue(self, path: str, qid: str, options: Options, context: EngineContext) -> LogQueue:
         """Opens the queue in a directory; it is empty until `replay`. The first one opens the log: InUseError.
         NoRoomError after `replay`, as its name has to be in the log before its records."""
         store = self.open()
@@ -98,23 +99,23 @@ class LogKeeper:
             self.secure()  # nothing was written since the start
             if transaction.left < needed:
                 raise transaction.refusal(needed)
-        queue = LogQueue(path, qid, options, shared, store)
+        queue = LogQueue(path, qid, options, context, store)
         if self._replayed:
             self._note_removals(store)  # before a new queue of the same name is announced
             queue.begin(store.last_number + 1)
             transaction.append_lasting(queue.record())
-        self._doors.open(queue, shared)
+        self._ingesters.open(queue, context)
         self.queues[qid] = queue
         return queue
 
-    def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
+    def replay(self, kinds: Callable[[str], str | None], context: EngineContext) -> None:
         """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
         exist. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
         self._replayed = True
         store, maintenance = self.store, self.maintenance
         if store is None or maintenance is None:
             return
-        replay, checkpointed = self._read(store, shared)
+        replay, checkpointed = self._read(store, context)
         maintenance.resume(checkpointed)
         for queue in replay.queues.values():
             if self.queues.get(queue.qid) is not queue:
@@ -125,12 +126,12 @@ class LogKeeper:
             queue.settle()
         store.end_start()
 
-    def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
+    def read_alone(self, context: EngineContext) -> dict[str, LogQueue]:
         """Returns the queues of the log by name, even without directories, for commands. JournalDamagedError,
         InUseError."""
         store = self.open()
         self._replayed = True
-        replay, _ = self._read(store, shared)
+        replay, _ = self._read(store, context)
         for queue in replay.queues.values():
             self.queues[queue.qid] = queue
         store.end_start()
@@ -151,12 +152,12 @@ class LogKeeper:
             )
         self._removed.append(queue)
 
-    def _read(self, store: Store, shared: Shared) -> tuple[Replay[LogQueue], Position | None]:
+    def _read(self, store: PayloadStore, context: EngineContext) -> tuple[Replay[LogQueue], Position | None]:
         """Reads the log. Returns its queues, and the position of the checkpoint that was used."""
 
         def find(qid: str) -> LogQueue:
             queue = self.queues.get(qid)
-            return LogQueue(None, qid, Options(storage="journal"), shared, store) if queue is None else queue
+            return LogQueue(None, qid, Options(storage="journal"), context, store) if queue is None else queue
 
         reader = IndexReader(self._directory, self._disk, store, find, open_log)
         replay, opened, begin, ignored = reader.read(self._clock())
@@ -172,10 +173,10 @@ class LogKeeper:
         known = self.queues.get(queue.qid)
         if known is queue and self.store is not None:
             del self.queues[known.qid]
-            self._doors.close(known)
+            self._ingesters.close(known)
             self._removed.append(known)
 
-    def _note_removals(self, store: Store) -> None:
+    def _note_removals(self, store: PayloadStore) -> None:
         """Appends the records of removed queues. OSError: the root cannot be synced."""
         if not self._removed:
             return
@@ -240,7 +241,7 @@ class LogKeeper:
             with suppress(OSError):
                 self.secure()
 
-    def _append_removals(self, store: Store, room: Room) -> bool:
+    def _append_removals(self, store: PayloadStore, room: Room) -> bool:
         """Appends the records of removed queues; if there is no room for them, they wait for a later commit. Returns
         False if there is nothing to commit: the root is gone, removals wait, and requests that change nothing succeed.
         OSError: the batch is taken back."""
@@ -281,19 +282,19 @@ class LogKeeper:
         """See Engine."""
         return None if self.store is None else self.store.log.background_sync()
 
-    def take_in_files(self, queue: LogQueue) -> Iterator[int]:
+    def ingest_files(self, queue: LogQueue) -> Iterator[int]:
         """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
-        store, door = self.open(), self._doors.of(queue)
-        while door.has_work:
-            self.secure(NoRoomError(door.size, push=True))
-            intake = door.advance(store, beyond_capacity=True)
+        store, ingester = self.open(), self._ingesters.of(queue)
+        while ingester.has_work:
+            self.secure(NoRoomError(ingester.size, push=True))
+            run = ingester.advance(store, beyond_capacity=True)
             self.commit()
-            if intake is not None:
-                intake.run()
-                door.finish(intake)
-                if intake.error is not None:
-                    raise intake.error
-                yield len(intake.files)
+            if run is not None:
+                run.run()
+                ingester.finish(run)
+                if run.error is not None:
+                    raise run.error
+                yield len(run.files)
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Writes one segment, frame by frame, into a file of its full size.
+"""The segments of a log: writes one frame by frame, lists all of them, and counts the bytes of each that are needed.
 
-Where possible, writes bypass the page cache and are durable when they return (O_DIRECT, O_DSYNC), a tenth to a third
-faster than pwrite and fdatasync, which are used elsewhere.
+The log is a circle: only the oldest segment is ever given up. Each frame says which segment is the oldest that is
+needed, so a segment is given up by the next frame, and its file may go when that frame is durable.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from zlib import crc32
 
 from ...disk import Disk, has_no_room
 from .frames import BLOCK, Header, pack_frame_head, pack_header, padded, seed
+from .places import SHIFT, segment_name
 from .records import HEAD
 
 _DIRECT = os.O_WRONLY | os.O_DIRECT | os.O_DSYNC
@@ -129,3 +130,120 @@ class SegmentWriter:
         with self._in_use:
             fd, self._fd = self._fd, -1
             self._disk.close(fd)
+
+
+class SegmentList:
+    """The segments of one log. Changes no files."""
+
+    def __init__(self, directory: str) -> None:
+        """directory: of the log."""
+        self._directory = directory
+        self.sizes: dict[int, int] = {}
+        """Bytes of each segment, oldest first."""
+        self.headers: dict[int, Header] = {}
+        """Headers of the same segments."""
+        self.size = self.largest = 0
+        """Bytes of all segments, and of the largest one."""
+        self.oldest: int | None = None
+        """The number of the oldest segment, None without any."""
+        self.changes = 0
+        """Grows whenever a segment is begun or removed, or could not be begun."""
+        self._obsolete: list[str] = []
+
+    def restore(self, headers: Iterable[Header], obsolete: Iterable[str]) -> None:
+        """Takes over the segments that a start has found. headers: of the needed ones, oldest first; obsolete: paths of
+        the others."""
+        for header in headers:
+            self.add(header)
+        self._obsolete = list(obsolete)
+
+    def add(self, header: Header) -> None:
+        """Adds the newest segment."""
+        self.sizes[header.number], self.headers[header.number] = header.size, header
+        self.size += header.size
+        self.oldest = header.number if self.oldest is None else self.oldest
+        self.largest = max(self.largest, header.size)
+        self.changes += 1
+
+    def salt_of(self, number: int) -> bytes:
+        return self.headers[number].salt
+
+    def path_of(self, number: int) -> str:
+        return f"{self._directory}/{segment_name(number)}"
+
+    def frame_after(self, number: int) -> int | None:
+        """Returns the number of the first frame after a segment, None for the last one. A start has cut off frames in
+        the segment with this number or a greater one."""
+        following = self.headers.get(number + 1)
+        return None if following is None else following.first
+
+    @property
+    def newest(self) -> int | None:
+        return next(reversed(self.sizes), None)
+
+    def remove_before(self, oldest: int) -> list[int]:
+        """Makes the files of the segments before one obsolete. Returns their numbers. Call it once a frame that says so
+        is written."""
+        gone = [number for number in self.sizes if number < oldest]
+        for number in gone:
+            size = self.sizes.pop(number)
+            self.size -= size
+            if size == self.largest:
+                self.largest = max(self.sizes.values(), default=0)
+            del self.headers[number]
+            self._obsolete.append(self.path_of(number))
+            self.changes += 1
+        self.oldest = next(iter(self.sizes), None)
+        return gone
+
+    # -- obsolete files -----------------------------------------------------------------------------------------------
+
+    @property
+    def has_garbage(self) -> bool:
+        """True if there is an obsolete file."""
+        return bool(self._obsolete)
+
+    def take_garbage(self) -> list[str]:
+        """Returns paths of obsolete files, oldest first, for the caller to remove in any thread."""
+        garbage, self._obsolete = self._obsolete, []
+        return garbage
+
+    def give_back_garbage(self, paths: Iterable[str]) -> None:
+        """Takes back files that could not be removed."""
+        self._obsolete[:0] = paths
+        self.changes += 1
+
+
+class Usage:
+    """Counts the live bytes of each segment: those of records whose payloads are needed, and of keys."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+        self.total = 0
+        """Live bytes of all segments."""
+
+    def add(self, place: int, size: int) -> None:
+        """Counts a record as live. place: anywhere in its segment; size: its bytes."""
+        segment = place >> SHIFT
+        self.live[segment] = self.live.get(segment, 0) + size
+        self.total += size
+
+    def drop(self, place: int, size: int) -> None:
+        """Counts a record as not live any more. place, size: see `add`."""
+        self.live[place >> SHIFT] -= size
+        self.total -= size
+
+    def forget(self, segment: int) -> None:
+        self.total -= self.live.pop(segment, 0)
+
+    def empty(self, segment: int) -> None:
+        """Counts nothing in a segment as live any more."""
+        self.total -= self.live[segment]
+        self.live[segment] = 0
+
+    def clear(self) -> None:
+        self.live.clear()
+        self.total = 0
+
+    def segments(self) -> set[int]:
+        return {segment for segment, size in self.live.items() if size}

@@ -13,7 +13,7 @@ from support.doors import Doors
 from support.engines import EPOCH, Crash
 
 from qs_storage.engine import Durability, QueueNotEmptyError
-from qs_storage.journal.upkeep import intake
+from qs_storage.journal.upkeep import ingest_run
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 
@@ -118,7 +118,7 @@ def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest
     (place.root / ".link").symlink_to("/etc/passwd")
     (place.root / ".link").rename(place.path / "6")
     place.put(8, b"")
-    os.truncate(place.path / "8", intake.MAX_SIZE + 1)
+    os.truncate(place.path / "8", ingest_run.MAX_SIZE + 1)
     place.settle()
     place.put("notes.txt", b"")
     place.settle()
@@ -135,9 +135,9 @@ def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest
 
 def test_many_files_come_in_bounded_pieces(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are reported one by one, and many times what one commit takes."""
-    monkeypatch.setattr("qs_storage.journal.upkeep.door._NAMES", 50)
-    monkeypatch.setattr(intake, "_FILES", 20)
-    monkeypatch.setattr(intake, "_LOOKED_AT", 30)
+    monkeypatch.setattr("qs_storage.journal.upkeep.ingest._NAMES", 50)
+    monkeypatch.setattr(ingest_run, "_FILES", 20)
+    monkeypatch.setattr(ingest_run, "_LOOKED_AT", 30)
     for number in range(1, 300):
         place.put(number, b"%d" % number)
     biggest = 0
@@ -253,7 +253,7 @@ def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
         place.step()
     private = place.files()
     with monkeypatch.context() as stalled:
-        stalled.setattr("qs_storage.journal.upkeep.door.Door.due", lambda door: None)
+        stalled.setattr("qs_storage.journal.upkeep.ingest.Ingester.due", lambda ingester: None)
         first = min((place.root / ".journal").glob("*.segment"))
         while first.exists():
             place.push(*[b"x" * 5000] * 10)
