@@ -31,7 +31,7 @@ from qs_storage.engine import Message as Received
 from .subscriber import OVERHEAD, Key, Leases, Subscriber, Subscription, cost, delivery_of
 
 if TYPE_CHECKING:
-    from ..history.record import History
+    from ..history.history import History
 
 _logger = logging.getLogger(__name__)
 SLICE = 200
