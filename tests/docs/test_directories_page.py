@@ -7,7 +7,7 @@ import pytest
 from support.serving import PROJECT
 
 from qs_server.main import qs_dir
-from qs_storage.tools import purging
+from qs_storage.tools import elements
 from qs_storage.tools.elements import LAYOUTS, STATES
 
 PAGE = PROJECT / "docs" / "directories.md"
@@ -39,5 +39,5 @@ def test_every_state_and_layout() -> None:
 def test_defaults() -> None:
     """The page gives the defaults of purge."""
     [temp, lock] = [row for row in TEXT.splitlines() if re.match(r"\| `--max-(temp|lock) S`", row)]
-    assert re.findall(r"default: (\d+)", temp) == [str(purging.MAX_TEMP_VSQS), str(purging.MAX_TEMP)]
-    assert re.findall(r"default: (\d+)", lock) == [str(purging.MAX_LOCK)]
+    assert re.findall(r"default: (\d+)", temp) == [str(elements.MAX_TEMP_VSQS), str(elements.MAX_TEMP)]
+    assert re.findall(r"default: (\d+)", lock) == [str(elements.MAX_LOCK)]

@@ -17,7 +17,7 @@ CLASSES = {
     "QueueState": "queues.state",
     "LogClaims": "queues.claims",
     "LogBatches": "queues.batches",
-    "Door": "upkeep.door",
+    "Ingester": "upkeep.ingest",
 }
 """The modules, in the journal, of the classes that the table of states names."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qs_storage.remote.memcached_servers import Server
+from qs_storage.remote.memcached_servers import MemcachedServer
 
 
 class Cut:
@@ -19,13 +19,13 @@ class Cut:
         """A method: other calls are neither counted nor fail."""
         self.late: Callable[[], object] | None = None
         """A call that was sent, and is made when the next one of its kind comes."""
-        original = Server._take
+        original = MemcachedServer._take
         cut = self
 
-        def take(server: Server) -> Any:
+        def take(server: MemcachedServer) -> Any:
             return _CutClient(original(server), cut)
 
-        monkeypatch.setattr(Server, "_take", take)
+        monkeypatch.setattr(MemcachedServer, "_take", take)
 
     def arm(self, at: int, error: type[BaseException], *, done: bool) -> None:
         self.at, self.error, self.done, self.calls = at, error, done, 0

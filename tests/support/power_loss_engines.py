@@ -9,7 +9,7 @@ from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Clock, Durability, Engine
 from qs_storage.journal.log import pool
-from qs_storage.journal.upkeep import maintenance, room, snapshot
+from qs_storage.journal.upkeep import checkpoint, maintenance, room
 from support.engines import JournalEngine, WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make
@@ -85,7 +85,7 @@ def small_journal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
     # Slices are the same each time: no number of ticks is as long as one, so rounding decides nothing.
-    for module in (maintenance, room, snapshot):
+    for module in (maintenance, room, checkpoint):
         patch.setattr(module, "perf_counter", lambda: next(ticks) / 1024)
 
 
