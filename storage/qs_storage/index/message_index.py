@@ -9,30 +9,31 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, Self
+from typing import Self
 
 from ..names import WITHHELD
 from .midmap import MidMap, MidSet
 
 _MID = (1 << 64) - 1
+"""Masks the id in an entry: one integer with the time above the id is compared faster than a pair."""
 _FEW = 64
+"""Stale entries that do not matter; and those that one look at the first time drops at most."""
 _SWEPT = 4
-"""Entries that each new one sweeps."""
-
-
-class Hidden(Protocol):
-    """Maps each hidden message to the time until which it is hidden."""
-
-    def get(self, mid: int, /) -> int | None: ...
-    def __len__(self) -> int: ...
+"""Entries that each new one sweeps: more than one, so that a sweep ends before as many new ones have come."""
 
 
 class Expiries:
-    """The times of one queue. The same time of a message may be pushed twice."""
+    """The times at which the hidden messages of one queue are due: a heap of times and ids.
+
+    Ensures that each message that is hidden until a time is found from that time on, and that no call goes over all
+    entries, however many are stale. An entry is stale if the window that it is about has been moved or has ended early:
+    to take it out of the middle of a heap would cost more than to drop it at the top.
+
+    The same time of a message may be pushed twice."""
 
     __slots__ = ("_entries", "_hidden", "_stale_at", "_unswept")
 
-    def __init__(self, hidden: Hidden, times: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, hidden: MidMap, times: Iterable[tuple[int, int]] = ()) -> None:
         """hidden: the current times, by which stale entries are recognized; times: the first entries, (time, id)."""
         self._hidden = hidden
         self._entries = [expiry << 64 | mid for expiry, mid in times]
@@ -45,11 +46,13 @@ class Expiries:
         return len(self._entries) + len(self._unswept)
 
     def push(self, expiry: int, mid: int) -> None:
+        """Adds the time until which a message is hidden."""
         heapq.heappush(self._entries, expiry << 64 | mid)
         if self._unswept or len(self._entries) > self._stale_at:
             self._sweep(_SWEPT)
 
     def push_all(self, expiry: int, mids: Iterable[int]) -> None:
+        """Adds the same time for many messages."""
         for mid in mids:
             self.push(expiry, mid)
 
@@ -58,6 +61,8 @@ class Expiries:
             self._stale_at = 2 * len(self._hidden) + _FEW
             if len(self._entries) <= self._stale_at:
                 return
+            # The old heap is emptied from its end, a few at each push: one pass over a million entries would hold up
+            # a request.
             self._unswept, self._entries = self._entries, []
         for _ in range(min(count, len(self._unswept))):
             entry = self._unswept.pop()
@@ -75,6 +80,8 @@ class Expiries:
     def first(self) -> int | None:
         """Returns when the next hidden message is due, or an earlier time if there are many stale entries; None if
         there is none."""
+        # Bounded, as a commit asks: many stale entries in a row would make it slow, and a time that is too early does
+        # no harm.
         for _ in range(_FEW):
             heap = self._top() if self._unswept else self._entries
             if not heap:
@@ -92,6 +99,7 @@ class Expiries:
         return bool(heap) and heap[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
+        """Returns a message that is due, and leaves it in; None if there is none."""
         while self.may_be_due(now):
             heap = self._top()
             if self._is_true(heap[0]):
@@ -109,6 +117,7 @@ class Expiries:
             if not heap or heap[0] >> 64 > now:
                 break
             entry = heapq.heappop(heap)
+            # The same entry may be there twice, one after the other.
             if entry != before and self._is_true(entry):
                 found.append(entry & _MID)
             before = entry
@@ -119,10 +128,20 @@ _NOTHING: Mapping[int, int] = MappingProxyType({})
 _LOADED = 1
 _DELAYED = 2
 SIZE_SHIFT = 2
+"""The facts of a message are one number: its bytes above two bits, which say that it is loaded, and that it is delayed.
+A dict or an object for each message would take ten times the memory."""
 
 
 class Index:
-    """The messages of one queue. An expiry of 0 means ready."""
+    """The messages of one queue in memory: which are ready, and until when the others are hidden.
+
+    Ensures:
+    1. Each message is either ready or hidden, never both; `ready`, `hidden` and `messages` say the same.
+    2. `new` has every message that was never received; of a message that is not loaded it may be wrong.
+    3. A ready message takes some 32 bytes, and a change of one costs next to nothing more in a deep queue.
+
+    Assumes that ids are below 2^64, and that the caller knows which messages there are: nothing is checked twice. An
+    expiry of 0 means ready. Never reads a file, and knows no clock."""
 
     def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
         self.reset(ready, hidden)
@@ -173,6 +192,7 @@ class Index:
     def expiry(self, mid: int) -> int | None:
         """Returns the time until which a message is hidden, 0 if it is ready, None if there is none."""
         expiry = self.hidden.get(mid)
+        # First among the hidden ones: what is deleted, released or extended is in flight.
         return expiry if expiry is not None or mid not in self.ready else 0
 
     # -- changes
@@ -305,6 +325,7 @@ class Index:
         return [None if fact is None or not fact & _LOADED else fact >> SIZE_SHIFT for fact in facts]
 
     def show(self, mid: int) -> None:
+        """Makes a hidden message ready."""
         self._show(mid)
         self.ready.add(mid)
 
@@ -329,6 +350,7 @@ class Index:
     # -- loading
 
     def loaded(self, mid: int) -> bool:
+        """Tells whether the bytes of a message, and whether it was ever received, are known."""
         return bool((self.messages.get(mid) or 0) & _LOADED)
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
@@ -347,6 +369,7 @@ class Index:
         return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
     def size(self, mid: int) -> int:
+        """Returns the bytes of a message, 0 if that is not known."""
         return (self.messages.get(mid) or 0) >> SIZE_SHIFT
 
     @staticmethod
@@ -360,11 +383,13 @@ class Index:
         return bool(facts & _DELAYED)
 
     def is_delayed(self, mid: int) -> bool:
+        """Tells whether a message is hidden by a delay, and not by a window."""
         return bool((self.messages.get(mid) or 0) & _DELAYED)
 
     # -- time
 
     def due(self, now: int) -> int | None:
+        """Returns a hidden message whose time is over, None if there is none."""
         return self.expiries.due(now)
 
     def remember(self, mids: Iterable[int]) -> None:
@@ -383,6 +408,7 @@ class Index:
 
     def old(self, upto: int, count: int) -> list[int]:
         """Returns the ids of ready and delayed messages, oldest first, at most count. upto: the greatest id."""
+        # Ready and delayed ones are two sets: the oldest of both together are among the first of each.
         found = self.ready.after(-1, count)
         if len(self.delayed):
             found = sorted(found + self.delayed.after(-1, count))[:count]

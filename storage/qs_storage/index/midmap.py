@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 CHUNK = 1024
+"""Ids of a chunk, which gets at most twice as many: so an insert moves at most 16 KiB, and a search among a million ids
+begins with some thousand chunks."""
 FEW = 32
 """One key in so many of a chunk, or fewer, are looked up one by one, which is faster than to go over the chunk: ids
 that are due at random times are in hundreds of chunks."""
@@ -26,7 +28,11 @@ class Run(NamedTuple):
 
 
 class MidSet:
-    """Keys are 0 to 2**64 - 1."""
+    """An ordered set of numbers from 0 to 2**64 - 1.
+
+    Ensures that `lasts` has the greatest key of each chunk, and that no chunk is empty. Methods for many keys take them
+    in increasing order, and then go over each chunk once. It does not check what it is given: a wrong order would make
+    keys that are there not found."""
 
     __slots__ = ("_keys", "count", "lasts")
 
@@ -45,16 +51,18 @@ class MidSet:
         lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return False
-        if self._keys[0][0] == key:
+        if self._keys[0][0] == key:  # consumers ask for the oldest message most
             return True
         chunk = bisect_left(lasts, key) if key > lasts[0] else 0
         keys = self._keys[chunk]
         return keys[bisect_left(keys, key)] == key
 
     def first(self) -> int | None:
+        """Returns the smallest key, None without any."""
         return self._keys[0][0] if self._keys else None
 
     def last(self) -> int | None:
+        """Returns the greatest key, None without any."""
         return self.lasts[-1] if self.lasts else None
 
     def after(self, key: int, count: int) -> list[int]:
@@ -68,6 +76,7 @@ class MidSet:
         return found
 
     def add(self, key: int) -> None:
+        """Adds a key, if it is not in the set."""
         lasts = self.lasts
         if lasts and key <= lasts[-1]:
             self._add_within(key)
@@ -144,6 +153,7 @@ class MidSet:
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
         """Returns the chunks in which these keys may be, each with its keys. keys: increasing."""
+        # As an array, a part of the keys is compared with a part of a chunk in one step.
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
         at = 0
@@ -159,7 +169,7 @@ class MidSet:
 
     def discard_all(self, keys: Sequence[int]) -> None:
         """Removes many keys, in a few steps for each chunk. keys: increasing; some may not be in the set."""
-        for chunk, part, start in reversed(self.runs_of(keys)):
+        for chunk, part, start in reversed(self.runs_of(keys)):  # from the end: a chunk that gets empty is removed
             old = self._keys[chunk]
             if start is not None:
                 self._keep(chunk, old[:start] + old[start + len(part) :])
@@ -177,6 +187,7 @@ class MidSet:
             del self._keys[chunk], self.lasts[chunk]
 
     def discard(self, key: int) -> None:
+        """Removes a key, if it is in the set."""
         lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return
@@ -197,7 +208,9 @@ class MidSet:
 
 
 class MidMap(MidSet):
-    """Keys and values are 0 to 2**64 - 1."""
+    """An ordered map from numbers to numbers, each from 0 to 2**64 - 1: the keys of a `MidSet`, with a value for each.
+
+    Ensures that values are in chunks like those of the keys, at the same positions."""
 
     __slots__ = ("_values",)
 
@@ -222,6 +235,7 @@ class MidMap(MidSet):
             yield (keys[at:], values[at:]) if at else (keys, values)
 
     def get(self, key: int) -> int | None:
+        """Returns the value of a key, None if it is not in the map."""
         lasts = self.lasts
         if not lasts or key > lasts[-1]:
             return None
@@ -234,6 +248,7 @@ class MidMap(MidSet):
         return self._values[chunk][at] if keys[at] == key else None
 
     def set(self, key: int, value: int = 0) -> None:
+        """Gives a key a value. Greater keys than all before, as those of new messages, cost no search."""
         lasts = self.lasts
         if lasts and key <= lasts[-1]:
             self._set_within(key, value)

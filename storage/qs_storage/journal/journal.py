@@ -3,12 +3,10 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from time import perf_counter
 
 from ..disk import Disk
 from ..engine import LEFT, Clock, Durability, NoRoomError, Options, StorageError
-from ..metadata import store_for
 from ..names import JOURNAL
 from ..shared import EngineContext, EngineQueue
 from .log import records
@@ -32,10 +30,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Journal:
-    """Opens the log of an engine, replays it, and commits changes of its queues.
+    """The journal of an engine: opens its log, replays it, commits the changes of its queues, and closes it.
 
-    Ensures that room is secured between batches only, and that a failed commit leaves memory as it was before the
-    batch. Nothing below it calls it."""
+    Ensures:
+    1. The log is opened and locked when a queue of it is opened, or an engine of this storage: a root with queues of
+       files only has none.
+    2. Room is secured between batches only, and a failed commit leaves memory as it was before the batch.
+    3. A queue whose directory is gone is removed from the log before another one of its name has a record there.
+    4. A clean stop writes a checkpoint, so that the next start is fast.
+
+    Assumes one thread at a time. Nothing below it calls it, and it never runs work by itself: the engine asks
+    `maintenance` when some is due."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -66,7 +71,7 @@ class Journal:
         """None while no log is open."""
         self._removed: list[LogQueue] = []  # queues whose directories are gone; the next commit records that
         self._leaving: list[LogQueue] = []  # those whose removal is in this transaction
-        self._ingesters = Ingesters(partial(store_for, sync=False))
+        self._ingesters = Ingesters()
         self._replayed = False
 
     # -- a start --------------------------------------------------------------------------------------------------
@@ -116,6 +121,7 @@ class Journal:
         if store is None or maintenance is None:
             return
         replay, checkpointed = self._read(store, context)
+        # So that the next checkpoint is due after as much log as usual.
         maintenance.resume(checkpointed)
         for queue in replay.queues.values():
             if self.queues.get(queue.qid) is not queue:
@@ -220,6 +226,7 @@ class Journal:
         if gone:
             room.forget(gone)
         if self._leaving:
+            # Only now: if the commit had failed, the queue would still have its messages.
             for queue in self._leaving:
                 queue.clear()
             self._leaving.clear()
@@ -309,6 +316,7 @@ class Journal:
         maintenance.stop()
         room.commit()
         try:
+            # A start needs no checkpoint: any error here is logged, and nothing else.
             snapshot = Snapshot(store, self.queues.values())
             while not snapshot.step():
                 continue
@@ -320,6 +328,7 @@ class Journal:
         return None
 
     def close(self) -> None:
+        """Finishes work that is under way, and closes the files, which releases the lock."""
         if self.maintenance is not None:
             self.maintenance.stop()
             self.maintenance = None

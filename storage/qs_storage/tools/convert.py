@@ -1,6 +1,6 @@
-"""Moves a queue's messages from the journal to files, or back.
+"""Moves a queue's messages from the journal to files, or back; and writes the messages of a journal to files elsewhere.
 
-To the journal: `.queue.toml` is changed and the files are taken in; after a crash, the next start takes in the rest.
+To the journal: `.queue.toml` is changed and the files are ingested; after a crash, the next start ingests the rest.
 To files: the messages are written to `.converting` in the queue's directory, with the new `.queue.toml`, which moves
 first: from then on the files count. They move after it, and then the log forgets the queue. No server starts in
 between, as the journal has messages of a queue of files.
@@ -30,7 +30,9 @@ _PAGE = 1000
 
 
 class OfflineJournal:
-    """Opens and locks the log of a root directory. Use it in a with statement."""
+    """A journal that is read without a server. Its queues are those of the log, even without a directory.
+
+    Ensures that no server uses the log meanwhile: it holds the lock. Use it in a with statement."""
 
     def __init__(self, root: str, disk: Disk, clock: Clock) -> None:
         """JournalDamagedError; InUseError if a server uses the log; OSError."""
@@ -53,6 +55,7 @@ class OfflineJournal:
         self.close()
 
     def close(self) -> None:
+        """Closes the log, which releases the lock."""
         self._journal.close()
         self._watch.close()
 
@@ -95,6 +98,8 @@ class Exported(NamedTuple):
 
 def export(root: str, target: str, qids: Sequence[str], progress: Callable[[int], object]) -> Iterator[Exported]:
     """Exports queues, all for none named, each to a directory of the target, and yields what it has done with each.
+    After an interruption it is done again: files that are there with the same content stay.
+
     progress: called with the number of messages since the last call. StorageError, InUseError, OSError."""
     disk = Disk()
     with OfflineJournal(root, disk, wall_clock) as journal:
@@ -124,6 +129,11 @@ def message_names(directory: str, disk: Disk) -> dict[int, str]:
 
 
 class MessageFiles:
+    """Writes messages as files of the layout vsqs into a directory.
+
+    Ensures that nothing is overwritten, and that it can be done again after an interruption: files that are there with
+    the same content stay, and any other content is an error."""
+
     def __init__(self, directory: str, disk: Disk) -> None:
         """directory: exists. OSError."""
         self._directory = directory
@@ -195,7 +205,11 @@ _KINDS = ("journal", "files")
 
 
 class Conversion:
-    """Converts one queue. A conversion that was interrupted is finished by the next one of the same queue."""
+    """Converts one queue.
+
+    Ensures that each message is in the journal or a file at any moment, and counts once: one rename of `.queue.toml`
+    says which. A conversion that was interrupted is finished by the next one of the same queue. Assumes that no server
+    uses the root."""
 
     def __init__(self, root: str, qid: str, disk: Disk, clock: Clock, progress: Callable[[int], object]) -> None:
         """root: used by no server; progress: called with the number of messages that were moved since the last call."""

@@ -1,6 +1,7 @@
-"""Recognizes the layout of a queue's directory, and reads its messages and their states from names and attributes.
+"""Looks at a queue's directory: recognizes its layout, and reads its messages and their states from names and
+attributes. And purges one: removes what was left behind, frees what was taken and not removed, or removes all.
 
-Changes nothing, and may be used while other programs work on the directory.
+To look changes nothing, and is possible while other programs work on the directory. Only `purge` changes something.
 """
 
 import contextlib
@@ -78,6 +79,7 @@ def _told_by(entry: "os.DirEntry[str]") -> str | None:
     if not is_directory(name):
         return None
     within = names_in(entry.path)  # nothing also if a purge has just removed it: then it was empty
+    # An element is a directory in one layout of dirq, and a file in the other.
     told = [DIRQ if is_dir else DIRQ_SIMPLE for each, is_dir in within if is_element(each[:14])]
     return told[0] if told else None if within else _EMPTY_SIMPLE
 
@@ -184,6 +186,8 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
+# -- purging ----------------------------------------------------------------------------------------------------------
+
 MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
 """Seconds after which a purge removes what is written, or locked: dirq's, and in vsqs our engines'."""
 
@@ -207,8 +211,10 @@ def purge(path: str, layout: str, max_temp: float | None, max_lock: float | None
         return _purge_vsqs(path, MAX_TEMP_VSQS if max_temp is None else max_temp, everything=everything)
     max_temp = MAX_TEMP if max_temp is None else max_temp
     max_lock = MAX_LOCK if max_lock is None else max_lock
+    # As dirq itself purges, so that all programs that share the directory find what they expect.
     queue = Queue(path) if layout == DIRQ else QueueSimple(path)  # without a schema: it looks into no element
     removed = _remove_all(queue) if everything else 0
+    # The purge of dirq does not say what it has done: so it is seen by what is gone.
     before = _old(path, layout, max_temp, max_lock)
     queue.purge(max_temp, max_lock)
     gone = before - _old(path, layout, max_temp, max_lock)

@@ -163,6 +163,7 @@ class DirqEnd:
         except BaseException as error:
             was_locked = False
             with contextlib.suppress(Exception):
+                # Whoever comes next may be able to read it, with another schema.
                 was_locked = self._queue.unlock(name, permissive=True)
             if was_locked and self._body is not None and (text := _mismatch(error, f"{self._path}/{name}")):
                 raise StorageError(text) from None
@@ -250,6 +251,8 @@ def put_all(end: End, payloads: Iterable[bytes | None], rate: float | None) -> I
             yield None
             time.sleep(_FULL)
         if rate:
+            # From the time that was due, and not from now, so that a slow put does not lower the rate; but not for
+            # ever.
             due = max(due + 1 / rate, time.monotonic() - _CATCH_UP)
         yield len(payload)
 

@@ -35,8 +35,8 @@ class _ChangedError(Exception):
 
 
 class Backup(NamedTuple):
-    """path: of the backup; size: bytes of its segments; linked: how many of them are links; frame: the last; others:
-    queues that are not in the journal, without their messages."""
+    """What a backup has. path: of the backup; size: bytes of its segments; linked: how many of them are links; frame:
+    the last; others: queues that are not in the journal, without their messages."""
 
     path: str
     segments: int
@@ -52,6 +52,7 @@ def backup(root: str, target: str, progress: Callable[[int], object]) -> Backup:
     target = target.rstrip("/") or "/"
     if os.path.lexists(target):
         raise StorageError(f"{target} is there already: name a directory that is not")
+    # Under another name until it is complete: what has the name of a backup is one.
     making = f"{target}.making-{secrets.token_hex(4)}"
     os.mkdir(making, 0o700)
     try:
@@ -82,6 +83,7 @@ def _copy_log(source: str, target: str, progress: Callable[[int], object]) -> tu
     else:
         raise StorageError(f"{source} cannot be copied: {changed}; see 'queue-journal.py check'")
     disk = Disk()
+    # The backup gets a `lock` of its own: without it, a start would not notice that its last segment is missing.
     lock = take_lock(target, disk)
     write_last(lock, max(linked), disk)
     disk.close(lock)
@@ -174,6 +176,7 @@ def _copy_frames(source: str, target: str) -> Scan:
         os.unlink(target)  # a hard link, if it was not the last segment the time before
     with open(target, "xb") as file:
         file.write(data[: gap.start])
+        # A segment has its full size: a shorter file would be taken for a damaged one.
         file.truncate(scan.header.size)
         file.flush()
         os.fsync(file.fileno())

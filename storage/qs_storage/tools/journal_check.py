@@ -62,6 +62,7 @@ def _read(directory: str) -> _Read:
             continue
         if found.refusal is None or not running:
             return read
+        # Then it is not damaged: a segment was given up while the others were read.
         if not all(os.path.lexists(part.path) for part in found.parts):
             read = None
     if read is None:

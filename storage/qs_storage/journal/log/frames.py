@@ -14,6 +14,7 @@ from zlib import crc32
 from .records import BadRecordError, split
 
 BLOCK = 4096
+"""Bytes. Disks and O_DIRECT write whole blocks: a block that a power loss tears is part of one frame only."""
 _MAGIC = b"qs-journal 3\n\0\0\0"
 _NAME = b"qs-journal "
 FRAME_MAGIC = b"qsF\x01"
@@ -22,7 +23,10 @@ _FRAME = struct.Struct("<4sIQQQII")
 FRAME_HEAD = _FRAME.size
 _CHECKSUM = struct.Struct("<I")
 _CHUNK = 1 << 20
+"""Bytes that are compared with zeros at a time."""
 _LIFE = 4
+"""Bytes of the salt that all segments of one server process share. The others differ, so that a frame of one segment is
+not taken for one of another."""
 
 
 class DamagedError(Exception):
@@ -34,8 +38,10 @@ class OtherFormatError(DamagedError):
 
 
 class Header(NamedTuple):
-    """The header of a segment. size: bytes of the file; first: number of its first frame; salt: part of every checksum,
-    so that no payload passes for a frame; recycled: 1 if the file was an older segment's, else 0."""
+    """The header of a segment.
+
+    size: bytes of the file, as a file that was cut off has to be noticed; first: number of its first frame; salt: part
+    of every checksum, so that no payload passes for a frame; recycled: 1 if the file was an older segment's, else 0."""
 
     number: int
     size: int
@@ -50,8 +56,11 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The head of a frame. sequence: its number; synced: the last durable frame when it was written; oldest: the oldest
-    segment that is needed from this frame on; start: byte in the file; length: bytes of its records."""
+    """The head of a frame. sequence: its number; start: byte in the file; length: bytes of its records.
+
+    synced: the last frame that was durable when this one was written. If this frame is whole, and an earlier one up to
+    `synced` is not, that is damage and no torn write. oldest: the oldest segment that is needed from this frame on: so
+    a segment is given up by a frame, which is there as a whole or not at all."""
 
     sequence: int
     synced: int
@@ -79,10 +88,12 @@ def new_salt(other: bytes) -> bytes:
 
 
 def padded(length: int) -> int:
+    """Rounds up to whole blocks."""
     return -(-length // BLOCK) * BLOCK
 
 
 def pack_header(header: Header) -> bytes:
+    """Packs a header, filled up with zeros to a block."""
     fields = _HEADER.pack(_MAGIC, *header, 0)[:-4]
     return (fields + struct.pack("<I", crc32(fields))).ljust(BLOCK, b"\0")
 
@@ -93,6 +104,8 @@ def read_header(data: memoryview, size: int | None) -> Header:
     if len(data) < _HEADER.size:
         raise DamagedError(f"it has {len(data)} bytes, and no header")
     magic, *fields, checksum = _HEADER.unpack_from(data)
+    # A wrong bit in the magic must not look like another version of qs: the checksum over the right magic tells which
+    # it is.
     is_ours = crc32(data[len(_MAGIC) : _HEADER.size - 4], crc32(_MAGIC)) == checksum  # also if the magic is damaged
     if magic != _MAGIC and magic.startswith(_NAME) and not is_ours:
         known, found = (text.split(b"\n")[0].decode(errors="replace") for text in (_MAGIC, magic))
@@ -135,6 +148,7 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
 
 
 def count_of(data: memoryview, frame: Frame) -> int:
+    """Returns the number of records that the head of a frame names."""
     return int(_FRAME.unpack_from(data, frame.start)[5])
 
 
@@ -165,6 +179,8 @@ def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryvie
 
 def is_end(data: memoryview, start: int, header: Header) -> bool:
     """Tells whether no frame was ever written from this byte on."""
+    # In a recycled segment old bytes follow the end, so its writer puts a block of zeros behind each frame. A fresh
+    # segment has zeros to its end.
     if header.recycled:
         return data[start : start + BLOCK] == bytes(len(data[start : start + BLOCK]))
     return is_zero(data, start)
@@ -174,11 +190,14 @@ def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int
     """Describes the gap at a byte where frame `expected` should be. why: the fault if a frame was written there."""
     if is_end(data, start, header):
         return Gap(start, None, None)
+    # Frames begin at blocks, so all that can follow are found by looking at each block.
     behind = (frame_at(data, at, header.salt) for at in range(start, len(data), BLOCK))
     later = (frame for frame in behind if frame is not None and frame.sequence > expected)
     return Gap(start, why, max(later, key=lambda frame: frame.synced, default=None))
 
 
 def is_zero(data: memoryview, start: int) -> bool:
+    """Tells whether there are only zeros from this byte on."""
+    # In chunks: to compare all of a segment with as many zeros would take its size of memory again.
     zeros = bytes(_CHUNK)
     return all(bytes(data[at : at + _CHUNK]) == zeros[: len(data) - at] for at in range(start, len(data), _CHUNK))

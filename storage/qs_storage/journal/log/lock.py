@@ -19,7 +19,7 @@ _NAME = "lock"
 _MAGIC = b"qs-journal last\n"
 _PLACE = struct.Struct("<16sQ")
 _SECTOR = 512
-"""Bytes that a disk writes atomically."""
+"""Bytes that a disk writes atomically. Each of the two numbers has a sector of its own, so a torn write spoils one."""
 
 
 class InUseError(StorageError):
@@ -31,6 +31,8 @@ def take_lock(directory: str, disk: Disk) -> int:
     check_directory(directory)
     fd = disk.open_file(f"{directory}/{_NAME}", os.O_CREAT | os.O_RDWR, 0o600)
     try:
+        # The kernel releases the lock when the process ends, however it ends: there is nothing to clear after a
+        # crash.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         disk.close(fd)
@@ -44,13 +46,14 @@ def take_lock(directory: str, disk: Disk) -> int:
 
 
 def is_in_use(directory: str) -> bool:
-    """Raises OSError."""
+    """Tells whether a server has a journal open. Raises OSError."""
     check_directory(directory)
     try:
         fd = Disk().open_file(f"{directory}/{_NAME}", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
+        # A shared lock, so that two commands that look at the same time do not take each other for a server.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -81,5 +84,6 @@ def read_last(directory: str) -> int | None:
             place = data[at : at + _PLACE.size + 4]
             if len(place) == _PLACE.size + 4 and crc32(place[:-4]).to_bytes(4, "little") == place[-4:]:
                 magic, number = _PLACE.unpack_from(place)
+                # The greater one of those that can be read: the other is one older, or was being written.
                 numbers += [number] * (magic == _MAGIC)
     return max(numbers, default=None)

@@ -23,12 +23,14 @@ from .segments import SegmentList, SegmentWriter, joined
 
 _logger = logging.getLogger(__name__)
 BATCH = 8 << 20
-"""Bytes of records with which a batch ends, unless one request has more: a write of some 20 to 50 ms."""
+"""Bytes of records with which a batch ends, unless one request has more: a write of some 20 to 50 ms, for which all who
+have joined the batch wait."""
 QUICK = 0.003
-"""Seconds. A commit that is faster is not worth a thread."""
+"""Seconds. A commit that is faster is not worth a thread: handing it over and back takes longer than it saves."""
 _HEAD = records.HEAD.size
 _NOTES = 64 << 10
-"""Bytes of notes after which a commit writes them even if there is nothing else to write."""
+"""Bytes of notes after which a commit writes them even if there is nothing else to write: they take memory, and the
+room of the batches that follow."""
 
 
 class LogFailedError(OSError):
@@ -41,9 +43,14 @@ class Log:
     Ensures:
     1. Each record of a committed frame can be read at its place until its segment is given up.
     2. A segment's file is obsolete only once a frame is written that does not need it any more.
-    3. After a failed sync nothing more is accepted until a restart has read the disk: the kernel may have dropped data.
+    3. Segments are numbered without a gap, and so are frames through all segments: a missing one is noticed.
+    4. After a failed sync nothing more is accepted until a restart has read the disk: the kernel may have dropped data,
+       and would report success the next time.
 
-    Assumes one thread at a time; `background_sync` may run in another."""
+    Assumes one thread at a time; `background_sync` may run in another. Assumes that the file system renames atomically,
+    and that a block of a disk is written as a whole.
+
+    Never begins a segment by itself, never waits for anything but its own write, and knows nothing of queues."""
 
     def __init__(
         self,
@@ -66,6 +73,7 @@ class Log:
         # server was killed.
         disk.sync_directory(os.path.dirname(directory))
         self._lock = take_lock(directory, disk)
+        # All segments of this process share four bytes of salt: queue numbers mean the same in them.
         self._life = new_salt(b"")
         self.writer: SegmentWriter | None = None
         """Writes the last segment; None before the first write since the start."""
@@ -121,6 +129,8 @@ class Log:
         writer = SegmentWriter(file.path, header, self.disk, sync=self.syncs)
         try:
             parts = joined(first, writer.seed, BLOCK + FRAME_HEAD)
+            # The file has its header and a whole first frame before it has the name of a segment: a start never meets
+            # a segment without either.
             writer.begin(self.sequence + 1, self.segments.oldest or number, parts, len(first))
             self._place(file.path, number)
         except OSError:
@@ -146,6 +156,7 @@ class Log:
         name = self.segments.path_of(number)
         self.disk.rename(path, name)
         try:
+            # The name is durable before it is recorded: the other order would let a start miss the recorded segment.
             self.disk.sync_directory(self.directory)
             write_last(self._lock, number, self.disk)
         except OSError as error:
@@ -158,6 +169,7 @@ class Log:
         """Takes the name from the new segment, as the old one will get more frames: durably, or a start would not read
         them. Returns False if that failed."""
         try:
+            # First: a start refuses a log whose recorded last segment is missing.
             if read_last(self.directory) == number:
                 forget_last(self._lock, number, self.disk)
             self.disk.rename(name, path)
@@ -171,6 +183,7 @@ class Log:
     def background_sync(self) -> Callable[[], None] | None:
         """Returns a function that makes all commits so far durable, to call in any thread; None if they are."""
         writer = self.writer
+        # With durability `always` each write is durable when it returns: there is nothing left to sync.
         if self.syncs or writer is None or writer.synced >= self.sequence or self.failed is not None:
             return None
         return partial(self._sync_behind, writer, self.sequence)
@@ -189,6 +202,7 @@ class Log:
     def fail(self, error: OSError) -> None:
         """Accepts nothing from now on."""
         self.failed = error
+        # Upkeep looks at the log again when this number changes, and then finds that it has failed.
         self.segments.changes += 1
         _logger.critical(
             "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered "
@@ -217,8 +231,13 @@ class Transaction:
     1. `append` cannot fail: it is arithmetic, in room that the log has. Callers look at `left` first and raise
        `refusal` before they change anything.
     2. `commit` makes all changes durable (as the durability asks), or takes all of them back and raises.
+    3. A change is taken back after all later ones, so each undo finds the memory as its change has left it.
+    4. The place that `append` returns is the one at which `commit` writes the record.
 
-    Assumes that each change in memory is noted with `undo` before or after it, in order. Never commits by itself."""
+    Assumes that each change in memory is noted with `undo` before or after it, in order, and that nobody else writes to
+    the segment between an append and the commit.
+
+    Never commits by itself, never begins a segment, and never reads what it has written."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -280,6 +299,7 @@ class Transaction:
         self.left_to_pushes -= length
         return place
 
+    # `append` for a whole push: one list operation and one addition for all of its messages, not a call for each.
     def append_all(
         self, bodies: Iterable[bytes], payloads: Sequence[bytes], sizes: Sequence[int], beside: int
     ) -> list[int]:
@@ -319,6 +339,7 @@ class Transaction:
     def commit(self, *, notes: bool = False) -> list[int]:  # noqa: C901
         """Writes the records as one frame. notes: True to write notes even without other records. Returns the segments
         that are obsolete since. OSError: all changes are taken back."""
+        # A batch of receives alone writes nothing: their records wait for the next batch that has to be durable.
         if not (self._wanted or (self.pending and (notes or self._length > _NOTES))):
             if self.changed:
                 self.changed.clear()
@@ -332,6 +353,8 @@ class Transaction:
                 raise RuntimeError("appended without having secured room")
             parts: list[bytes] = []
             pack, seed, place = records.HEAD.pack, writer.seed, writer.end + FRAME_HEAD
+            # Checksums are computed here, which with slow syncs is in a worker thread, and not in `append`, which is in
+            # the middle of a request. They start from the place, so that a record counts only where it is.
             for body, payload in self.pending:
                 length = len(body)
                 checksum = crc32(body, seed ^ place)
@@ -345,11 +368,14 @@ class Transaction:
             oldest = self._oldest or segments.oldest or log.number
             writer.write(log.sequence + 1, oldest, parts, self._length, len(self.pending))
         except OSError as error:
+            # A full disk fails one commit, and the log goes on. Any other failed write or sync leaves unknown what is
+            # on the disk: then the log accepts nothing more.
             if writer is not None and writer.failed is not None and log.failed is None:
                 log.fail(error)
             self.take_back()
             raise
         seconds = log.clock() - started
+        # A running average over some eight commits: one slow write does not move commits to a thread.
         self.cost += (seconds - self.cost) / 8
         if log.syncs and log.on_sync is not None:
             log.on_sync(seconds)
@@ -364,10 +390,12 @@ class Transaction:
     def take_back(self) -> None:
         """Takes back all changes since the last commit."""
         changed, self.changed = self.changed, []
+        # From the last to the first: an undo may rely on what was there before the changes after its own.
         for function, arguments in reversed(changed):
             function(*arguments)
         self.changed.clear()
         self._clear()
+        # Names and removals of queues: later requests rely on them, whatever becomes of this batch.
         for body in self._lasting:  # they had room in this segment
             self.append(body)
         self._wanted = False
@@ -397,5 +425,6 @@ class Transaction:
             return
         # A block is kept for a frame that only gives up a segment.
         self.left = min(writer.header.size - writer.end - BLOCK - FRAME_HEAD, self._limit) - self._length
+        # On a full disk pushes see no room at all, while deletes and releases still see what is left.
         self.left_to_pushes = -1 if self.pushes_wait else self.left
         self._start = self._log.number << SHIFT | writer.end + FRAME_HEAD

@@ -48,7 +48,11 @@ def release(data: memoryview, end: int | None = None) -> None:
 
 
 class Scan:
-    """Reads the valid frames of one segment, and then tells why the next one is not valid."""
+    """Reads the valid frames of one segment, and then tells why the next one is not valid.
+
+    Ensures that frames are yielded without a gap, each with the number after that of the frame before: the first one
+    that is not so ends the scan. Never judges whether that is a torn write or damage: only whoever knows the segments
+    after it can."""
 
     def __init__(self, path: str, data: memoryview) -> None:
         """Reads the header. path: the file that the data is from. DamagedError if the header is damaged."""
@@ -76,6 +80,7 @@ class Scan:
         self.next = first
         while at + BLOCK <= len(data) and self.next != limit:
             frame = frame_at(data, at, header.salt)
+            # A valid frame with another number is as bad as none: it is of an older segment, or of another journal.
             why = "no frame begins there" if frame is None else self._misplaced(frame)
             if frame is None or why is not None:
                 self.gap = gap_at(data, header, at, str(why), self.next)
@@ -88,6 +93,7 @@ class Scan:
     def read_oldest(self) -> int:
         """Returns the oldest segment that is needed, as the last whole frame says; the segment's own number if no frame
         is whole."""
+        # Mostly all frames of a segment name the same: then no records have to be read and checked.
         said = {frame.oldest for frame in self.heads(BLOCK, self.header.first, None)}
         if len(said) > 1:  # a frame whose records are torn does not count
             oldest = 0
@@ -152,7 +158,7 @@ def damage(path: str, what: str) -> JournalDamagedError:
 
 
 class Applier(Protocol):
-    """Applies records, in the order of the log."""
+    """Applies records, in the order of the log: to queues at a start (`Replay`), or to nothing (`Parser`)."""
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
         """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
@@ -168,7 +174,7 @@ class Parser:
 
 
 class FoundSegments(NamedTuple):
-    """The segments of a log. needed: oldest first; obsolete: paths of the others."""
+    """The segments that a start has found. needed: oldest first; obsolete: paths of the others."""
 
     needed: list[Scan]
     obsolete: list[str]
@@ -196,12 +202,14 @@ def find_segments(directory: str, disk: Disk) -> FoundSegments:
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
+        # Without the number in `lock`, a log whose newest segments are gone would look like a shorter one.
         check_last(directory, numbers[-1] if numbers else 0, begun)
     if not numbers:
         return FoundSegments([], [])
     last = _open(directory, numbers[-1])
     oldest = last.read_oldest()
     present = set(numbers)
+    # The last segment says which one is the oldest: all from there on have to be there.
     for number in range(numbers[-1], oldest - 1, -1):
         if number not in present:
             for _ in last.frames(BLOCK, last.header.first, None):
@@ -241,8 +249,10 @@ def read_log(
         return OpenedLog([], found.obsolete, 0, 0)
     last = scans[-1]
     for scan, following in zip(scans, [*scans[1:], None], strict=True):
+        # What is in earlier segments, the checkpoint has. They are not read, however many there are.
         if begin is None or scan.header.number >= begin.segment:
             _apply(scan, None if following is None else following.header.first, applier, begin)
+            # Else all of the journal would count as memory of the server, once it has been read.
             release(scan.data)
     _check_tail(last.path, last.header, last.gap, last.next)
     headers = [scan.header for scan in scans]
@@ -263,6 +273,7 @@ def _apply(scan: Scan, limit: int | None, applier: Applier, begin: Position | No
             applier.apply(number, start, bodies)
         except BadRecordError as error:
             raise damage(scan.path, f"frame {scan.next} at byte {start - FRAME_HEAD}: {error}") from None
+    # Only the last segment may end early: those before it were synced before the next one was begun.
     if limit is not None and scan.next < limit:
         lost = f"frames {scan.next} to {limit - 1} are not whole"
         raise damage(scan.path, f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}; {lost}")
@@ -283,6 +294,7 @@ def _check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
     of the frame after its last valid one."""
     if following == header.first:  # the first frame was durable before the file got its name
         raise damage(path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
+    # A whole frame behind the gap says that what is missing was durable: no power loss can have torn it.
     if gap.later is not None and gap.later.synced >= following:
         behind = f"frame {gap.later.sequence} behind it, at byte {gap.later.start}, says that it was durable"
         raise damage(path, f"byte {gap.start}: {gap.why}; {behind}")
@@ -292,6 +304,7 @@ def _set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
     """Copies the torn end of a segment to a file for the operator, and logs that. On a full disk, only logs.
     OSError."""
     directory, name = os.path.split(path)
+    # Without the zeros behind it, which say nothing and may be 16 MiB.
     rest = bytes(data[gap.start :]).rstrip(b"\0")
     kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"
     try:

@@ -19,25 +19,31 @@ class PlaceError(StorageError):
 
 def place_of(segment: int, start: int) -> int:
     """Packs a place. PlaceError."""
-    if (start | segment) >> SHIFT:
+    if (start | segment) >> SHIFT:  # one test for both numbers
         raise PlaceError(f"byte {start} of segment {segment} has no place: a place has {SHIFT} bits for each")
     return segment << SHIFT | start
 
 
 def segment_of(place: int) -> int:
+    """Returns the number of the segment of a place."""
     return place >> SHIFT
 
 
 def start_of(place: int) -> int:
+    """Returns the byte of a place in its segment."""
     return place & (1 << SHIFT) - 1
 
 
 def segment_name(number: int) -> str:
+    """Returns the name of a segment's file."""
+    # So many digits that names in a listing are in the order of the numbers.
     return f"{number:016d}.segment"
 
 
 class Position(NamedTuple):
-    """A position in the log. start: byte of the segment where the next frame begins; sequence: that frame's number."""
+    """A position in the log: where the next frame begins. start: the byte in the segment; sequence: the frame's number.
+
+    Unlike a place, it has the number of the frame: whoever reads on from here knows which frame has to be there."""
 
     segment: int
     start: int

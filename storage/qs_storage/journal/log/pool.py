@@ -46,11 +46,20 @@ class PoolFile(NamedTuple):
 
 
 def no_room(path: str) -> OSError:
+    """Returns the error of a full disk."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 class Pool:
-    """The pool of one journal. Call its methods in the engine's thread, except those that say otherwise."""
+    """The pool of one journal.
+
+    Ensures:
+    1. A file of the pool has its full size and its blocks: a segment that begins in it cannot run out of disk.
+    2. `take` leaves a whole pool if it is told the largest segment: so a push never takes what a full disk needs.
+    3. A file that a backup has linked is never written to again.
+
+    Assumes that nobody else makes or removes files with its names. Call its methods in the engine's thread, except
+    those that say otherwise. Never decides who may have what is left: `upkeep.room` does."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         self._directory = directory
@@ -85,6 +94,7 @@ class Pool:
         self.is_tight = is_full
 
     def add(self, file: PoolFile) -> None:
+        """Takes a file into the pool."""
         self._files.append(file)
         self.bytes += file.size
 
@@ -101,6 +111,7 @@ class Pool:
     def take(self, needed: int, largest: int | None) -> PoolFile | None:
         """Takes a file of at least `needed` bytes from the pool, None if there is none. largest: that of the log, if
         the pool has to stay whole; None: it need not."""
+        # The smallest that is large enough: large files are kept for requests that need one.
         for file in sorted(self._files, key=lambda file: file.size):
             if file.size < needed:
                 continue
@@ -113,6 +124,8 @@ class Pool:
 
     def began(self, size: int) -> None:
         """Notes that a segment of this size was begun: the next one is larger."""
+        # A small log stays small, and a busy one has large segments from the third on: each segment costs syncs, and a
+        # record for each queue.
         self.next_size = min(max(size, self.next_size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)
 
     def size_for(self, needed: int, largest: int) -> int:
@@ -122,6 +135,7 @@ class Pool:
             free = self._disk.free_bytes(self._directory) - _FREE
         except OSError:
             free = 0  # `make` finds the reason, where there is somebody to tell
+        # What the pool has counts as free: else the share would shrink with each file that is made.
         share = (free + self.bytes) // _SHARE // BLOCK * BLOCK
         return max(min(self.next_size, share), SMALLEST, largest // 2 // BLOCK * BLOCK, needed)
 
@@ -143,6 +157,7 @@ class Pool:
     def make(self, size: int) -> PoolFile:
         """Makes a file, and returns it for `add`; may run in any thread. OSError: nothing is left of it."""
         path = self._new_path()
+        # A crash leaves a name that a start removes, and never a file that looks ready and is not.
         make_file(f"{path}.tmp", size, self._disk, sync=self._sync)
         self._disk.rename(f"{path}.tmp", path)
         return PoolFile(path, size, recycled=False)
@@ -153,10 +168,12 @@ class Pool:
     def recycle(self, path: str) -> PoolFile | None:
         """Returns the file of an obsolete segment for `add`; may run in any thread. None if it is removed, as a backup
         has linked it. OSError."""
+        # A backup links segments instead of copying them: to write into such a file would change the backup.
         if self._disk.lstat(path).st_nlink == 1:
             spare = self._new_path()
             self._disk.rename(path, spare)
             self._disk.sync_directory(self._directory)  # before new records overwrite the old ones
+            # Looked up again, as a backup may have made its link just before the rename.
             status = self._disk.lstat(spare)
             if status.st_nlink == 1:
                 return PoolFile(spare, status.st_size, recycled=True)
@@ -186,12 +203,15 @@ class Pool:
 def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
     """Makes a file of zeros with all its blocks allocated. OSError: the file is removed; if it cannot fit, nothing was
     written."""
+    # Asked first, so that a file that cannot fit does not take the last room from others until that shows.
     if size + _FREE > disk.free_bytes(os.path.dirname(path)):
         raise no_room(path)
     fd = disk.open_file(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
     try:
         for at in range(0, size, _CHUNK):
             end = min(at + _CHUNK, size)
+            # Real zeros, and not only a size: blocks of a sparse file are allocated when they are written, which may
+            # fail, and every sync would have to write metadata too.
             disk.pwrite(fd, memoryview(_zeros)[: end - at], at)
             if sync and (end == size or end % _UNSYNCED == 0):
                 disk.fsync(fd)

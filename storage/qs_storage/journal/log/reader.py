@@ -19,7 +19,7 @@ from .records import HEAD
 from .segments import SegmentList
 
 CACHE = 64 << 20
-"""The default limit in bytes."""
+"""The default limit in bytes. Most messages are received soon after they were pushed, and then no file is read."""
 _SLICE = 23
 """Bits of a place within its slice: a slice is 8 MiB of log."""
 _OVERHEAD = 200
@@ -27,6 +27,8 @@ _OVERHEAD = 200
 
 
 class _Slice:
+    """The kept payloads of one slice of the log, by their places."""
+
     __slots__ = ("payloads", "size")
 
     def __init__(self) -> None:
@@ -35,7 +37,13 @@ class _Slice:
 
 
 class PayloadCache:
-    """Keeps payloads by their places."""
+    """Keeps payloads in memory by their places.
+
+    Ensures that what it returns for a place is what was put there: a place is never used again, and `forget` drops
+    those of a removed segment. The size may be over the limit until `trim`, as a batch needs its own payloads until
+    they are in the log.
+
+    Never reads a file: what is not kept is read by `Reader`."""
 
     def __init__(self, limit: int) -> None:
         """limit: bytes of memory, 0 to keep nothing."""
@@ -45,15 +53,18 @@ class PayloadCache:
         self._slices: dict[int, _Slice] = {}
 
     def get(self, place: int) -> bytes | None:
+        """Returns the payload at a place, None if it is not kept."""
         slice_ = self._slices.get(place >> _SLICE)
         return None if slice_ is None else slice_.payloads.get(place)
 
     def put(self, places: Sequence[int], payloads: Sequence[bytes], size: int) -> None:
         """Keeps payloads that were just appended one after the other. size: bytes of all of them."""
+        # The caller passes the size, as it has it: to sum it again would cost a loop over all payloads.
         key = places[0] >> _SLICE
         slice_ = self._slices.get(key)
         if slice_ is None:
             slice_ = self._slices[key] = _Slice()
+        # Nearly always one push is in one slice: then all of its payloads are one update.
         if places[-1] >> _SLICE == key:
             slice_.payloads.update(zip(places, payloads, strict=True))
             size += _OVERHEAD * len(places)
@@ -65,6 +76,8 @@ class PayloadCache:
 
     def trim(self) -> None:
         """Drops the oldest slices until the size is within the limit. Call it once all payloads are in the log."""
+        # Slices are filled in the order of the log, and a dict keeps the order of its keys: the first one is the
+        # oldest.
         while self.size > self.limit:
             self.size -= self._slices.pop(next(iter(self._slices))).size
 
@@ -91,6 +104,7 @@ class PayloadCache:
                 del self._slices[key]
 
     def drop(self, place: int) -> None:
+        """Drops one payload, if it is kept."""
         slice_ = self._slices.get(place >> _SLICE)
         if slice_ is not None and (payload := slice_.payloads.pop(place, None)) is not None:
             size = len(payload) + _OVERHEAD
@@ -106,6 +120,7 @@ class PayloadCache:
 
 
 WINDOW = 1 << 20
+"""Bytes that are read of a sealed segment at a time."""
 _WINDOWS = 16
 """The most cached windows: usually more than the queues that are read at a time."""
 _FILES = 64
@@ -125,7 +140,12 @@ class DamagedRecordError(StorageError):
 
 
 class Reader:
-    """Reads records of one log."""
+    """Reads records of one log.
+
+    Ensures that a body that it returns is as it was written, at that place: the checksum covers both. It does not know
+    whose record that is: `PayloadStore` compares.
+
+    Assumes that sealed segments do not change. Call `forget` when a segment is given up, as its file is used again."""
 
     def __init__(self, segments: SegmentList, disk: Disk) -> None:
         self._segments = segments
@@ -140,10 +160,12 @@ class Reader:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
+            # A fault of the medium is damage of this record: other messages can still be delivered.
             raise self.damaged(place, "the disk cannot read it") from error
 
     def _body(self, place: int) -> memoryview:
         segment, start = segment_of(place), start_of(place)
+        # A place comes from memory, or from a record that may be damaged: nothing about it is taken for granted.
         size = self._segments.sizes.get(segment)
         if size is None:
             raise self.damaged(place, "there is no such segment")
@@ -176,6 +198,7 @@ class Reader:
             return memoryview(self._disk.pread(self._file(segment), length, start))
 
     def _read_from_windows(self, segment: int, start: int, length: int) -> memoryview:
+        # Windows begin at multiples of their size, so that two records side by side share one.
         at = start & -WINDOW
         if start + length <= at + WINDOW:
             return memoryview(self._window(segment, at))[start - at : start - at + length]
@@ -201,12 +224,14 @@ class Reader:
         return fd
 
     def forget(self, segment: int) -> None:
+        """Closes the file of a segment that is given up, and drops what was read of it."""
         if (fd := self._files.pop(segment, None)) is not None:
             self._disk.close(fd)
         for key in [key for key in self._windows if key[0] == segment]:
             del self._windows[key]
 
     def close(self) -> None:
+        """Closes all files."""
         for fd in self._files.values():
             self._disk.close(fd)
         self._files.clear()

@@ -21,6 +21,7 @@ from ...engine import Origin
 
 HEAD = Struct("<II")
 NO_KEY = bytes(16)
+"""The key of a PUSH without one. That a text has this digest is too unlikely to consider."""
 EMPTY = 0xFFFFFFFF
 """The position in a `Staged` record that announces a part and has no message."""
 State = tuple[int, int, bool]
@@ -34,7 +35,8 @@ class BadRecordError(Exception):
 
 
 class ReplayedQueue(Protocol):
-    """The part of a queue of the log that records change when they are replayed: see `queues.messages`."""
+    """The part of a queue of the log that records change when they are replayed. `QueueState` implements it: the log
+    knows no queues, so it says here what it asks of one."""
 
     def is_newer(self, mid: int, place: int, /) -> bool: ...
     def saw(self, mid: int, /) -> None: ...
@@ -55,7 +57,7 @@ class ReplayedQueue(Protocol):
 
 
 class ReplayedLog(Protocol):
-    """The queues of a log that is replayed: see `queues.replay`."""
+    """The queues of a log that is replayed. `Replay` implements it, for the same reason."""
 
     keys_since: int
 
@@ -69,9 +71,13 @@ class ReplayedLog(Protocol):
 
 @dataclass(slots=True)
 class Record:
-    """A record. number: of its queue, the same in all segments between a server's start and its end.
+    """A record: one change of one queue.
 
-    A kind says its number and the struct of its fields; whatever follows the struct it packs and reads itself."""
+    Ensures that a record states the result of a change, and not the change: replaying it twice, or after a checkpoint
+    that has it already, does no harm.
+
+    number: of its queue, the same in all segments between a server's start and its end. A kind says its number and the
+    struct of its fields; whatever follows the struct it packs and reads itself."""
 
     KIND: ClassVar[int]
     FORMAT: ClassVar[Struct]
@@ -118,7 +124,8 @@ def _shown(value: object) -> str:
 
 @dataclass(slots=True)
 class OfMessage(Record):
-    """A record of one message. A checkpoint may have a newer state of it: then the record changes nothing."""
+    """A record of one message. A checkpoint may have a newer state of it: then the record changes nothing but the
+    greatest id that was seen."""
 
     mid: int
 
@@ -638,6 +645,8 @@ KINDS: dict[int, type[Record]] = {
 }
 """The kinds of records by their numbers."""
 WITH_PAYLOAD = frozenset((Push.KIND, Moved.KIND, Letter.KIND, Staged.KIND))
+"""The kinds that compaction looks at in a segment. What others say is not needed once their segment is the oldest, or
+is in memory, from where the queue carries it."""
 PUSH_SIZE = HEAD.size + Push.FORMAT.size
 """Bytes of a PUSH beside its payload."""
 MOVED_SIZE = HEAD.size + Moved.FORMAT.size
@@ -674,7 +683,7 @@ def name_of(kind: int) -> str:
 whose = Delete.FORMAT.unpack_from
 """Reads (kind, queue number, id) from the body of a record with a payload; for STAGED the id means nothing.
 struct.error."""
-_plain = Push.FORMAT.unpack_from
+_plain = Push.FORMAT.unpack_from  # as a global name, without two look-ups for each record of a start
 
 
 def payload_of(body: memoryview) -> memoryview | None:
@@ -686,6 +695,8 @@ def payload_of(body: memoryview) -> memoryview | None:
 def plain_push(body: memoryview) -> tuple[int, int, int] | None:
     """Returns (queue number, id, bytes of payload) of a PUSH without delay and key, None for any other record.
     BadRecordError."""
+    # A start reads millions of pushes: those without delay and key are taken from the struct, without a record made
+    # of each.
     if body[0] != 2:
         return None
     try:
@@ -708,6 +719,7 @@ def parse(body: memoryview) -> Record:
 
 def pack(record: Any) -> bytes:
     """Packs the body of a record, with its payload."""
+    # `write` leaves the payload out, so that a commit need not copy it.
     return record.write() + getattr(record, "payload", b"")  # type: ignore[no-any-return]
 
 
@@ -720,6 +732,7 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
             raise BadRecordError(f"{len(data) - at} bytes are left over at byte {at}")
         length, checksum = HEAD.unpack_from(data, at)
         body = data[at + HEAD.size : at + HEAD.size + length]
+        # No record is empty, so a head of zeros is none.
         if not length or len(body) != length:
             raise BadRecordError(f"the record at byte {at} claims to have {length} bytes")
         if crc32(body, seed ^ (start + at)) != checksum:

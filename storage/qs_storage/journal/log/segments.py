@@ -33,9 +33,20 @@ def joined(bodies: Iterable[bytes], begin: int, place: int) -> list[bytes]:
 
 
 class SegmentWriter:
-    """Appends frames to a file of zeros. sync: True to make each durable in `write`; else only `sync` does."""
+    """Writes one segment, frame by frame, into a file of its full size.
+
+    Ensures:
+    1. A frame counts after a crash if and only if all of it was written: its checksums and its number say so.
+    2. With `sync`, a frame is durable when `write` returns.
+    3. An error for lack of room leaves the frames before it as they are, and the next write goes to the same byte. Any
+       other error sets `failed`, and then nothing more may be written.
+
+    Assumes that the file has its size and its blocks: see `Pool`. Where possible, writes bypass the page cache and are
+    durable when they return (O_DIRECT, O_DSYNC); elsewhere they are pwrite and fdatasync. docs/decisions/o-dsync.md has
+    the reasons."""
 
     def __init__(self, path: str, header: Header, disk: Disk, *, sync: bool) -> None:
+        """sync: True to make each frame durable in `write`; else only `sync` does."""
         self.path = path
         self.header = header
         self.end = BLOCK
@@ -77,6 +88,7 @@ class SegmentWriter:
     def write(self, sequence: int, oldest: int, parts: list[bytes], length: int, count: int) -> None:
         """Appends a frame. oldest: see `Frame`; parts, length, count: its records. OSError: the frame does not count;
         if `failed` is set, earlier frames may be lost too, and nothing more may be written."""
+        # Somebody may have removed the directory: the file could be written all the same, and would be lost.
         if not self._disk.fstat(self._fd).st_nlink:
             self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
             raise self.failed
@@ -101,8 +113,11 @@ class SegmentWriter:
         data = b"".join(parts)
         length = -(-len(data) // BLOCK) * BLOCK
         end = at + length
+        # Behind the last frame of a recycled file are frames of an older segment: zeros after each frame mark the
+        # end.
         if self.header.recycled and end < self.header.size:
             length += BLOCK
+        # One buffer for all frames, as O_DIRECT wants memory that is aligned to pages, which bytes of Python are not.
         if length > len(self._buffer):
             self._buffer = mmap.mmap(-1, length)
         view = memoryview(self._buffer)[:length]
@@ -133,7 +148,11 @@ class SegmentWriter:
 
 
 class SegmentList:
-    """The segments of one log. Changes no files."""
+    """The segments of one log, oldest first, and the files of segments that are obsolete.
+
+    Ensures that numbers follow each other without a gap, and that only the oldest segments go. A file is listed as
+    obsolete from the frame on that gives its segment up; when it may be touched is the caller's to know, as that frame
+    has to be durable first. Changes no files."""
 
     def __init__(self, directory: str) -> None:
         """directory: of the log."""
@@ -142,6 +161,7 @@ class SegmentList:
         """Bytes of each segment, oldest first."""
         self.headers: dict[int, Header] = {}
         """Headers of the same segments."""
+        # Kept, and not summed up each time: every commit asks.
         self.size = self.largest = 0
         """Bytes of all segments, and of the largest one."""
         self.oldest: int | None = None
@@ -166,9 +186,11 @@ class SegmentList:
         self.changes += 1
 
     def salt_of(self, number: int) -> bytes:
+        """Returns the salt of a segment's checksums."""
         return self.headers[number].salt
 
     def path_of(self, number: int) -> str:
+        """Returns the path of a segment's file."""
         return f"{self._directory}/{segment_name(number)}"
 
     def frame_after(self, number: int) -> int | None:
@@ -179,6 +201,7 @@ class SegmentList:
 
     @property
     def newest(self) -> int | None:
+        """The number of the last segment, None without any."""
         return next(reversed(self.sizes), None)
 
     def remove_before(self, oldest: int) -> list[int]:
@@ -215,7 +238,11 @@ class SegmentList:
 
 
 class Usage:
-    """Counts the live bytes of each segment: those of records whose payloads are needed, and of keys."""
+    """Counts the live bytes of each segment: those of records whose payloads are needed, and of keys.
+
+    Ensures that a segment without live bytes has no payload that any message needs, so it can be given up without being
+    read. Assumes that each `drop` follows an `add` of the same bytes. Records without a payload do not count: what
+    they say is in memory, or is not needed once the segment is the oldest."""
 
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
@@ -234,6 +261,7 @@ class Usage:
         self.total -= size
 
     def forget(self, segment: int) -> None:
+        """Drops the count of a segment that is given up."""
         self.total -= self.live.pop(segment, 0)
 
     def empty(self, segment: int) -> None:
@@ -242,8 +270,10 @@ class Usage:
         self.live[segment] = 0
 
     def clear(self) -> None:
+        """Counts nothing as live."""
         self.live.clear()
         self.total = 0
 
     def segments(self) -> set[int]:
+        """Returns the segments with live bytes."""
         return {segment for segment, size in self.live.items() if size}

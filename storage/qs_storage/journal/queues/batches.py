@@ -104,8 +104,15 @@ class Producer:
 
 
 class LogBatches:
-    """Stages and publishes the batches of one queue. Every method may raise OSError, and BadQueueNameError for the
-    producer's name."""
+    """Stages and publishes the batches of one queue.
+
+    Ensures:
+    1. Nobody sees a staged message before its batch is published, and then all of the batch is visible at once.
+    2. A batch is published at most once, with one attempt at each part: PUBLISHED is one record.
+    3. Staging and publishing can be repeated: what is published already is left as it is.
+
+    Assumes that a producer counts its batches up. Every method may raise OSError, and BadQueueNameError for the
+    producer's name. Never copies a payload to publish it: it stays where it was staged."""
 
     def __init__(self, table: MessageTable) -> None:
         self._table = table
@@ -173,12 +180,14 @@ class LogBatches:
         counted = [(number, attempt, len(state.staged[batch, number, attempt])) for number, attempt in parts]
         count = sum(each for _, _, each in counted)
         require_room(self._table.qid, self._table.options.capacity, self._table.__len__, count)
+        # Adjacent ids, so that the record of the publication needs the first one only.
         mids = self._table.free_ids(count, self._clock())
         record = Published(self._table.number, batch, mids.start, producer, counted)
         body = record.write()
         if len(body) + records.HEAD.size > self._transaction.left:
             raise self._transaction.refusal(len(body) + records.HEAD.size)
         place = self._transaction.append(body)
+        # A copy of the dict, not of the parts: these are not changed, only dropped.
         before = state.last, state.place, dict(state.staged)
         self._transaction.undo(self._unpublish, state, before)
         self._add_messages(state, record, place)
@@ -239,6 +248,7 @@ class LogBatches:
         part = state.staged.setdefault((record.batch, record.part, record.attempt), StagedPart())
         if record.position == EMPTY:
             return
+        # The record was copied by compaction, and both copies are read.
         if record.position in part:
             self._store.usage.drop(part[record.position][0], record_size(part[record.position][1]))
         part[record.position] = place, len(record.payload)
@@ -254,6 +264,7 @@ class LogBatches:
         for number, attempt, count in record.parts:
             for position, (where, size) in state.staged.pop((record.batch, number, attempt), StagedPart()).items():
                 self._store.usage.drop(where, record_size(size))
+                # Otherwise a checkpoint has a newer state of the message, or its deletion.
                 if self._table.is_newer(mid + position, place):
                     self._table.restore(mid + position, where, size, (0, 0, False))
             mid += count

@@ -47,11 +47,18 @@ class Consumer:
 
 
 class LogClaims:
-    """Makes and ends the claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's
-    name."""
+    """Makes and ends the claims on one queue.
+
+    Ensures:
+    1. A claim has the same messages each time it is read, until it ends; it has no time-out and survives restarts.
+    2. A message is in one claim at most, and then no receive gets it.
+    3. Each call can be repeated: the number of the claim says which one is meant.
+
+    Assumes that a consumer counts its claims up from 1, without a gap. Every method may raise OSError, and
+    BadQueueNameError for the consumer's name. Never ends a claim by itself."""
 
     most = 100_000
-    """The most messages in one claim."""
+    """The most messages in one claim. Its record has 8 bytes for each, and is one step that others wait for."""
 
     def __init__(self, table: MessageTable) -> None:
         self._table = table
@@ -69,6 +76,7 @@ class LogClaims:
         existing = self._existing(consumer, seq)
         if existing is not None:
             return _described(existing.record)
+        # What is due may be claimed too. It leaves room for the claim's own record.
         self._table.expire(keep=_OWN + 8 * min(count, self.most, len(self._table)))
         mids, size = self._choose(min(count, self.most), max_bytes, upto)
         now = self._clock()
@@ -209,6 +217,7 @@ class LogClaims:
             del state.claims[number]
         self._transaction.undo(self._unacknowledge, state, state.acked, state.place, done)
         state.acked, state.place = seq, place
+        # Claims of one consumer may have their ids in any order, and the index wants them increasing.
         self._table.vanish(array("Q", sorted(mids)), WITHHELD)
         self._table.counts.deleted += len(mids)
         return len(mids)
@@ -255,6 +264,7 @@ class LogClaims:
         """Notes, in the claim that has it, that a message was removed."""
         for consumer in self.consumers.values():
             for claim in consumer.claims.values():
+                # A search, and not a set: a claim keeps its ids in 8 bytes each.
                 at = bisect_left(claim.record.mids, mid)
                 if at < len(claim.record.mids) and claim.record.mids[at] == mid and mid not in claim.gone:
                     claim.gone.add(mid)
@@ -292,6 +302,7 @@ class LogClaims:
             mid
             for mids, expiries in self._table.index.hidden.pages(-1)
             for mid, expiry in zip(mids, expiries, strict=True)
+            # Their CLAIM is lost, by damage: nobody could acknowledge or release them.
             if expiry == WITHHELD and mid not in claimed
         ]
         for mid in lost:

@@ -21,7 +21,7 @@ WINDOW = 300 * SECOND
 KEYS = 800_000
 """The default for the most keys of pushes in memory: each takes some 300 bytes, so some 240 MB."""
 _PAGE = 256
-"""Keys of a page."""
+"""Keys of a page. Pages are read while keys come and go, and a page is short enough for one slice of upkeep."""
 
 
 def digest(key: str) -> bytes:
@@ -31,7 +31,7 @@ def digest(key: str) -> bytes:
 
 class KeyEntry(NamedTuple):
     """A remembered key. key: its digest; mid: the message pushed with it; at: time of the push; segment: that of the
-    key's record."""
+    key's record, so that compaction knows which keys it has to carry."""
 
     key: bytes
     mid: int
@@ -48,6 +48,7 @@ class KnownKeys:
         self.reset()
 
     def reset(self) -> None:
+        """Forgets the keys of all queues."""
         self.keyed: set[Keys] = set()
         """The `Keys` of each queue that has any."""
         self.count = 0
@@ -55,7 +56,13 @@ class KnownKeys:
 
 
 class Keys:
-    """The idempotency keys of one queue, each remembered for `WINDOW` after its push."""
+    """The idempotency keys of one queue: digest -> message id, each remembered for `WINDOW` after its push.
+
+    Ensures that a push with a known key can be answered with the first one's id, also after a restart and after the
+    segment with that push is gone. Counts each key as live bytes of its segment.
+
+    Assumes that `require_room` was asked before `note`. Never keeps a key longer than needed: `forget_old` is called by
+    pushes and by upkeep."""
 
     def __init__(self, known: KnownKeys, usage: Usage, transaction: Transaction) -> None:
         self._known = known
@@ -74,6 +81,7 @@ class Keys:
         """Raises QueueFullError if there is no room for so many further keys, once expired ones of any queue are
         forgotten."""
         known = self._known
+        # Keys of other queues may be over: only then is there reason to go through these.
         for keys in list(known.keyed) if known.count + count > known.most else ():
             while known.count + count > known.most and keys.forget_old(now, count):
                 pass
@@ -84,6 +92,7 @@ class Keys:
             )
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
+        """Remembers a key, in place of an earlier push with it."""
         self.forget(key)
         self.entries[key] = entry = KeyEntry(key, mid, at, segment)
         if not self._pages or len(self._pages[-1]) >= _PAGE:
@@ -107,10 +116,12 @@ class Keys:
 
     def forget_old(self, now: int, count: int) -> bool:
         """Forgets expired keys, at most four for each of `count` pushes. Returns True if there may be more."""
+        # Four for each push, so that old keys go faster than new ones come, and no push pays for all of them.
         for _ in range(4 * count):
             if not self._pages:
                 return False
             first = self._pages[0][0]
+            # Compared as an object: a later push with the same key has an entry of its own, further back.
             if self.entries.get(first.key) is first:
                 if first.at > now - WINDOW:
                     return False
@@ -129,6 +140,7 @@ class Keys:
             yield [entry for entry in page if self.entries.get(entry.key) is entry]
 
     def clear(self) -> None:
+        """Forgets all keys, as the queue is removed."""
         for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
             self._usage.drop(place_of(segment, 0), count * KEY_SIZE)
         self._known.count -= len(self.entries)

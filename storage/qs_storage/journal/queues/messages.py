@@ -28,8 +28,16 @@ its last reason, the owners of its payload."""
 class MessageTable(ABC):
     """The messages of one queue of the log: their ids, times, places and states.
 
-    Ensures that live bytes in the store and the index agree: `drop` and `restore` count both, `add` only the index.
-    Assumes that a change in a transaction notes how it is taken back. Never appends a record."""
+    Ensures:
+    1. Each message of the index has a place, and its payload can be read there.
+    2. Live bytes in the store and the index agree: `drop` and `restore` count both, `add` only the index, as the caller
+       may count many messages at once.
+    3. New ids are greater than all that were given or seen, whatever the clock does.
+    4. What `drop` returns is all that `put_back` needs to make the message as it was.
+
+    Assumes that a change in a transaction notes how it is taken back, and that times are those of one clock.
+
+    Never appends a record, and never reads a payload."""
 
     def __init__(self, qid: str, options: Options, shared: EngineContext, store: PayloadStore) -> None:
         self.qid = qid
@@ -75,6 +83,8 @@ class MessageTable(ABC):
     def hidden(self, expiry: int) -> None:
         """Announces when a hidden message becomes visible."""
         due = expiry * self.unit
+        # Compared here, without a call: each receive comes by, and most windows end after one that is announced
+        # already.
         if due < self._activity.announced.get(self.qid, _NEVER):
             self._activity.announce(self.qid, due)
         if self.options.retention is not None:
@@ -108,10 +118,13 @@ class MessageTable(ABC):
         """Returns the end of a visibility window that begins now, in the unit of ids. visibility: microseconds, None
         for the queue's own."""
         window = self.options.visibility if visibility is None else visibility
+        # At least 1, as 0 means visible.
         return max(min((self.clock() + window) // self.unit, MAX_MID), 1)
 
     def free_ids(self, count: int, now: int) -> range:
         """Returns adjacent unused ids, greater than all given before. QueueFullError if none are left."""
+        # The id is the time of the push, unless the clock stands or goes back, or more messages come than time has
+        # units.
         first = max(now // self.unit, self.last_mid + 1)
         lasts = self.index.messages.lasts
         if lasts and lasts[-1] >= first:  # copies can have greater ids

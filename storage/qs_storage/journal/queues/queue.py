@@ -56,11 +56,19 @@ _delete = records.Delete.FORMAT.pack
 
 
 class LogQueue(QueueState):
-    """One queue, with the operations on it.
+    """One queue of the log, with the operations on it.
 
-    Ensures that an operation changes nothing unless it succeeds: what can fail (the queue's capacity, the room in the
-    transaction, a payload that cannot be read) is looked at first, and appends cannot fail. Assumes one thread at a
-    time. Never commits."""
+    Ensures:
+    1. An operation changes nothing unless it succeeds: what can fail (the queue's capacity, the room in the
+       transaction, a payload that cannot be read) is looked at first, and appends cannot fail.
+    2. Each change is a record and a change in memory, and the transaction has how both are taken back.
+    3. A message is given to one consumer at a time. Only a receive need not be durable: if its record is lost, the
+       message is visible again.
+    4. A message that moves is in exactly one queue, whatever fails.
+
+    Assumes one thread at a time, that `begin` has given the queue a number, and that room was secured before the batch.
+
+    Never commits, never waits, and never begins a segment: `NoRoomError` asks the caller for that."""
 
     merges_pushes: ClassVar[bool] = True
 
@@ -89,6 +97,7 @@ class LogQueue(QueueState):
         now = self.clock()
         payloads: list[bytes] = []
         for draft in drafts:
+            # Plain pushes, which nearly all are, take the short way: no loop over their messages.
             if draft.delay or draft.key is not None:
                 return self._push_each(drafts, now)
             payloads.append(draft.payload)
@@ -125,6 +134,7 @@ class LogQueue(QueueState):
         self.keys.forget_old(now, len(drafts))
         for draft in drafts:
             key = None if draft.key is None else digest(draft.key)
+            # The same key may stand twice in one push.
             known = None if key is None else asked.get(key) or self.keys.find(key, now)
             if known is not None:
                 mids.append(known)
@@ -168,6 +178,7 @@ class LogQueue(QueueState):
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Stores a copy of another queue's message under the same id, visible at once; queues of the log share its
         payload. Returns False if this queue has the message. NoSuchMessageError, OtherMessageError, QueueFullError."""
+        # Only queues of this log can share the payload: one of files has it in a file.
         shares = source if isinstance(source, QueueState) else None
         known = self.places.get(mid)
         if known is not None:
@@ -216,6 +227,8 @@ class LogQueue(QueueState):
             return None
         expiry = self.window_end(visibility)
         receives = self.receives.get(mid, 0) + 1
+        # A note, as no answer waits for it. A subscriber's message is written as visible: if the process ends, so
+        # does the subscription.
         self.transaction.note((_state(4, self.number, mid, receives, 0 if held else expiry, False),))
         self.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
@@ -235,6 +248,8 @@ class LogQueue(QueueState):
         out damaged ones. If the disk cannot read a payload, returns those before it, and the next call raises. OSError:
         none is received."""
         if count == 1:  # four times as fast as the code for many
+            # Without a retention no message is too old: then the first ready one is the answer, without asking the
+            # clock.
             keeps = self.options.retention is None
             while (mid := self.index.ready.first() if keeps else self.first_ready()) is not None:
                 try:
@@ -368,6 +383,7 @@ class LogQueue(QueueState):
         self.expire(keep=_OWN)
         expiry = self.held_until(receipt)
         delayed = self.index.is_delayed(mid)
+        # Who has a receipt has received the message: if it is delayed now, it was given back since.
         if not expiry or (delayed and receipt.receives is not None):
             raise not_in_flight(self.qid, mid)
         receives = self.receives.get(mid, 0)
@@ -382,6 +398,7 @@ class LogQueue(QueueState):
         if mid <= self.too_old_upto():
             self._retire([mid], None)
             return None
+        # Looked at before anything changes, as all that follows cannot fail.
         self._require(STATE_SIZE if reason is None else STATE_SIZE + len(reason.encode()))
         if counted != receives:
             self.transaction.undo(self.set_receives, mid, receives)
@@ -440,6 +457,7 @@ class LogQueue(QueueState):
         to the dead-letter queue, at most 100 and as many as the transaction has room for. count: the most messages,
         None for as many as a request has time for; keep: bytes of room that are left to that request. Returns how many.
         Needs no record, as the log has the times. NoRoomError with a count, if there is room for none."""
+        # Asked by nearly every request, and nearly always nothing is due.
         if not self.index.expiries.may_be_due(self.clock() // self.unit):
             return 0
         now = self.clock()
@@ -456,6 +474,7 @@ class LogQueue(QueueState):
             if count is not None and later and len(later) == len(mids):  # the timer would ask again at once
                 raise self.transaction.refusal(move_size(self.reasons.get(later[0])) + SMALL)
         if self.options.backoff is not None:
+            # After the dead letters: a message that is exhausted does not come back, so it needs no back-off.
             staying = self._back_off(staying, now)
         if staying:
             self._show_all(staying, now)
@@ -515,6 +534,7 @@ class LogQueue(QueueState):
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message. expiry: the time until which it is hidden, 0: visible. Returns True."""
         transaction = self.transaction
+        # A tombstone is small, and pushes leave room for it: a full disk refuses no delete.
         if transaction.left < SMALL:
             raise transaction.refusal(SMALL)
         transaction.append(_delete(5, self.number, mid))
@@ -609,6 +629,7 @@ class LogQueue(QueueState):
     def _move(self, mid: int, peer: str | None, receives: int, why: str, reason: str | None) -> None:
         """Moves a message to the dead-letter queue. StorageError, OSError: nothing has changed."""
         target = dead_letter_queue(self._shared.find_or_make, self.options, LogQueue)
+        # `set-queue` refuses such a name, but the file with the options may have been written by hand.
         if target is self:
             raise StorageError("it is the same queue")
         if target.options.capacity is not None:

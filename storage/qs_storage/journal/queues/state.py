@@ -21,9 +21,15 @@ from .store import PayloadStore
 
 
 class QueueState(MessageTable):
-    """The messages of a queue, with its keys, claims, batches and taken-in files.
+    """The state of one queue: its messages, keys, claims, batches, and the tokens of ingested files.
 
-    Ensures that applying a record again does no harm, as a checkpoint may contain some of the records after it."""
+    Ensures:
+    1. Applying the records of a log in order makes the state that the queue had when the last one was written.
+    2. Applying a record again does no harm, as a checkpoint may contain some of the records after it.
+    3. `clear` gives back every live byte that the queue has counted.
+
+    Assumes that records come in the order of the log, and that `settle` ends a start. Never appends a record: what a
+    start finds needs none."""
 
     def __init__(self, qid: str, options: Options, context: EngineContext, store: PayloadStore) -> None:
         super().__init__(qid, options, context, store)
@@ -48,6 +54,7 @@ class QueueState(MessageTable):
 
     def clear(self) -> None:
         """Drops all state, as the queue is gone."""
+        # The store asks each queue where it has a payload: without places, this one no longer has any.
         every, self.places = self.places, MidMap()
         # Two messages may have one payload: a copy that came back. It is released once.
         repeated = self.store.families and len(set().union(*(page for _, page in every.pages(-1)))) < len(every)
@@ -143,6 +150,8 @@ class QueueState(MessageTable):
         self.claims.settle()
         if self.options.max_receives is not None:
             for mid in [mid for mid in self.receives if mid in self.index.ready and self.is_exhausted(mid)]:
+                # Hidden until time 1, which is long over: the first `expire` makes it a dead letter, in a
+                # transaction.
                 self.show(mid, 1, delayed=False)
         if self.index.ready:
             self.arrived()
@@ -153,7 +162,12 @@ Q = TypeVar("Q", bound=QueueState)
 
 
 class Replay(Generic[Q]):
-    """Makes the queues that records name, and applies records to them."""
+    """Makes the queues that records name, and applies records to them: at a start, in a repair, and for a check.
+
+    Ensures that each record is applied after all before it. Pushes that follow each other to one queue are collected
+    and applied together, which is most of the work of a start.
+
+    Assumes that frames come in the order of the log. Never writes."""
 
     def __init__(self, make: Callable[[str, int], Q], now: int) -> None:
         """make: makes a queue from its name and its number; now: microseconds since the Epoch."""
@@ -171,6 +185,7 @@ class Replay(Generic[Q]):
             push = records.plain_push(body)
             if push is not None:
                 number, mid, size = push
+                # Only increasing ids can be appended to the index as a block.
                 if number != run.number or mid <= run.last:
                     self._flush()
                     run.number = number
@@ -197,15 +212,19 @@ class Replay(Generic[Q]):
     # -- for records: see `ReplayedLog` ---------------------------------------------------------------------------
 
     def queue(self, number: int) -> Q | None:
+        """Returns the queue of a number, None if the log has removed it."""
         return self.queues.get(number)
 
     def add_queue(self, record: records.Queue) -> None:
+        """Makes the queue that a number means from here on, unless it is there."""
         queue = self.queues.get(record.number)
         if queue is None:
             queue = self.queues[record.number] = self.make(record.qid, record.number)
+        # The messages with the greatest ids may be deleted by now: no new one may get such an id again.
         queue.last_mid = max(queue.last_mid, record.last_mid)
 
     def remove_queue(self, number: int) -> None:
+        """Removes the queue of a number, with all that it has."""
         queue = self.queues.pop(number, None)
         if queue is not None:
             queue.clear()

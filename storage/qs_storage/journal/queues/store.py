@@ -24,7 +24,8 @@ Owner = tuple[int, int]
 
 
 class Sharer(Protocol):
-    """What the store asks of a queue: see `messages`."""
+    """What the store asks of a queue. `QueueState` implements it; the store cannot import it, as each queue has the
+    store."""
 
     number: int
     index: Index
@@ -34,11 +35,16 @@ class Sharer(Protocol):
 
 
 class PayloadStore:
-    """The payloads of one log.
+    """The payloads of one log: in memory and on disk, how many bytes are live, and which queues have which payload.
 
-    Ensures that a payload counts as live bytes once, however many queues have it, and is given back only as the payload
-    of the message that was asked for: a valid checksum alone says that a record is as it was written, not that the
-    place is right."""
+    Ensures:
+    1. A payload counts as live bytes once, however many queues have it, and no longer than one has.
+    2. A payload is returned only as that of the message that was asked for: a valid checksum alone says that a record
+       is as it was written, not that the place is right.
+    3. A payload of the batch that is not committed yet can be read: it is in the cache, or in `Transaction.unwritten`.
+
+    Assumes that queues tell it of each message that they add and remove, with its place and size. Never writes to the
+    log, and never decides what is copied: compaction asks it."""
 
     def __init__(self, log: Log, transaction: Transaction, reader: Reader, cache: int, keys: int = KEYS) -> None:
         """cache: the most bytes of payloads in memory; keys: the most keys of pushes."""
@@ -78,8 +84,10 @@ class PayloadStore:
     def payload(self, number: int, mid: int, place: int) -> bytes:
         """Returns the payload of a message. number: of its queue; place: of the record with its payload. OSError;
         DamagedRecordError: that record cannot be read, or is another message's."""
+        # First in memory: most messages are received soon after they were pushed.
         payload = self.cache.get(place)
         if payload is None:
+            # What compaction has copied in this batch is in no segment yet, and not worth room in the cache.
             payload = self.transaction.unwritten.get(place)
         return self._read(number, mid, place) if payload is None else payload
 
@@ -93,6 +101,8 @@ class PayloadStore:
         if payload is None:
             raise self.reader.damaged(place, "it is not a message")
         for owner, found in owners:
+            # None: a staged message whose queue is removed. Its id is known to the copies only, so the family has to
+            # do.
             if found in (None, mid) and (owner == number or number in self.families.get(owner, ())):
                 return bytes(payload)
         owner, found = owners[0]
@@ -138,6 +148,8 @@ class PayloadStore:
                 alone = not self.families and not self.moved
             else:
                 known = self._copied.get(segment), self.moved.get(segment, {}).keys()
+                # Tested for a page of places at a time, in C: a purge of a million messages releases that many
+                # payloads.
                 alone = all(not each or each.isdisjoint(page) for each in known)
             if alone and max(page) >> SHIFT == segment:
                 self.usage.drop(page[0], sum(their) + len(page) * PUSH_SIZE)
@@ -219,6 +231,7 @@ class PayloadStore:
             self.reader.forget(segment)
             self.cache.forget(segment)
         for number in self.families.keys() - self.tables.keys():
+            # A record of a removed queue may be in any segment up to the one that was written when it went.
             if self._gone.setdefault(number, self.log.number) < (self.log.segments.oldest or 0):
                 del self.families[number], self._gone[number]
 

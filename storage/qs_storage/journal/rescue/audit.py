@@ -27,6 +27,7 @@ class _ReadLog(Log):
     """A log that is only read, also while a server writes it: it takes no lock, and makes no directory."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
+        # Not that of `Log`, which makes the directory and takes the lock.
         self.directory = directory
         self.disk = disk
         self.segments = SegmentList(directory)

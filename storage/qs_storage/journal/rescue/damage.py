@@ -29,7 +29,9 @@ _WITH_ID = (records.Push, records.Moved, records.Letter, records.Shared, records
 
 
 class SegmentFile(NamedTuple):
-    """One segment file. number: from its header, or else its name; first: number of its first frame, if known; last: of
+    """One segment file, and what can be said of it without its records, which are read again when they are needed.
+
+    number: from its header, or else its name; first: number of its first frame, if known; last: of
     its last frame that can be read, if any; oldest: the oldest segment that is needed according to its valid frames, 0
     without any; whole: how many these are; life, salt: see `Header`; names: queues by their numbers, from its records;
     holes: the ranges that are not valid; faults: descriptions; format: describes its format if that is another one;
@@ -217,6 +219,7 @@ def examine(directory: str, disk: Disk) -> ExaminedJournal:
     """Examines the journal in a directory. JournalFormatError if a segment that counts has another format; OSError;
     FileNotFoundError may mean that a server removed a segment."""
     begun = read_last(directory)
+    # Each file is read for itself first: which of them belong together shows only when all are known.
     found = sorted((_read(directory, number) for number in numbers_in(directory, disk)), key=_in_order)
     foreign = [part._replace(foreign=True) for part in found if begun is not None and part.number > begun + 1]
     own: dict[int, SegmentFile] = {}
@@ -224,6 +227,7 @@ def examine(directory: str, disk: Disk) -> ExaminedJournal:
     for part in found[: len(found) - len(foreign)]:
         known = own.setdefault(part.number, part)
         if known is not part:
+            # Two files say that they are the same segment: the one with more whole frames counts.
             own[part.number], copy = (part, known) if part.whole > known.whole else (known, part)
             others.append(copy._replace(obsolete=True))
     parts = _with_lives(_without_cut_frames(list(own.values())))
@@ -322,6 +326,8 @@ def _with_lives(parts: list[SegmentFile]) -> list[SegmentFile]:
             before = next((p.life for p in reversed(parts[:at]) if p.life is not None), None)
             after = next((p.life for p in parts[at + 1 :] if p.life is not None), None)
             between = before is not None and before == after
+            # A queue's number means the same only within a life: without knowing it, the names of other segments do
+            # not count.
             part = part._replace(life=before if between else b"segment %d" % at)  # noqa: PLW2901
         done.append(part)
     return done

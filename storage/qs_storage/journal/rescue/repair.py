@@ -1,6 +1,7 @@
 """Repairs a damaged journal so that a server starts with it: keeps all readable records, and sets the old files aside.
 
-`keeping` says what is kept, and where. A crash between any two steps loses nothing, and the command can be run again:
+`RecordCopier` says what is kept, and where. A crash between any two steps loses nothing, and the command can be run
+again:
 
 1. A directory `damaged-TIME` gets a link to every segment, and its name once it is synced.
 2. All kept records are written to new segments, which call all others obsolete. Their numbers leave one out after the
@@ -43,7 +44,7 @@ and many small records share a block then. Not more, as damage in the last frame
 
 
 class NewSegments:
-    """Writes records to new segments of ordinary size.
+    """Writes records to new segments of ordinary size, as full as those of a server.
 
     Ensures:
     1. All segments are durable when `end` returns, except for their names. Until then, whoever uses this sees to it
@@ -147,10 +148,25 @@ class Counts(NamedTuple):
 
 
 class RecordCopier:
-    """Copies records to new segments, with new numbers of queues and new places of payloads.
+    """Copies the readable records of a journal to new segments, each with the payload of its message, with new numbers
+    of queues and new places of payloads.
 
-    Replays what it copies, as a start does. So at each record it knows which messages are there, and where the payload
-    of each is: in the new segments, or still in the old ones if the name of the queue is lost, or the payload."""
+    Every record with a valid checksum is kept, even from a damaged frame, as each is true by itself. What a lost record
+    said is not known, and then better twice or in part than not at all:
+
+    1. A message whose DELETE is lost comes back. So does one in its former queue if the TRANSFER is lost that took it
+       from there. Of a list that was pushed together, a part may remain.
+    2. A SHARED or TRANSFER names the place of its payload. If the payload cannot be read there, the message gets the
+       newest one that can be: an older copy that compaction has not given up yet. A payload never changes.
+    3. If none can be read, the message is lost, and counted. A TRANSFER is kept as the DELETE of its former message
+       even then: that the message is gone from there is known.
+    4. A message in a queue whose name is lost becomes a file. It is in no other queue: a TRANSFER to or from such a
+       queue takes the message along.
+
+    It replays what it copies, as a start does. So at each record it knows which messages are there, and where the
+    payload of each is: in the new segments, or still in the old ones if the name of the queue is lost, or the payload.
+
+    Assumes that records come in the order in which they were written. Never changes an old segment."""
 
     def __init__(
         self, found: ExaminedJournal, segments: NewSegments, store: PayloadStore, make: Callable[[str], LogQueue]
@@ -171,6 +187,7 @@ class RecordCopier:
 
     def keep(self, placed: PlacedRecord) -> None:
         """Copies a record. OSError, PlaceError."""
+        # Numbers of queues begin again with each server process; the new segments have one for each queue.
         record = replace(placed.record, number=placed.number)
         if isinstance(record, records.Shared | records.Transfer):
             self._keep_without_payload(placed, record)
@@ -289,6 +306,7 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
         for name in disk.directories_in(directory):
             if name.startswith(_ASIDE) and name.endswith(_UNFINISHED):
                 shutil.rmtree(f"{directory}/{name}")  # of an interrupted run
+        # With the lock held: a server, or another repair, would change what is examined.
         found = examine(directory, disk)
         if found.refusal is not None:
             return _repair(directory, found.with_leftovers(), lock, disk)
@@ -304,6 +322,8 @@ def _repair(directory: str, found: ExaminedJournal, lock: int, disk: Disk) -> Re
     for part in found.parts:
         if part.foreign:
             disk.unlink(part.path)  # their numbers may be those of the new segments
+    # The new segments have greater numbers than one after this: until the last step, a start takes them for foreign
+    # ones and is refused.
     write_last(lock, found.last, disk)
     segments, counts = _keep(directory, found, aside, disk)
     disk.sync_directory(directory)

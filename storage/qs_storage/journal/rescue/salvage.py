@@ -94,6 +94,7 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
         why = _why_unreadable(data, frame, salt, expected)
         if frame is None or why is not None:
             frame = _next_whole(data, at, salt, expected)
+            # A block of zeros is where the log ends: what is behind it was never part of it.
             if frame is None and is_zero(data[: at + BLOCK], at):
                 return  # the rest is zeros or, in a recycled segment, frames of an older one
             end = len(data) if frame is None else frame.start
@@ -181,6 +182,7 @@ def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int,
     while at + HEAD.size < len(data):
         body = _body_at(data, at, begin)
         if body is None:
+            # A search in C for what may be the head of a record: to compute a checksum at each byte would take hours.
             found = _BEGIN.search(data, at + 1)
             if found is None:
                 return
@@ -226,6 +228,8 @@ def find_salt(data: memoryview) -> bytes:
         if data[at : at + 4] != FRAME_MAGIC:
             continue
         fields, checksum = data[at : at + FRAME_HEAD - 4], struct.unpack_from("<I", data, at + FRAME_HEAD - 4)[0]
+        # A CRC can be computed backwards. So the salt, on which the checksum depends, follows from any head that is
+        # whole.
         salt = _bytes_with_crc(_crc_seed(fields, checksum))
         frame = frame_at(data, at, salt)
         # By construction the salt fits the head. It is proven if it fits the checksum of a record too.

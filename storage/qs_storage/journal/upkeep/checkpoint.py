@@ -37,7 +37,11 @@ class BadCheckpointError(Exception):
 
 
 class CheckpointWriter:
-    """Writes a checkpoint piece by piece. The file gets its name when it is complete and durable."""
+    """Writes the file of a checkpoint piece by piece.
+
+    Ensures that the file gets its name only when it is complete and durable: until then, and after any error, the
+    previous checkpoint is there. Assumes that the log is durable up to what the file says: `Snapshot` syncs it
+    first."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """Begins a temporary file in the log's directory. OSError."""
@@ -100,7 +104,7 @@ Q = TypeVar("Q", bound=QueueState)
 KEY = struct.Struct("<QQ")
 
 SLICE = 0.002
-"""Approximate seconds of a slice."""
+"""Approximate seconds of a slice: requests wait for it."""
 _PAGES = 1
 """Index chunks, of some 1,000 messages each, written at a time."""
 _AT_A_TIME = 1024
@@ -110,7 +114,15 @@ _TEXTS = 256
 
 
 class Snapshot:
-    """Writes a checkpoint in slices, and publishes it."""
+    """A checkpoint that is being written: the index of the log as it was, in slices, while requests run.
+
+    Ensures:
+    1. A start with the checkpoint and the records after its position finds the same as a start that reads all segments.
+    2. A slice takes some milliseconds, however many messages there are.
+    3. A failure leaves the previous checkpoint, and costs nothing but the time.
+
+    Assumes that the log was written to since the start, as the position of the next frame is part of it, and that
+    queues change only between two slices. Never changes a queue."""
 
     def __init__(self, store: PayloadStore, queues: Iterable[QueueState]) -> None:
         """Begins a checkpoint of a log that was written to since the start. queues: all of the log. OSError."""
@@ -129,6 +141,7 @@ class Snapshot:
         except BaseException:
             self._writer.give_up()
             raise
+        # Made here, in the log's thread; it is called in the other one.
         self._sync = self._log.background_sync()
         return True
 
@@ -213,6 +226,8 @@ def _write_messages(writer: CheckpointWriter, queue: QueueState, log: Log) -> Ge
             facts += page_facts
             places += page_places
         now = log.position
+        # Each page has its own end of the log: the records after it are applied to these messages, earlier ones are
+        # in it.
         stamp = place_of(now.segment, now.start)
         if not mids:
             entries.append([MAX_MID, stamp])

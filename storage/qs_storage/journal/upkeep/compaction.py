@@ -22,6 +22,7 @@ _logger = logging.getLogger(__name__)
 _GAIN = 32 << 10
 """Bytes that compaction has to free to be worth it on a full disk."""
 _ONE_BY_ONE = frozenset((Staged.KIND, records.Letter.KIND))
+"""Kinds that are copied as what they are, each by itself: others become a MOVED, many at a time."""
 _FOUND = 32
 """The most records that are copied between two looks at the time."""
 _LOOKED_AT = 128
@@ -31,11 +32,19 @@ _BYTES = 128 << 10
 
 
 class Compaction:
-    """Compacts the log of one store.
+    """Compacts the log of one store: one segment at a time, the oldest, in small steps.
 
-    Ensures that a segment is given up only when all that is needed of it has been appended. Copies are changes of the
-    transaction: they are committed or taken back with it, and `restart` has to be told of the latter. Never commits,
-    and never begins a segment: `step` says what room it needs next, and its caller sees to that."""
+    Ensures:
+    1. A segment is given up only when all that is needed of it has been appended, in the same frame or an earlier one.
+    2. What is copied is checked first: a damaged record is not copied as if it was whole. A damaged segment stays, and
+       so do all behind it.
+    3. Copies are changes of the transaction: they are committed or taken back with it, and `restart` has to be told of
+       the latter.
+    4. Requests may run between two steps: each step looks up what it copies, and trusts nothing from the step before.
+
+    Assumes that the caller sees to the room that `step` says it needs next, before it calls it again.
+
+    Never commits, never begins a segment, and never removes a file."""
 
     def __init__(self, store: PayloadStore, queues: Mapping[str, QueueState], clock: Clock) -> None:
         """queues: all queues of the log, by name."""
@@ -63,6 +72,7 @@ class Compaction:
         oldest, usage = self.oldest, self._store.usage
         if oldest is None:
             return False
+        # A segment with nothing live costs no copy: it goes at once, however small the log is.
         return not usage.live.get(oldest) or usage.total < self.least(tight=tight)
 
     def least(self, *, tight: bool) -> int:
@@ -92,6 +102,7 @@ class Compaction:
             return next(self._work)
         except StopIteration:
             self._work = None
+        # Whatever a damaged segment makes of its reader: the others of the log go on, and the operator is told once.
         except (DamagedError, BadRecordError, struct.error, IndexError) as error:
             self._work, self._damaged = None, oldest
             _logger.error(
@@ -106,6 +117,7 @@ class Compaction:
 
     def _copy_segment(self, segment: int) -> Iterator[int]:
         for queue in list(self._queues.values()):
+            # What is in memory is written again first, as it needs no reading of the segment.
             yield from queue.keys.carry(queue.number, segment, self._clock())
             yield from queue.claims.carry(segment)
             yield from queue.batches.carry(segment)
@@ -120,6 +132,7 @@ class Compaction:
         if self._store.usage.live.get(segment):
             yield from self._copy_payloads(segment)
         yield 0
+        # In the frame of the last copies, or a later one: a crash before that finds the segment still needed.
         self._store.transaction.give_up_before(segment + 1)
 
     # -- payloads -------------------------------------------------------------------------------------------------
@@ -158,11 +171,14 @@ class Compaction:
                     _, number, mid = records.whose(data, at + head)
                     if kind in _ONE_BY_ONE or number in families or before | at in moved.get(segment, ()):
                         others.append(at)
+                    # Whether a record is live is known without reading its payload: the message has this place, or
+                    # another one by now.
                     elif (table := tables.get(number)) is not None and table.places.get(mid) == before | at:
                         plain.append((table, mid, at))
                 at += head + length
                 count += 1
             yield plain, others
+        # Heads of records are not checked one by one: that they end where the frame does shows that none was damaged.
         if at != end or count != count_of(data, frame):
             raise BadRecordError(f"frame {frame.sequence} does not hold {count_of(data, frame)} records")
 
@@ -200,6 +216,7 @@ class Compaction:
                     continue  # others have given some of them reasons meanwhile
                 own = own[len(some) :]
                 shared += others
+                # Here the checksums are checked, of what is copied only.
                 bodies = [records.body_at(scan.data, begin, at) for _, at in left]
                 payloads = [bytes(records.payload_of(body) or b"") for body in bodies]
                 if left:
@@ -276,6 +293,7 @@ class Compaction:
         store, transaction = self._store, self._store.transaction
         size = len(payload)
         reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
+        # One of them gets the payload, the others a SHARED that names its place.
         first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
         origin, state = first.origins.get(mid), first.state_of(mid)
         copy: records.Record = records.Moved(first.number, mid, *state, b"")

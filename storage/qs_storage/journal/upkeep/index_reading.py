@@ -30,6 +30,8 @@ Q = TypeVar("Q", bound=QueueState)
 
 
 class CheckpointReader:
+    """Reads the file of a checkpoint. Ensures that nothing of it is used unless its checksum is right."""
+
     def __init__(self, directory: str) -> None:
         """Checks the checkpoint in the log's directory. BadCheckpointError; FileNotFoundError if there is none."""
         self._data = data = map_file(f"{directory}/{NAME}")
@@ -47,6 +49,7 @@ class CheckpointReader:
             raise BadCheckpointError(f"it cannot be read: {error}") from None
 
     def column(self, where: list[int]) -> "array[int]":
+        """Reads a column. where: what `CheckpointWriter.column` returned."""
         at, count = where
         numbers = array("Q")
         numbers.frombytes(self._data[at : at + 8 * count])
@@ -205,7 +208,12 @@ class ReadIndex(NamedTuple, Generic[Q]):
 
 
 class IndexReader(Generic[Q]):
-    """Reads the index of one log."""
+    """Reads the index of one log.
+
+    Ensures that the result is the same with the checkpoint and without it. A checkpoint that cannot be used is left
+    out, and everything that was read of it is forgotten; the segments have all that it had.
+
+    Assumes that the store is empty. Changes nothing on disk, unless `open_` does."""
 
     def __init__(self, directory: str, disk: Disk, store: PayloadStore, find: Callable[[str], Q], open_: Open) -> None:
         """directory: of the log; store: filled; find: returns the queue of a name, the same one each time unless it was
@@ -253,6 +261,7 @@ class IndexReader(Generic[Q]):
         """Forgets what was read so far, so that the segments can be read anew."""
         for queue in self._made:
             queue.reset()
+        # Also the counts of live bytes: they would be wrong for whatever is read next.
         self._store.reset()
 
     def _read_checkpoint(self, replay: Replay[Q], headers: dict[int, Header], now: int) -> Position | None:
@@ -260,12 +269,14 @@ class IndexReader(Generic[Q]):
         try:
             reader = CheckpointReader(self._directory)
             salts = {int(number): salt for number, salt in reader.content["salts"].items()}
+            # Salts are random: a checkpoint that was copied from another root has others.
             if any(salts.get(number, header.salt.hex()) != header.salt.hex() for number, header in headers.items()):
                 raise BadCheckpointError("it belongs to another journal")
             if reader.position.segment < min(headers, default=0):
                 return None  # all that it has was copied since, or is gone
             if reader.position.segment not in headers:
                 raise BadCheckpointError("the segment in which it ends is missing")
+            # Records after its position are applied to these queues next.
             replay.queues.update(read_snapshot(reader, replay.make, self._store, now))
         except FileNotFoundError:
             return None

@@ -15,11 +15,12 @@ from ...shared import EngineContext
 from ..log import records
 from ..queues.queue import LogQueue
 from ..queues.store import PayloadStore
-from .ingest_run import File, IngestRun, OpenStates
+from .ingest_run import File, IngestRun
 
 _logger = logging.getLogger(__name__)
 _NAMES = 4096
-"""The most reported names that are kept; if there are more, the directory is listed."""
+"""The most reported names that are kept; if there are more, the directory is listed: that takes less memory than names
+of a million files, and finds them all the same."""
 _NAMED = 20
 """The most files that the server's log names as not being messages."""
 _TRY_AGAIN = 1 * SECOND
@@ -27,11 +28,10 @@ _TRY_AGAIN = 1 * SECOND
 
 
 class Ingesters:
-    """Has the ingesters of a log's queues, and gives them their turns."""
+    """The ingesters of a log's queues: says when one has work, and which one is next, so that a queue into which many
+    files are put does not keep others waiting."""
 
-    def __init__(self, open_states: OpenStates) -> None:
-        """open_states: opens the states of messages that are files."""
-        self.open_states = open_states
+    def __init__(self) -> None:
         self._ingesters: dict[LogQueue, Ingester] = {}
         self.busy: dict[Ingester, None] = {}
         """The ingesters that may have work, in the order of their turns."""
@@ -51,6 +51,7 @@ class Ingesters:
             ingester.close()
 
     def wake(self, ingester: "Ingester") -> None:
+        """Notes that an ingester may have work."""
         self.busy[ingester] = None
 
     def due(self) -> int | None:
@@ -83,7 +84,16 @@ def _oldest_first(blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
 
 
 class Ingester:
-    """Takes in files from the directory of one queue, and is told by `Watch` which have come."""
+    """Makes messages of the files in the directory of one queue. `Watch` reports which have come.
+
+    Ensures:
+    1. A file becomes a message exactly once, whatever crashes: see the steps in `ingest_run`.
+    2. It keeps its id if that is free in the queue, and its state: receives, window or delay, reason.
+    3. What is no message stays where it is, and is named once in the server's log.
+    4. While the queue is full, files wait in the directory.
+
+    Assumes that the caller commits what `advance` has appended before it calls again. Never reads a file itself, which
+    may take long: an `IngestRun` does, in another thread."""
 
     def __init__(self, queue: LogQueue, ingesters: Ingesters, context: EngineContext) -> None:
         self.path = queue.path
@@ -101,6 +111,7 @@ class Ingester:
         self._logged_reason = ""  # why files wait, as last logged
         self._logged_refused: set[str] = set()
         self._is_closed = False
+        # Before the listing: a file that comes in between is found twice, not never.
         self._watched = context.watch.add(self.path, self)
         self.rescan()
 
@@ -179,6 +190,7 @@ class Ingester:
 
     def _begin(self, before: Callable[[], None] | None, count: int) -> IngestRun:
         tokens = set(self._queue.taken)
+        # A listing that is under way ends first: one begun anew each time would never come to its end.
         if self._list_again and self._listing is None:
             self._list_again = False
             self._listing = _oldest_first(self._context.disk.file_blocks_in(self.path))
@@ -187,7 +199,6 @@ class Ingester:
         work = self._running = IngestRun(
             self.path,
             self._context.disk,
-            self._ingesters.open_states,
             names=names,
             listing=self._listing,
             count=count,
@@ -198,6 +209,7 @@ class Ingester:
         return work
 
     def finish(self, work: IngestRun) -> None:
+        """Takes over the results of a run. Its files are appended by the next `advance`."""
         self._running = None
         if self._is_closed:
             return
@@ -253,12 +265,14 @@ class Ingester:
         kept: dict[int, File] = {}
         others: list[File] = []
         for file in sorted(files, key=itemgetter(1)):
+            # The id is taken: the message gets a new one, as nothing may be lost or overwritten.
             if file.mid in kept or file.mid in queue.index.messages:
                 others.append(file)
             else:
                 kept[file.mid] = file
         self._append_run(list(kept), list(kept.values()), now)
         self._append_run(queue.free_ids(len(others), now), others, now)
+        # In the same frame as the messages: so after a crash a file is one or the other.
         queue.taken[token] = transaction.append(records.Taken(queue.number, token).write())
         transaction.undo(queue.taken.pop, token)
 

@@ -15,13 +15,14 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...disk import READ, Disk
+from ...metadata import AttributeStore, store_for
 from ...names import NEW, PRIVATE, WITHHELD, parse_message, token_of
 
 MAX_SIZE = 64 << 20
-"""Bytes of the largest file that is taken in."""
+"""Bytes of the largest file that becomes a message: it is in memory as a whole, and one frame has it."""
 _FILES = 200
 """The most files that are taken in together."""
 _BYTES = 256 << 10
@@ -43,36 +44,17 @@ class File(NamedTuple):
     reason: str = ""
 
 
-class FileReasons(Protocol):
-    """See `storage.files.attributes`."""
-
-    def read(self, path: str, mid: int, /) -> str: ...
-
-
-class FileStates(Protocol):
-    """See `storage.files.attributes`."""
-
-    @property
-    def reasons(self) -> FileReasons: ...
-
-    def read(self, path: str, mid: int, /) -> tuple[int, int]:
-        """Returns (receives, time until which it is delayed)."""
-
-    def forget(self, mid: int, /) -> None: ...
-
-
-OpenStates = Callable[[str, Disk], FileStates]
-"""Opens the states of the messages in a directory. OSError."""
-
-
 class IngestRun:
-    """One run over files of a directory. Only `run` may be called in another thread than the log's."""
+    """One run over files of a directory: removes those that are messages by now, and reads others.
+
+    Ensures that a file that it has read has a private name, durably, so that no other program finds or replaces it; and
+    that it stops after some files, so that no commit is large. Assumes that `committed_tokens` are all that the log
+    has. Never appends to the log. Only `run` may be called in another thread than the log's."""
 
     def __init__(
         self,
         path: str,
         disk: Disk,
-        open_states: OpenStates,
         *,
         names: list[bytes],
         listing: Iterator[bytes] | None,
@@ -102,8 +84,7 @@ class IngestRun:
         self._committed_tokens = committed_tokens
         self._disk = disk
         self._count = min(count, _FILES)
-        self._open_states = open_states
-        self._states: FileStates | None = None
+        self._attributes: AttributeStore | None = None
         self._changed = False
 
     def run(self) -> None:
@@ -129,10 +110,10 @@ class IngestRun:
         if found is not None:
             self._store().forget(found[0])
 
-    def _store(self) -> FileStates:
-        if self._states is None:
-            self._states = self._open_states(self.path, self._disk)
-        return self._states
+    def _store(self) -> AttributeStore:
+        if self._attributes is None:  # only for a file: to open it tries what the file system can do
+            self._attributes = store_for(self.path, self._disk, sync=False)
+        return self._attributes
 
     def _read_files(self) -> None:
         size = 0
@@ -176,6 +157,8 @@ class IngestRun:
             return None
         path = f"{self.path}/{os.fsdecode(name)}"
         try:
+            # Opened before it is renamed: what is read is the file that was looked at, whoever renames another one
+            # over it.
             fd = self._disk.open(path, READ)
         except FileNotFoundError:
             return None
@@ -219,10 +202,12 @@ class IngestRun:
             self.postponed.append(private)
             return None
         mid, expiry = found
+        # Attributes go with the file, so they are read under its private name.
         receives, delayed = self._store().read(target, mid)
         reason = self._store().reasons.read(target, mid)
         expiry = 0 if expiry == WITHHELD else expiry
         try:
+            # To its end, whatever size it had: another program may have written more since.
             payload = b"".join(iter(lambda: self._disk.read(fd, 1 << 20), b""))
         except OSError as error:
             self._report_unreadable(private, error)

@@ -26,15 +26,16 @@ from .room import Room
 
 _logger = logging.getLogger(__name__)
 _NOTES = 50_000
-"""Microseconds after which notes are written even if there is nothing else to write."""
+"""Microseconds after which notes are written even if there is nothing else to write: a server that is killed forgets a
+receive that is younger."""
 _TRY_AGAIN = 1 * SECOND
 """Microseconds between tries after a failure."""
 _FORGET = 60 * SECOND
-"""Microseconds after which old keys are forgotten, while there are any keys."""
+"""Microseconds after which old keys are forgotten, while there are any keys: a fifth of the time that each is kept."""
 _KEYS = 64
 """The `count` of `Keys.forget_old` between two looks at the time."""
 _CHECKPOINT = 256 << 20
-"""Bytes of log between two checkpoints."""
+"""Bytes of log between two checkpoints: a start after a kill reads about as much."""
 _BYTES = 512 << 10
 """Bytes of payload after which a slice of compaction ends: they are written with the batch's commit."""
 _PACE = 40
@@ -45,7 +46,10 @@ _FASTER = 165
 
 @dataclass(eq=False)
 class BackgroundWork:
-    """One piece of work on files, for any thread. `run` uses only files and the object itself."""
+    """One piece of work on files, for any thread.
+
+    Ensures that `run` uses only files and the object itself, does the work once, and raises nothing: `error` says what
+    failed. So a batch can go on while it runs, and `settle` can wait for it."""
 
     pool: Pool
     disk: Disk
@@ -131,10 +135,16 @@ class BackgroundWork:
 
 
 class Maintenance:
-    """Maintains the log of one store.
+    """Maintains the log of one store: decides which work is next, and does it in slices.
 
-    Ensures that a slice takes some milliseconds, and that what it appends is committed or taken back with the batch
-    that it begins. Assumes that nothing of the batch's requests has been done before `begin`."""
+    Ensures:
+    1. A slice takes some milliseconds, and what it appends is committed or taken back with the batch that it begins.
+    2. One piece of work at a time runs in the other thread, and gets all that it needs when it is made.
+    3. After a failure it tries again, a second later, and says why once.
+    4. `next_due` costs little when nothing has changed: each commit asks.
+
+    Assumes that nothing of the batch's requests has been done before `begin`, and that each piece of work comes back to
+    `finish`. Never runs by itself: the caller asks when it is due."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -183,6 +193,8 @@ class Maintenance:
             return None
         usage, writer = store.usage, log.writer
         if (
+            # Each test is for something that makes another look worthwhile: a segment came or went, live bytes fell
+            # below what compaction waits for, the oldest segment has none left, the last one is nearly full.
             log.segments.changes != self._looked_at
             or usage.total < self._least
             or not usage.live.get(self._oldest, self._oldest == -1)
@@ -220,6 +232,7 @@ class Maintenance:
         )
         self._looked_at = -1 if self._has_work else segments.changes
         self._least = self.compaction.least(tight=self._pool.is_tight)
+        # -1: no segment has that number, so there is nothing to wait for.
         self._oldest = self.compaction.oldest or -1
         late = self._pool.late(segments.largest)
         self._most = late if self._store.log.room >= late else 0
@@ -239,6 +252,7 @@ class Maintenance:
         for number, size in reversed(log.segments.sizes.items()):
             if number <= since or written >= _CHECKPOINT:
                 break
+            # The last segment does not count: how much of it is written changes with each commit.
             written += size if number != log.number else 0
         return written >= _CHECKPOINT
 
@@ -258,6 +272,7 @@ class Maintenance:
                 self._store.transaction.take_back()
                 self._room.restart()
                 self._put_off(error)
+        # Taken, so that `settle`, or a batch on a full disk, does not work on the same files.
         garbage = log.segments.take_garbage()
         waits = self._clock() < self._not_before
         work = BackgroundWork(
@@ -266,6 +281,7 @@ class Maintenance:
             garbage,
             sync=log.background_sync() if garbage else None,
             recycled=self._pool.lacks(log.segments.largest) if garbage else 0,
+            # First the obsolete files: one of them may be what is wanted, and needs no zeros.
             wanted=None if garbage or waits else self._wanted_file(),
             surplus=[] if waits else self._pool.give_up(log.segments.largest),
             ingest_run=self._next_ingest(),
@@ -321,6 +337,7 @@ class Maintenance:
         if ingester is None:
             return None
         try:
+            # Files are pushes: on a full disk they wait, as pushes do.
             self._store.transaction.ask(ingester.size, push=True)
             self._room.secure()
             run = ingester.advance(self._store)
@@ -361,6 +378,7 @@ class Maintenance:
             pool.note_disk(is_full=True)
         store.log.segments.give_back_garbage(garbage)
         transaction = store.transaction
+        # The files may have made the pool whole again: then pushes need not wait for the next look.
         transaction.hold_back_pushes(transaction.pushes_wait and not pool.is_whole(store.log.segments.largest))
 
     def settle(self) -> None:
@@ -374,6 +392,7 @@ class Maintenance:
         running, self._running = self._running, None
         if running is not None:
             running.run()
+        # A clean stop writes one of its own, of all that was committed.
         for begun in (self._snapshot, self._written):
             if begun is not None:
                 begun.give_up()

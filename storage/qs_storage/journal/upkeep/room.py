@@ -64,6 +64,7 @@ class Room:
         if log.failed is not None:
             return
         size, push = max(size, transaction.asked), transaction.asked_by_push
+        # The usual case: there is room, and nobody was refused.
         if size <= transaction.left and not push and self._pool.is_whole(log.segments.largest):
             transaction.forget_asked()
             return  # and notes wait
@@ -161,6 +162,8 @@ class Room:
     def compact(self, until: float, most: int) -> None:
         """Copies a slice of the oldest segment, or gives it up, as changes of the transaction. until: by
         `perf_counter`; most: bytes of payload. OSError: there is no room for the copies."""
+        # By bytes too, and not by time alone: what is copied is written with the commit, which all of the batch wait
+        # for.
         enough = self._compaction.total + most
         self._ensure(self._needed)
         while (needed := self._compaction.step()) is not None:
@@ -209,6 +212,7 @@ class Room:
         if log.segments.has_garbage:  # a commit has just left it
             with suppress(OSError):  # upkeep tries again, and says why
                 self.recycle()
+        # Counted in bytes of payload: what requests have taken of the room has to be made good by as much copying.
         began = compaction.total
         last = log.number
         while (oldest := compaction.oldest) is not None and oldest <= last:
