@@ -72,12 +72,15 @@ class _Course(NamedTuple):
     target: int
 
     def offset_at(self, steady: int) -> int:
+        # Computed from the beginning of the course, not step by step: however often it is read, the time is the same.
         most = (steady - self.since) // _RATE
         return max(min(self.target, self.offset + most), self.offset - most)
 
 
 class ServerClock:
-    """The server's time. Its method `now` is the `Clock` of everything else in the server."""
+    """The server's time. Its method `now` is the `Clock` of everything else in the server.
+
+    The four promises of this module are its own. It may be read in any thread. It never waits and starts no thread."""
 
     __slots__ = (
         "_boot",
@@ -109,6 +112,7 @@ class ServerClock:
         self._wall = wall
         self._steady = steady
         self._boot = boot_id() if boot is None else boot
+        # Several threads read the time; one of them looks at the wall clock, and the others go on.
         self._looking = Lock()
         self._fd = -1
         self._fails = False  # a write has failed, which is said once
@@ -144,6 +148,7 @@ class ServerClock:
             self._look_at = steady + _LOOK_EVERY
             before = self._steady() // 1000
             target = self._wall() - before
+            # The two clocks were not read at the same moment: the next call looks again.
             if self._steady() // 1000 - before > _INTERRUPTED:
                 self._look_at = 0
             elif abs(target - self._course.target) > _STEP:

@@ -39,11 +39,21 @@ from .watch import Watch
 
 _new = tuple.__new__
 _REPORTS = 4000
-"""Reports of our own changes before they are read. The kernel keeps 16,384, then it drops some."""
+"""Reports of our own changes before they are read. The kernel keeps 16,384, then it drops some, and all directories
+have to be listed again."""
 
 
 class DirectoriesEngine(Engine):
-    """Does what concerns several queues, or all."""
+    """The engine over a root directory: does what concerns several queues, or all.
+
+    Ensures:
+    1. Queues of all storages in the root behave alike: a receive from several, a copy, dead letters, expiries.
+    2. A commit makes the journal durable last, after the directories of queues that its records rely on.
+    3. A failure of one queue holds up no other: those that can be synced or expired are, and then the error is raised.
+    4. Directories that other programs make, remove or exchange are noticed, and reopened between two operations.
+
+    Assumes that a journal in the root belongs to this server: a lock says so. Never polls: `fileno` is readable when
+    another program has changed something."""
 
     def __init__(
         self,
@@ -65,6 +75,7 @@ class DirectoriesEngine(Engine):
         self._disk = disk or Disk()
         self._journal = Journal(root, clock, durability, self._disk, cache, on_sync, keys)
         if self.name == "journal":
+            # Before the queues: a root that another server uses is refused before anything in it is looked at.
             self._journal.open()
         self._watch = Watch()
         self._activity = Activity()
@@ -144,6 +155,7 @@ class DirectoriesEngine(Engine):
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
         queues: list[EngineQueue] = []
+        # A name that stands twice is one queue: its messages must not be given out twice.
         for qid in dict.fromkeys(qids):
             queue = self.queue(qid)
             if queue.options.paused:
@@ -152,6 +164,7 @@ class DirectoriesEngine(Engine):
             if not held or queue.options.max_receives is None:
                 queue.expire()
             queues.append(queue)
+        # The usual receive, which one queue does faster than a merge of several.
         if len(queues) == 1:
             return queues[0].take_first(count, visibility, max_bytes, held=held)
         return take_oldest(queues, count, visibility, max_bytes, held=held)
@@ -166,6 +179,7 @@ class DirectoriesEngine(Engine):
             )
         logged = [target for target in targets if isinstance(target, LogQueue) and target is not source]
         if logged:
+            # Looked at for all copies together: a batch that ends between two copies would leave the first one alone.
             logged[0].require_copies(len(logged), None if isinstance(source, LogQueue) else len(source.payload_of(mid)))
         done: list[EngineQueue] = []
         try:
@@ -210,6 +224,7 @@ class DirectoriesEngine(Engine):
                     self._announce(queue)
         if self._root.gone:
             arrived.update(dict.fromkeys(self._root.take_gone(), sys.maxsize))
+        # Queues of files sync their messages in the commit, and together if they come first in a batch.
         has_files = len(self._queues) > len(journal.queues)
         maintenance, store = journal.maintenance, journal.store
         due = activity.expiries[0][0] if activity.expiries else None
@@ -328,6 +343,7 @@ class DirectoriesEngine(Engine):
     def close(self) -> None:
         try:
             self.commit()
+            # After the commit: the checkpoint has what was committed.
             left = self._journal.rest()
             if (sync := self.background_sync()) is not None:
                 sync()

@@ -31,17 +31,25 @@ from .shared import EngineQueue, Event, take_oldest
 _AT_ONCE = 1000
 """Messages in one slice of `prepare_stats` or `purge`: some 30 ms."""
 _MOVES = 20
+"""The most messages that one `expire` moves to the dead-letter queue: each is synced before it moves."""
 _AS_LONG_AS = 25
-"""Windows that can be ended in the time of a move, for which a file is synced."""
+"""Windows that can be ended in the time of such a move."""
 
 
 class DirectoryQueue(Publisher):
-    """See EngineQueue. For one thread at a time.
+    """A queue in a directory that other programs may share. For one thread at a time.
 
-    It ensures that a message is given to one consumer, whatever other processes do with the directory: each change is
-    one step of the store, which succeeds for one of several, and whoever was slower looks again. It assumes that others
-    keep to the layout. It never waits for another program's lock, which raises StaleReceiptError, and never closes
-    itself: the engine does, between two operations.
+    Ensures:
+    1. A message is given to one consumer, whatever other processes do with the directory: each change is one step of
+       the store, which succeeds for one of several, and whoever was slower looks again.
+    2. The disk is the truth, and the index what was last seen of it: an operation that finds something else on the disk
+       goes by that.
+    3. What is counted and reported has happened, and once.
+
+    Assumes that others keep to the layout, and that the clocks of servers that share the directory agree.
+
+    Never waits for another program's lock, which raises StaleReceiptError, and never closes itself: the engine does,
+    between two operations.
 
     A layout with dead letters and reasons has a class of its own, which overrides `redrive`, `reject`, `_noting_reason`
     and `_move_if_exhausted`.
@@ -128,12 +136,14 @@ class DirectoryQueue(Publisher):
     ) -> Message | None:
         store = self.store
         with store.exclusive(mid) as state:
+            # Gone, or taken, since it was listed.
             if state is None or state.hidden:
                 return None
             payload = store.read(mid, 0, max_bytes)
             if payload is None:
                 return None
             taken = MessageState(self._end_of(visibility), state.receives + 1)
+            # Another process was faster: the caller goes on to the next message.
             if not store.hide(mid, state, taken, durable=not held):
                 return None
         self.counts.delivered += 1
@@ -200,6 +210,7 @@ class DirectoryQueue(Publisher):
         mid, seen = receipt
         if seen is None or state.receives == seen:
             return True
+        # The count may be of a moment ago: only if the message is still in that state is the receipt too old.
         if not self.store.is_current(mid, state):
             return False
         raise StaleReceiptError(
@@ -269,6 +280,7 @@ class DirectoryQueue(Publisher):
             with self.store.exclusive(receipt.mid, removing=removing) as state:
                 if state is None:
                     raise self._no_such(receipt.mid)
+                # Within the lock: nobody changes it between this look and the change.
                 matches = self._matches(receipt, state)
                 if matches and state.hidden == FOREIGN:
                     raise StaleReceiptError(
@@ -366,6 +378,7 @@ class DirectoryQueue(Publisher):
                     removed += self._purge_one(mid)
             return removed
         finally:
+            # Also for those that were removed before an error.
             self.counts.deleted += removed
 
     def _purge_one(self, mid: int) -> bool:
@@ -385,6 +398,7 @@ class DirectoryQueue(Publisher):
         while (count is None or done < count) and moved < _MOVES and (mid := self.store.due(now)) is not None:
             done += 1
             with self.store.exclusive(mid) as state:
+                # Another server has ended the window, or moved it.
                 if state is None or not 0 < state.hidden <= now:
                     continue
                 if self._move_if_exhausted(mid, state, state.receives, ""):
@@ -397,6 +411,7 @@ class DirectoryQueue(Publisher):
                     ended = self.store.hide(mid, state, MessageState(until, state.receives, delayed=True))
                 else:
                     ended = self.store.show(mid, state, state.receives)
+            # The end of a delay is no event: the message was given back before.
             if ended and not state.delayed:
                 self.counts.expired += 1
                 if mid > upto:  # what is too old is retired instead
@@ -422,6 +437,7 @@ class DirectoryQueue(Publisher):
         if self.options.retention is None:
             return due
         index = self._index
+        # A new listing has a new index, which knows of no message whether it is delayed.
         if self._hidden_loaded is not index.messages:
             for mid in index.hidden.after(-1, len(index.hidden)):
                 self.store.load(mid)

@@ -24,7 +24,13 @@ _BLOCK = 4096
 
 
 class Disk:
-    """Calls the operating system. Every method may raise OSError."""
+    """The file operations of the storage. Every method may raise OSError.
+
+    Ensures that whatever the storage does with files goes through one object, so that tests can replace it: by a full
+    disk, by one that fails at the n-th call, by one that loses what was not synced. Methods that only call the system
+    are the system's functions themselves: a method around them would cost each request some calls.
+
+    Never follows a link in the place of a file of the server's own: see `open_file`."""
 
     open = staticmethod(os.open)
     close = staticmethod(os.close)
@@ -55,6 +61,7 @@ class Disk:
         makes a new file, in place of what is there. OSError with the path; PlantedError unless it is a regular file.
         """
         if flags & os.O_TRUNC:
+            # A new file instead of an emptied one: the old one may be another program's, under a second name.
             flags = flags & ~os.O_TRUNC | os.O_EXCL
         try:
             fd = self.open(path, flags | _OWN, mode)
@@ -80,6 +87,7 @@ class Disk:
         return found.f_bfree * found.f_frsize
 
     def files_in(self, path: str) -> list[str]:
+        """Returns the names of the regular files in a directory, unsorted."""
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
     def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
@@ -94,11 +102,13 @@ class Disk:
             raise
 
     def directories_in(self, path: str) -> list[str]:
+        """Returns the names of the directories in a directory, without links to some, unsorted."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def read_all(self, fd: int, size: int) -> bytes:
         """Reads an open file to its end. size: the expected bytes."""
+        # One byte more than expected: if the file has grown, that shows without another call.
         data = self.read(fd, size + 1)
         if len(data) == size:
             return data
@@ -108,6 +118,7 @@ class Disk:
         return b"".join(parts)
 
     def read_file(self, path: str) -> bytes:
+        """Reads a file that another program may have written."""
         fd = self.open(path, READ)
         try:
             return self.read_all(fd, self.fstat(fd).st_size)
@@ -115,11 +126,13 @@ class Disk:
             self.close(fd)
 
     def write(self, fd: int, data: bytes) -> None:
+        """Writes all bytes: the system may take a part of them at a time."""
         written = self._write(fd, data)
         while written < len(data):
             written += self._write(fd, data[written:])
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        """Writes all bytes at an offset."""
         written = self._pwrite(fd, data, offset)
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
@@ -141,9 +154,11 @@ class Disk:
         self._advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
         self.sync_file(path, os.O_DIRECTORY)
 
     def sync_file(self, path: str, flags: int = 0) -> None:
+        """Makes the content of a file durable, whoever has written it."""
         fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         try:
             self.fsync(fd)
@@ -157,6 +172,7 @@ class Disk:
             return
         if above != path:
             self.make_directories(above, sync=sync)
+        # Another process may make it at the same time.
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
         with contextlib.suppress(FileNotFoundError):  # another program may have removed it
@@ -189,6 +205,7 @@ class Disk:
                     self.fsync(fd)
             finally:
                 self.close(fd)
+            # A rename replaces the file in one step: there is always the old content or the new one.
             self.rename(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -229,4 +246,5 @@ def reason_of(error: OSError) -> str:
 
 
 def has_no_room(error: OSError) -> bool:
+    """Tells whether an error means that the disk is exhausted."""
     return error.errno in NO_ROOM

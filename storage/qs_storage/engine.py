@@ -21,7 +21,7 @@ SECOND = 1_000_000
 """Microseconds."""
 
 DEFAULT_VISIBILITY = 30 * SECOND
-"""bucker's default window."""
+"""The window of a queue that names none: bucker's default, whose clients this server answers too."""
 
 Clock = Callable[[], int]
 """Returns microseconds since the Epoch."""
@@ -136,6 +136,7 @@ class NoRoomError(OSError):
         the request was run this time."""
         if secured is None:
             return self
+        # The request was run again with what it lacked: if it lacks the same again, there is none.
         if self.size <= secured.size and (secured.push or not self.push):
             return None
         return NoRoomError(max(self.size, secured.size), push=self.push or secured.push)
@@ -146,7 +147,8 @@ class RemoteError(StorageError):
 
 
 class Durability(Enum):
-    """Says which faults an answered operation survives: ALWAYS a power loss, INTERVAL one 50 ms later, NONE a kill."""
+    """Says which faults an answered operation survives: ALWAYS a power loss, INTERVAL one 50 ms later, NONE a kill of
+    the process."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -194,8 +196,8 @@ class State(Enum):
 
 
 class Draft(NamedTuple):
-    """delay: microseconds until it is visible; key: a push with it within five minutes gets the id of the first, see
-    `names.owned_name`."""
+    """A message to push. delay: microseconds until it is visible; key: a push with it within five minutes gets the id
+    of the first, see `names.owned_name`."""
 
     payload: bytes
     delay: int = 0
@@ -203,14 +205,15 @@ class Draft(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """receives: that the holder saw; None: any."""
+    """Names a message for those who hold it. receives: the count that the holder saw, so that a consumer whose window
+    has ended does not delete what another one has by now; None: any count will do."""
 
     mid: int
     receives: int | None = None
 
 
 class Origin(NamedTuple):
-    """What a dead letter was. qid, mid, receives: in its former queue; at: when it moved; reason: `receives`, too
+    """Tells what a dead letter was. qid, mid, receives: in its former queue; at: when it moved; reason: `receives`, too
     many, or `rejected`; pushed_at: when it was pushed first. receives and at are 0 if unknown."""
 
     qid: str
@@ -223,8 +226,8 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """status: ready, delivered, in-flight or delayed; payload: None in a window; visible_at: None for now; reason: of
-    the last release or reject that gave one."""
+    """A message as the storage gives it to a request. status: ready, delivered, in-flight or delayed; payload: None in
+    a window; visible_at: None for now; reason: of the last release or reject that gave one."""
 
     qid: str
     mid: int
@@ -239,10 +242,11 @@ class Message:
 
 @dataclass(slots=True)
 class Options:
-    """visibility: microseconds; capacity: messages; paused: gives nothing out; dead_letter: the queue for messages
-    after max_receives receives; retention: microseconds after which a message that is not in flight is removed, see
-    `policy.py`; backoff, backoff_max: microseconds, see there. None, empty: no bound. A change of the object
-    takes effect at once."""
+    """The options of a queue. A change of the object takes effect at once: a queue and its engine share it.
+
+    visibility: microseconds; capacity: messages; paused: gives nothing out; dead_letter: the queue for messages after
+    max_receives receives; retention: microseconds after which a message that is not in flight is removed, see
+    `policy.py`; backoff, backoff_max: microseconds, see there. None, empty: no bound."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -263,7 +267,8 @@ class Options:
 
 @dataclass(slots=True)
 class Stats:
-    """Messages by state, bytes of payload, age of the oldest (None: empty), counts since the start."""
+    """Counts the messages of a queue by their states, their bytes of payload, and events since the start. oldest: the
+    age of the oldest message in microseconds, None for an empty queue."""
 
     new: int = 0
     ready: int = 0
@@ -289,8 +294,8 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """consumer: see `names.owned_name`; seq: 1, 2, 3, …; bytes: of payload; first, last: ids or None; checksum: of the
-    ids; since: microseconds."""
+    """Describes a claim. consumer: see `names.owned_name`; seq: 1, 2, 3, …; bytes: of payload; first, last: ids or
+    None; checksum: of the ids, so that a consumer can tell that it got the same claim again; since: microseconds."""
 
     consumer: str
     seq: int
@@ -358,7 +363,12 @@ class Redrive(Protocol):
 
 
 class Queue(Protocol):
-    """Methods may raise OSError: then nothing has changed, unless they say so."""
+    """A queue of any storage.
+
+    Ensures, with every method: if it raises, nothing has changed, unless it says so. Each may raise OSError. What has
+    changed is there for everybody at once, and is durable after the next `Engine.commit`.
+
+    Assumes one thread at a time, and that nobody keeps the object over a request: see `Engine.queue`."""
 
     options: Options
     merges_pushes: ClassVar[bool]
@@ -420,7 +430,8 @@ class Queue(Protocol):
     def prepare_stats(self) -> bool:
         """Does a slice of work for `stats`; False when it is done."""
 
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """Returns the counts. It may take long unless `prepare_stats` has returned False."""
 
 
 LEFT = 64 << 10
@@ -444,14 +455,22 @@ class Effects(NamedTuple):
 
 
 class Background(Protocol):
-    """Work that may be done while the engine goes on."""
+    """Work of an engine that may be done in another thread while the engine goes on."""
 
     def run(self) -> None:
         """Raises nothing."""
 
 
 class Engine(ABC):
-    """Methods may raise OSError: then nothing has changed, and `commit` can be called again."""
+    """The engine of a storage: finds, makes and removes queues, receives from several, and commits.
+
+    Ensures:
+    1. Changes act at once in memory, and are durable (as the durability asks) when `commit` returns.
+    2. If a method raises, nothing has changed, and `commit` can be called again. Methods may raise OSError.
+    3. After `roll_back`, memory is as it was after the last commit.
+    4. No method waits for a client or for a time: what comes later is an effect of a later commit.
+
+    Assumes one thread at a time. Never starts work by itself: `Effects` says when some is due, and the caller calls."""
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]] = frozenset()

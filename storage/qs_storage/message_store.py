@@ -16,11 +16,12 @@ from .policy import require_room
 from .shared import DirectoryIdentity, EngineContext
 
 FOREIGN = 1 << 62
-"""The end of another program's lock, which nobody knows."""
+"""The end of another program's lock, which nobody knows: later than any time, so it is never due."""
 
 
 class MessageState(NamedTuple):
-    """hidden: 0 when it is ready, FOREIGN, or the end of a window or delay, in the layout's unit."""
+    """The state of a message as a layout keeps it. hidden: 0 when it is ready, FOREIGN, or the end of a window or
+    delay, in the layout's unit."""
 
     hidden: int
     receives: int
@@ -28,13 +29,18 @@ class MessageState(NamedTuple):
 
 
 class MessageStore(ABC):
-    """The messages in one directory, and their index.
+    """The messages in one directory, as a layout keeps them, and their index.
 
-    The disk is the truth, and other processes change it at any time: a method returns False or None if a message is not
-    as it has to be, and has updated the index. Methods may raise OSError; then nothing has changed. Changes are made
-    within `exclusive`, with the state that it gave. It never waits for another process, except for a moment in
-    `exclusive`, and never removes what is not its own.
-    """
+    Ensures:
+    1. A change is made only if the message is in the state that the caller has seen: a method returns False or None if
+       it is not, and has updated the index.
+    2. If a method raises OSError, nothing has changed.
+    3. After `commit`, all changes so far survive a power loss.
+
+    Assumes that changes are made within `exclusive`, with the state that it gave, and that other processes change the
+    directory at any time: the disk is the truth.
+
+    Never waits for another process, except for a moment in `exclusive`, and never removes what is not its own."""
 
     far: ClassVar[int]
     """Ids from here on are mistakes: no id of ours follows them."""
@@ -181,14 +187,15 @@ class MessageStore(ABC):
 
     @abstractmethod
     def remove(self, mid: int, state: MessageState) -> bool:
-        """Returns False if another process was faster."""
+        """Removes a message. False if another process was faster."""
 
 
 @dataclass(slots=True)
 class PendingMessage:
-    """A written message that is not visible. until: when it will be, in the layout's unit, 0: at once; size: bytes;
-    temporary: its path; fd: of its file, -1: closed; folder: of dirq, the intermediate directory to be, empty: not
-    chosen yet."""
+    """A pushed message that is written to a file and not visible yet.
+
+    until: when it will be, in the layout's unit, 0: at once; size: bytes; temporary: its path; fd: of its file, -1:
+    closed; folder: of dirq, the intermediate directory to be, empty: not chosen yet."""
 
     mid: int
     until: int
@@ -199,7 +206,8 @@ class PendingMessage:
 
 
 class Writer(Protocol):
-    """Writes the messages of one queue. OSError."""
+    """Writes the messages of one queue: `FileWriter` of the vsqs layout, `ElementWriter` of dirq's. Its methods raise
+    OSError unless they say otherwise."""
 
     def write(self, draft: Draft) -> PendingMessage:
         """Writes a message that no consumer sees. QueueFullError if no id is left."""
@@ -225,11 +233,18 @@ class Writer(Protocol):
 
 
 MOST_PENDING = 1000
-"""Messages, maybe with open files, before they are published."""
+"""Messages, maybe with open files, before they are published: a process may have some thousand files open."""
 
 
 class Publisher:
-    """The part of a queue that takes pushes, each all or nothing."""
+    """The part of a queue in a directory that takes pushes: messages are written at once, and published together.
+
+    Ensures that the messages of one push become visible together or not at all, as far as the layout can, and that a
+    failure after the answer is returned by `flush`, by the first id of the push. Syncs of many pushes are done
+    together: that is what makes many clients fast.
+
+    Assumes that `publish` is called before anybody looks at messages. Never publishes a message that could not be
+    synced."""
 
     def __init__(self, store: MessageStore, writer: Writer) -> None:
         self.path = store.path
@@ -272,6 +287,7 @@ class Publisher:
         """Makes a copy visible. OSError: it is not there."""
         self._add([pending])
         self.publish()
+        # A copy is answered after it is visible, so its error need not wait for a commit.
         if (error := self._failed.pop(pending.mid, None)) is not None:
             raise error
 
@@ -328,6 +344,7 @@ class Publisher:
                 shown.append(pending)
             self._writer.finish(request)
         except OSError:
+            # A list is there as a whole or not at all.
             for pending in shown:
                 self._writer.take_back(pending)
             raise

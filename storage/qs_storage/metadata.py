@@ -45,7 +45,9 @@ Value = TypeVar("Value")
 
 
 class Kind(NamedTuple, Generic[Value]):
-    """attribute: the name of the extended attribute; suffix, base: the hidden file is `.ID` and the suffix, with an id
+    """A kind of metadata: how it is named and written.
+
+    attribute: the name of the extended attribute; suffix, base: the hidden file is `.ID` and the suffix, with an id
     in decimal digits (10) or 14 hexadecimal ones (16); decode: takes anything, and nothing for the default."""
 
     attribute: str
@@ -58,8 +60,10 @@ class Kind(NamedTuple, Generic[Value]):
 class MetadataStore(Generic[Value]):
     """One kind of metadata of one directory's messages. path: of the file as it is named now.
 
-    Consuming makes room, so it has to work on a full disk, and also on files that we may not write to. Metadata that
-    could not be written is in `unwritten` for as long as the process lives."""
+    Ensures that a consumer is never stopped by metadata: consuming makes room, so it has to work on a full disk, and
+    also on files that we may not write to. Metadata that could not be written is in `unwritten` for as long as the
+    process lives. Assumes that other programs may write anything under these names: what cannot be understood is the
+    default."""
 
     def __init__(self, kind: Kind[Value], directory: str, disk: Disk, *, lists: bool | None, sync: bool) -> None:
         """lists: whether to list the names of attributes first, as asking for a missing one, which most are, takes
@@ -133,6 +137,7 @@ class MetadataStore(Generic[Value]):
 
     def _attribute(self, path: str, name: str, there: Collection[str] | None = None) -> bytes:
         """Returns an extended attribute, empty if there is none. there: those that were listed. OSError."""
+        # Most messages of other programs have no attribute, and a list of none is faster than an error.
         if self._lists and name not in (self._names(path) if there is None else there):
             return b""
         try:
@@ -172,7 +177,7 @@ def lists_attributes(directory: str, disk: Disk) -> bool | None:
 
 
 class Attributes(NamedTuple):
-    """delayed: the end of the delay, 0 for none."""
+    """How often a message was received, and the end of its delay, 0 for none."""
 
     receives: int = 0
     delayed: int = 0
@@ -211,7 +216,9 @@ _REASON: Kind[str] = Kind("user.qs.reason", ".reason", 10, str.encode, _decode_r
 
 
 class AttributeStore(MetadataStore[Attributes]):
-    """The attributes of a directory in the vsqs layout, and in `reasons` why messages were given back."""
+    """The attributes of a directory in the vsqs layout, and in `reasons` why messages were given back.
+
+    Receives count for one id only: a moved message, whose file and attributes are the same, begins at 0."""
 
     def __init__(self, directory: str, disk: Disk, *, lists: bool | None, sync: bool) -> None:
         """See MetadataStore."""

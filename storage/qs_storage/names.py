@@ -20,7 +20,7 @@ _TAKEN = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)
 _MID_DIGITS = 18
 MAX_MID = 10**18 - 1
 FAR = MAX_MID // 10
-"""Ids from here on (the year 5138 in microseconds) are mistakes."""
+"""Ids from here on (the year 5138 in microseconds) are mistakes: new ids do not follow them, or none would be left."""
 WITHHELD = MAX_MID - 1
 """The expiry of a claimed message: every program that knows the layout takes it for hidden for good."""
 PRIVATE = ".taken-"
@@ -48,6 +48,7 @@ def directory_of(qid: str) -> str:
     except UnicodeEncodeError:
         raise BadQueueNameError(f"a queue's name is Unicode text; {qid!r} is not") from None
     if name.startswith("."):
+        # Names with a leading dot are the server's own.
         name = "%2E" + name[1:]
     if len(name) > _MAX_DIRECTORY:
         raise BadQueueNameError(
@@ -126,10 +127,11 @@ def _mids(names: list[bytes]) -> list[int] | None:
         return None
     mids = sorted(map(int, names))
     digits = len(str(mids[0]))
+    # The same length for all, and as many digits as there are characters: then no name has a leading zero.
     fit = digits == len(str(mids[-1])) <= _MID_DIGITS and len(joined) == digits * len(names)
     return mids if fit else None
 
 
 def message_name(mid: int, expiry: int) -> str:
-    """expiry: 0 when it is ready."""
+    """Returns the name of a message's file. expiry: 0 when it is ready."""
     return f"{mid}.{expiry}" if expiry else str(mid)

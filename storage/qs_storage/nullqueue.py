@@ -10,7 +10,10 @@ from .shared import DirectoryIdentity, EngineContext, EngineQueue
 
 
 class NullQueue:
-    """Ids are microseconds, and increase while the server runs."""
+    """A queue that keeps nothing: what is pushed gets an id, and is counted. See EngineQueue.
+
+    Ids are microseconds, and increase while the server runs; after a restart they may come again, as nothing knows
+    them."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None

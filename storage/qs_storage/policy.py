@@ -71,6 +71,7 @@ def require_room(
     if capacity is None or held() + more <= capacity:
         return
     refresh()
+    # What others have removed meanwhile makes room, and was not known yet.
     if (now := held()) + more > capacity:
         raise QueueFullError(f"queue {qid!r} holds {now} messages; its capacity is {capacity}")
 
@@ -111,6 +112,7 @@ def backoff_of(options: Options, mid: int, receives: int) -> int:
     longest = DEFAULT_MAX if options.backoff_max is None else options.backoff_max
     # No more doublings than reach the longest of all: 2**1000 is no number to multiply with.
     wanted = min(options.backoff << min(receives - 1, 60), longest)
+    # No random number: a restart, and other servers that share the directory, come to the same moment.
     chosen = ((mid + receives) * _FACTOR & (1 << 64) - 1) >> 64 - _BITS
     return max(wanted + wanted * (2 * chosen - (1 << _BITS)) // (_SPREAD << _BITS), 1)
 
@@ -244,6 +246,7 @@ class DeadLetterMoves:
         try:
             return move()
         except StorageError as error:
+            # The type stays, as it decides the code of the answer.
             raise type(error)(
                 f"message {mid} of queue {self._qid!r} cannot be rejected, as the dead-letter queue {name!r} cannot "
                 f"take it: {error}"

@@ -46,9 +46,12 @@ what the server's flags say of this storage; it returns the engine without askin
 
 
 class RemoteEngine(Protocol):
-    """See Engine and Queue. Methods block until the other server has answered, and are called in threads, several at
-    once. What has returned is as durable as that server makes it: there is no commit. Methods that ask it also raise
-    RemoteError, after trying again."""
+    """An engine whose messages another server keeps. qs has two, over memcached and SQS; other distributions may have
+    more. See Engine and Queue.
+
+    Methods block until the other server has answered, and are called in threads, several at once. What has returned is
+    as durable as that server makes it: there is no commit. Methods that ask it also raise RemoteError, after trying
+    again."""
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]]
@@ -141,8 +144,9 @@ def _options_in(root: str, disk: Disk) -> dict[str, Options]:
 
 
 class RemoteQueue(Queue):
-    """What the queues of such engines share; see Queue. Several threads may use one. Its methods also raise
-    RemoteError."""
+    """What the queues of such engines share; see Queue. Several threads may use one, so counts have a lock.
+
+    Its methods also raise RemoteError. An engine's own class has the methods that ask the other server."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
@@ -189,8 +193,10 @@ Q = TypeVar("Q", bound=RemoteQueue)
 
 
 class RootedEngine(RemoteEngine, Generic[Q]):
-    """The queues of an engine. Each has a directory in the root with its options only: `ls` shows the queue, and no
-    other storage takes its name. Several threads may use it.
+    """The queues of a remote engine. Each has a directory in the root with its options only: `ls` shows the queue, and
+    no other storage takes its name.
+
+    Ensures that several threads may use it: one at a time changes which queues there are, and all may read.
 
     An engine made of it has `open_queue`, and may replace `create`, `options`, `configure` and `remove`."""
 
@@ -248,6 +254,7 @@ class RootedEngine(RemoteEngine, Generic[Q]):
             self._disk.sync_directory(self.root)
             with self._opening:
                 self._opened[qid] = queue
+            # A new dict: readers in other threads have the old one, as it was.
             self._options = {**self._options, qid: options}
 
     def options(self, qid: str) -> Options:
@@ -265,6 +272,7 @@ class RootedEngine(RemoteEngine, Generic[Q]):
         """See RemoteEngine. OSError."""
         with self._changing:
             self.queue(qid).unmake(force=force)
+            # Under a name that no queue has, so that a crash leaves nothing that looks like one.
             removed = f"{self.root}/{MAKING}{secrets.token_hex(8)}"
             self._disk.rename(f"{self.root}/{directory_of(qid)}", removed)
             self._disk.sync_directory(self.root)  # before its options are unlinked: they are there, or the name is not

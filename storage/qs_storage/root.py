@@ -31,7 +31,7 @@ _REMOVING = ".removing-"
 _LEFT_AFTER = 60
 """Seconds without change until a directory being made or removed is taken for left behind."""
 _FEW = 1000
-"""Messages whose files a request removes with their queue: some 20 ms."""
+"""Messages whose files a request removes with their queue: some 20 ms. More are removed by a thread of their own."""
 
 
 OpenQueue = Callable[[str, str, Options, EngineContext], EngineQueue]
@@ -39,6 +39,15 @@ OpenQueue = Callable[[str, str, Options, EngineContext], EngineQueue]
 
 
 class RootDirectory:
+    """The directories of all queues: opens, makes, configures and removes them.
+
+    Ensures:
+    1. A queue is there as a whole or not at all: its directory is made, or removed, under another name first.
+    2. A queue is closed only between two operations, never in the middle of its own.
+    3. A directory that cannot be used is named in the log, and keeps no other from being opened, except at a start.
+
+    Assumes that other servers and programs make and remove directories at any time. Never follows a link to one."""
+
     def __init__(
         self,
         path: str,
@@ -83,7 +92,7 @@ class RootDirectory:
             shutil.rmtree(path, ignore_errors=True)
 
     def _open(self, directory: str, *, strict: bool) -> None:
-        """strict: raises errors; else logs them."""
+        """Opens the queue in a directory. strict: raises errors; else logs them."""
         qid = qid_of(directory)
         path = f"{self.path}/{directory}"
         if qid is None:
@@ -114,6 +123,7 @@ class RootDirectory:
             self.gone.add(qid)
             for mid in queue.close():
                 self.failures[qid, mid] = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), queue.path)
+            # The totals of the engine must not go down when a queue goes.
             self.totals.keep(queue)
             self._forget(queue)
 
@@ -128,7 +138,8 @@ class RootDirectory:
             self._open(directory, strict=False)
 
     def reopen_vanished(self) -> None:
-        """Does so for all of which the watch has reported it. Call it when no queue is in use."""
+        """Closes and opens all queues of which the watch has reported that their directory is gone. Call it when no
+        queue is in use."""
         vanished = self._context.activity.vanished
         for qid in list(vanished):
             if qid in vanished:
@@ -137,6 +148,7 @@ class RootDirectory:
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """See Watched. A directory that has come is noted like one that has gone."""
         qid = qid_of(os.fsdecode(name))
+        # By now the queue may be open again, or the report may be about what this server has done.
         if qid is not None and not self.in_place(qid):
             self._context.vanished(qid)
 
@@ -171,7 +183,7 @@ class RootDirectory:
     # -- queues
 
     def in_place(self, qid: str) -> bool:
-        """Raises OSError."""
+        """Tells whether a queue is open and its directory is there. Raises OSError."""
         queue = self.queues.get(qid)
         return queue is not None and queue.in_place()
 
@@ -209,21 +221,23 @@ class RootDirectory:
         other change. OSError, UnsupportedError, DeadLetterCycleError: nothing has changed."""
         refuse_retention(options)
         refuse_backoff(options)
+        # Only a new one: a queue whose dead-letter queue is gone can still be changed.
         if options.dead_letter != queue.options.dead_letter:
             self._check_dead_letter(queue.qid, options)
         write_options(queue.path, options, self._disk)
         for field in fields(Options):
+            # In place: the queue and others have this object.
             setattr(queue.options, field.name, getattr(options, field.name))
         queue.arrived()  # it may have been paused, and what is there may be too old now
 
     def _check_dead_letter(self, qid: str, options: Options) -> None:
-        """Raises UnsupportedError, DeadLetterCycleError."""
+        """Checks the dead-letter queue that options name. Raises UnsupportedError, DeadLetterCycleError."""
         if options.dead_letter:
             storage = storage_in(self.path, options.dead_letter, self._default)
             check_dead_letter(qid, options, {name: queue.options for name, queue in self.queues.items()}, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
-        """Raises OSError; QueueNotEmptyError without force."""
+        """Removes a queue. Raises OSError; QueueNotEmptyError without force."""
         self.publish_pending()
         self._context.watch.refresh()
         held = len(queue)
@@ -235,6 +249,7 @@ class RootDirectory:
             _remove_empty(queue, self._disk)
         self._close(queue.qid)
         self.dirty = True
+        # The queue is gone already: only its files are left, under a name that no queue can have.
         if force and held > _FEW:
             Thread(target=clear, daemon=True).start()  # what is left when the process ends, the next start removes
         elif force:
@@ -268,6 +283,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
         disk.rmdir(queue.path)
     except OSError as error:
         write_options(queue.path, queue.options, disk)
+        # The options were unlinked by then, and are written again: it is a queue still.
         if error.errno == errno.ENOTEMPTY:
             raise QueueNotEmptyError(
                 f"queue {queue.qid!r} is not empty: somebody has just put something there"

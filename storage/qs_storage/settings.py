@@ -55,6 +55,7 @@ def read_options(directory: str, default_storage: str) -> Options:
         except (ValueError, BadQueueNameError) as error:
             raise StorageError(f"{path}: {key}: {error}") from None
     if bool(options.dead_letter) != (options.max_receives is not None):
+        # Each alone would be ignored, and the operator would not know.
         raise StorageError(f"{path}: dead-letter and max-receives go together; {_OPTIONS_HELP}")
     if (contradiction := contradiction_in(options)) is not None:
         raise StorageError(f"{path}: {contradiction}; {_OPTIONS_HELP}")
@@ -129,6 +130,7 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
     disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=True)
 
 
+# A directory gets its name only with its options in it: whoever lists the root sees a whole queue or none.
 def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
     """Makes a queue's directory with its options. made: called then; if it raises, the directory is removed. The
     content is durable; the caller syncs the root. QueueExistsError, BadQueueNameError, OSError."""
@@ -144,6 +146,7 @@ def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Calla
         try:
             made()
         except BaseException:
+            # Under the other name again, so that nobody takes it for a queue while it is removed.
             disk.rename(path, making)
             raise
     except BaseException:

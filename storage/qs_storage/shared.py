@@ -15,6 +15,10 @@ from .watch import Watch
 
 
 class EngineQueue(Queue, Protocol):
+    """A queue as the engine over a root directory needs it: `LogQueue`, `DirectoryQueue` and `NullQueue`.
+
+    The methods beside those of `Queue` are for the engine alone: no request of a client calls them."""
+
     path: str
     qid: str
 
@@ -68,7 +72,8 @@ class EngineQueue(Queue, Protocol):
     def commit(self) -> None:
         """Makes changes durable, with durability ALWAYS. FileNotFoundError if the directory is gone."""
 
-    def in_place(self) -> bool: ...
+    def in_place(self) -> bool:
+        """Tells whether the directory is still the one that was opened. OSError."""
 
     def dismantle(self) -> None:
         """Removes from an empty queue's directory what is no message. OSError ENOTEMPTY if there is a message."""
@@ -95,7 +100,9 @@ queue and id; `pushed`, with 0 receives, follows for the new ones. retired: remo
 
 
 class Lifecycle(Protocol):
-    """Methods have to be quick and must not raise."""
+    """Receives the events of messages. The server's history implements it, and the storage must not import that.
+
+    Methods have to be quick and must not raise: they are called in the middle of a request."""
 
     @property
     def peer(self) -> str:
@@ -111,8 +118,8 @@ class Lifecycle(Protocol):
 
 
 class Activity:
-    """Collects what the queues of an engine report, so that no request has to look at all. dirty: queues to commit;
-    arrived: queues with new visible messages."""
+    """Collects what the queues of an engine report, so that a commit looks only at queues in which something happened,
+    however many there are. dirty: queues to commit; arrived: queues with new visible messages."""
 
     def __init__(self) -> None:
         self.pending: dict[str, Callable[[], dict[int, OSError]]] = {}
@@ -132,16 +139,20 @@ class Activity:
     def announce(self, qid: str, expiry: int) -> None:
         """Announces a hidden message's end. Cheap."""
         known = self.announced.get(qid)
+        # A later time is left out: when the announced one has come, the engine asks the queue again.
         if known is None or expiry < known:
             self.announced[qid] = expiry
             heapq.heappush(self.expiries, (expiry, qid))
 
     def drop(self) -> None:
+        """Drops the first announced time."""
         expiry, qid = heapq.heappop(self.expiries)
+        # An earlier time may have been announced since, which is in the heap too.
         if self.announced.get(qid) == expiry:
             del self.announced[qid]
 
     def forget(self, qid: str) -> None:
+        """Drops what a queue has reported, as it is closed."""
         self.pending.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)
@@ -154,8 +165,10 @@ def _no_queue(qid: str, storage: str) -> EngineQueue:
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """find_or_make: returns the queue of a name, made with a storage if needed; lifecycle: receives events of messages,
-    None: nobody does."""
+    """What an engine gives each of its queues: clock, durability, disk, and whom to tell of what.
+
+    It is complete when it is made and never changes, so no queue finds a part of it missing. find_or_make: returns the
+    queue of a name, made with a storage if needed; lifecycle: receives events of messages, None: nobody does."""
 
     clock: Clock
     durability: Durability
@@ -183,7 +196,8 @@ class EngineContext:
 
 
 class DirectoryIdentity:
-    """Recognizes the directory that was opened: another one may get its name."""
+    """Recognizes the directory that was opened, by its device and inode: another one may get its name, and what belongs
+    to the old one must not be written there."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         """Raises OSError."""
@@ -247,6 +261,8 @@ def _take_oldest(
         if message is not None:
             found.append(message)
             room = (max_bytes if room is None else room) - len(message.payload or b"") - len(message.reason or "")
+        # Still there: not another process, but its size has kept it back. Smaller ones behind it have to wait, or it
+        # would never be received.
         elif room is not None and queue.first_ready() == mid:
             return  # too large for what room there is left
         following = queue.first_ready()

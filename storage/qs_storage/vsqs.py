@@ -69,7 +69,12 @@ def check_no_server(path: str) -> None:
 
 
 class Queue:
-    """A queue in a directory, for several threads. Close it, or use it in a with statement."""
+    """A queue in a directory, for several threads. Close it, or use it in a with statement.
+
+    Ensures that a published message is durable when `publish` returns (unless `sync` is off), that a message is
+    received by one process at a time, and that waiting costs nothing: the kernel reports what others do.
+
+    Assumes that no server has the queue in its journal: that is checked, unless it only publishes."""
 
     def __init__(
         self,
@@ -129,7 +134,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Messages stay."""
+        """Ends the waits of other threads, and closes the queue. Messages stay."""
         with self._changes:
             if self._closed:
                 return
@@ -167,6 +172,7 @@ class Queue:
         try:
             self._commit()
         except OSError:
+            # It may not be durable: whoever publishes it again would have it twice.
             with contextlib.suppress(OSError, NoSuchMessageError):
                 self._queue.delete(Receipt(mids[0]))
             raise
@@ -239,6 +245,7 @@ class Queue:
         if waits and waits[0] <= 0:
             return False
         if until is not None:
+            # Until the next window ends: no event reports that.
             waits.append(max((until - self._clock()) / SECOND, 0.0))
         if not self._queue.store.watched:
             waits.append(_POLL)
@@ -267,7 +274,7 @@ class Queue:
 
 
 def _check_is_queue(path: str) -> None:
-    """QueueException unless a directory is empty, or holds a message or a queue's options. OSError."""
+    """Raises QueueException unless a directory is empty, or holds a message or a queue's options. OSError."""
     try:
         with os.scandir(path) as entries:
             others = None
@@ -307,5 +314,6 @@ class QueueManager:
         return queue
 
     def close(self) -> None:
+        """Closes all queues that it has opened."""
         while self._queues:
             self._queues.pop().close()

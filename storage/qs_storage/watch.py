@@ -31,6 +31,7 @@ _RECORD = struct.Struct("iIII")
 _HEADER = _RECORD.size
 _unpack = _RECORD.unpack_from
 _BUFFER = 64 * 1024
+"""Bytes that are read at a time: some thousand reports."""
 _MESSAGE_EVENTS = CLOSE_WRITE | MOVED_FROM | MOVED_TO | DELETE
 _QUEUE_EVENTS = CREATE | MOVED_FROM | MOVED_TO | DELETE
 _APPEARED = CLOSE_WRITE | MOVED_TO | CREATE
@@ -40,6 +41,8 @@ Event = tuple[int, int, bytes]
 
 
 class Inotify:
+    """Linux's inotify(7), called through ctypes: Python has no binding. Never waits."""
+
     def __init__(self) -> None:
         # One buffer for all calls: malloc is slow for this size, and a request makes several calls.
         self._buffer = bytearray(_BUFFER)
@@ -81,10 +84,12 @@ class Inotify:
                 at += _HEADER
                 events.append((watch, mask, bytes(data[at : at + length]).rstrip(b"\0")))
                 at += length
+            # Less than half a buffer: there is nothing more, and another call would only say so.
             if end < _BUFFER // 2:
                 return events
 
     def close(self) -> None:
+        """Closes the descriptor, which ends all watches."""
         os.close(self.fd)
 
 
@@ -92,6 +97,9 @@ class Inotify:
 
 
 class Watched(Protocol):
+    """The owner of a watched directory, which is told of changes by other processes: a store of messages, the root, an
+    ingester, a folder of dirq."""
+
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """Handles a file that another process made, renamed or removed. It may have changed again."""
 
@@ -103,7 +111,13 @@ class Watched(Protocol):
 
 
 class Watch:
-    """Watches any number of directories. Without inotify it logs that once, and reports nothing."""
+    """Watches any number of directories, and reports what other processes change.
+
+    Ensures that each change by another process is reported after it has happened, or `rescan` is called: reports may
+    come late, twice, or about what has changed again, but none is missing. Our own changes are left out.
+
+    Assumes that each of our changes is noted with `expect` in the order in which the kernel sees them, and that owners
+    ask the disk. Without inotify it logs that once, and reports nothing. Never waits."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
@@ -139,6 +153,7 @@ class Watch:
         return watch
 
     def remove(self, watch: int) -> None:
+        """Stops watching a directory. Ignores a watch that has ended."""
         if self._owners.pop(watch, None) is not None and self._inotify is not None:
             self._inotify.remove(watch)
 
@@ -155,6 +170,7 @@ class Watch:
         try:
             expected = self.expected
             for event in self._inotify.events():
+                # In order: the kernel reports all changes of a process in the order in which they were made.
                 if expected and expected[0] == event:
                     expected.popleft()
                 elif not _is_ignored(event):
@@ -167,6 +183,7 @@ class Watch:
         if mask & OVERFLOW:
             _logger.warning("more changes by other programs than the kernel could report; the queues are listed again")
             self.expected.clear()
+            # The kernel has dropped reports: nobody knows of which directories.
             for each in list(self._owners):
                 self._tell(each, lambda owner: owner.rescan())
         elif mask & IGNORED:
@@ -187,6 +204,7 @@ class Watch:
             _logger.error("changes by other programs could not be read: %s", error)
 
     def close(self) -> None:
+        """Stops watching all directories."""
         self._owners.clear()
         if self._inotify is not None:
             self._inotify.close()

@@ -32,13 +32,16 @@ from .elements import (
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = 1
-"""Seconds: a newer link may still get its time."""
+"""Seconds since a change of a lock within which it may have been linked just now, and not have its time yet."""
 _STEP = 0.02
-"""Seconds to wait for that."""
+"""Seconds to wait for that time before the lock is looked at again."""
 
 
 class QueueSimple(QueueBase):
-    """Elements are bytes, each in a file, as in dirq's QueueSimple and Perl's Directory::Queue::Simple."""
+    """A queue whose elements are bytes, each in a file, as in dirq's QueueSimple and Perl's Directory::Queue::Simple.
+
+    Ensures that an element is there as a whole or not at all, also after a power loss unless `sync` is off, and that it
+    is locked by one program at a time. Never waits for a lock."""
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class QueueSimple(QueueBase):
         return name
 
     def _write(self, payload: bytes) -> tuple[str, str]:
-        """Returns the directory and the path."""
+        """Writes a temporary element. Returns its intermediate directory and its path."""
         disk = self._disk
         directory, temporary, fd = self._create()
         try:

@@ -24,8 +24,11 @@ class QueueLockError(QueueError):
 
 
 class QueueBase:
-    """A directory and one cursor over its elements: the queue is its own iterator, as in dirq. The cursor's methods
-    are for one thread at a time, all others for several."""
+    """A directory and one cursor over its elements: the queue is its own iterator, as in dirq, whose programs rely on
+    it.
+
+    Ensures that names come in the order of time, and that what is added while the cursor moves is found by the next
+    loop, if not by this one. The cursor's methods are for one thread at a time, all others for several."""
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class QueueBase:
         sync: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """See the subclasses."""
+        """Makes the directory if it is missing. The subclasses describe the arguments."""
         if isinstance(path, bytes):
             path = os.fsdecode(path)
         if not isinstance(path, str | os.PathLike):
@@ -50,6 +53,7 @@ class QueueBase:
         self._forget()
         self._make("")
         status = os.stat(self.path)
+        # By the directory itself, and not by its path: a set has each queue once, however it was named.
         self.id = f"{status.st_dev}:{status.st_ino}"
 
     def _make(self, directory: str) -> None:
@@ -84,6 +88,7 @@ class QueueBase:
                 return ""
             self._directory = self._directories.pop()
             names = names_in(f"{self.path}/{self._directory}")
+            # A directory at a time: a queue may have a million elements.
             self._elements = sorted(filter(is_element, names), reverse=True)
         return f"{self._directory}/{self._elements.pop()}"
 

@@ -43,6 +43,7 @@ is_being_added = re.compile(f"[0-9a-f]{{14}}(?:{re.escape(DELAYED_SUFFIX)})?").f
 is_full_name = re.compile("[0-9a-f]{8}/[0-9a-f]{14}").fullmatch
 """Matches DIRECTORY/ELEMENT."""
 
+# Each attempt fails only because another program has done something in between, so many in a row mean a mistake.
 ATTEMPTS = 1000
 """Attempts to find a free name, or a directory that a purge has not removed, before it is an error."""
 
@@ -78,10 +79,12 @@ def directory_of_now(granularity: int) -> str:
 
 
 def name_of(mid: int) -> str:
+    """Returns the name of an element with this id."""
     return f"{mid:014x}"
 
 
 def mid_of(name: str) -> int:
+    """Returns the id of an element with this name."""
     return int(name, 16)
 
 
@@ -91,7 +94,7 @@ def time_of(mid: int) -> int:
 
 
 def mid_at(time: int, digit: int) -> int:
-    """digit: 0 to 15."""
+    """Returns the id of an element that is added at a time. digit: 0 to 15."""
     seconds, micros = divmod(time, SECOND)
     return seconds << 24 | micros << 4 | digit
 
@@ -107,14 +110,17 @@ def following(mid: int) -> int:
 
 @dataclass(slots=True)
 class Folder:
-    """elements: their count; watch: its number."""
+    """An intermediate directory that is watched. elements: their count; watch: its number."""
 
     elements: int = 0
     watch: int = -1
 
 
 class Places:
-    """A place is the path of an element in the queue's directory, DIRECTORY/NAME."""
+    """Which intermediate directory each element is in. A place is the path of an element in the queue's directory,
+    DIRECTORY/NAME.
+
+    Takes 16 bytes for an element: the name is its id, and the directory a number."""
 
     def __init__(self, watch: Watch) -> None:
         self.folders: dict[str, Folder] = {}
@@ -130,7 +136,7 @@ class Places:
         return self._numbers.after(after, len(self._numbers) if count is None else count)
 
     def last(self) -> int:
-        """-1: there is none."""
+        """Returns the greatest id, -1 without any."""
         return self._numbers.last() or -1
 
     def is_in(self, mid: int, folder: str) -> bool:
@@ -210,7 +216,7 @@ def names_in(path: str) -> list[str]:
 
 
 def read_file(path: str, disk: Disk) -> bytes:
-    """Raises OSError."""
+    """Reads a file to its end. Raises OSError."""
     fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = [disk.read(fd, _SOME)]
@@ -288,7 +294,7 @@ def touch(path: str) -> None:
 
 
 def is_older(path: str, limit: float, disk: Disk) -> bool:
-    """limit: seconds since the Epoch. False if the file is gone."""
+    """Tells whether a file was changed last before a time. limit: seconds since the Epoch. False if it is gone."""
     try:
         return disk.lstat(path).st_mtime < limit
     except FileNotFoundError:

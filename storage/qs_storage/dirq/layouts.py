@@ -57,7 +57,7 @@ IsOld = Callable[[str, int], bool]
 
 
 class Listed(NamedTuple):
-    """An intermediate directory: ids of free and of locked elements, names of everything else."""
+    """What an intermediate directory has: ids of free and of locked elements, names of everything else."""
 
     free: list[int]
     locked: list[int]
@@ -65,7 +65,11 @@ class Listed(NamedTuple):
 
 
 class Layout(ABC):
-    """The file operations on one queue's elements. place: DIRECTORY/NAME. All raise OSError."""
+    """The file operations on one queue's elements, in one of the two layouts of dirq. place: DIRECTORY/NAME.
+
+    Ensures that a lock is taken by one program, and that an element is visible only when it is complete. Assumes that
+    other programs add, lock, remove and purge at any time, also the intermediate directories. Never removes what
+    another program is still using, as far as dirq's own rules tell that. All methods raise OSError."""
 
     def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
         """path: of the queue; places: is told which reports to expect; sync: whether to keep back until a commit what
@@ -95,7 +99,8 @@ class Layout(ABC):
         """Returns the ids of elements that are being added, as far as they have one."""
 
     @abstractmethod
-    def is_locked(self, place: str) -> bool: ...
+    def is_locked(self, place: str) -> bool:
+        """Tells whether an element is locked, by whomever."""
 
     @abstractmethod
     def lock(self, place: str) -> bool:
@@ -187,7 +192,7 @@ class Layout(ABC):
 
 
 class SimpleLayout(Layout):
-    """Elements are files."""
+    """The layout of QueueSimple: an element is a file, its lock a second link of it."""
 
     def listed(self, folder: str) -> Listed:
         names = os.listdir(f"{self.path}/{folder}")
@@ -267,6 +272,7 @@ class SimpleLayout(Layout):
         name = name_of(pending.mid)
         path = f"{self.path}/{pending.folder}/{name}"
         if pending.until:
+            # The lock first: an element that is delayed must not be free for a moment.
             self._disk.link(pending.temporary, path + LOCKED_SUFFIX)
             self._places.expect(pending.folder, CREATE, name + LOCKED_SUFFIX)
         try:
@@ -295,7 +301,7 @@ class SimpleLayout(Layout):
 
 
 class QueueLayout(Layout):
-    """Elements are directories."""
+    """The layout of Queue: an element is a directory of files, its lock a directory `locked` in it."""
 
     def __init__(self, path: str, disk: Disk, body: Body, places: Places, *, sync: bool) -> None:
         """body: the payload's piece."""
@@ -369,6 +375,7 @@ class QueueLayout(Layout):
         folder, _, name = place.partition("/")
         obsolete = make_obsolete(self.path, place, secrets.randbelow(16), self._disk, self._make)
         self._places.expect(folder, MOVED_FROM | IS_DIRECTORY, name)
+        # Removed after the commit has synced: see `remove_obsolete`.
         self._obsolete.append(obsolete)
         if not self._sync:
             self.remove_obsolete()
@@ -429,6 +436,7 @@ class QueueLayout(Layout):
             folders = self.folders()
             self._insertion = folders[-1] if folders else f"{0:08x}"
             self._make(self._insertion)
+        # Counted each time, as other programs add to the same directory.
         while count_elements(f"{self.path}/{self._insertion}", self._disk) >= MAX_ELEMENTS:
             self._insertion = f"{int(self._insertion, 16) + 1:08x}"
             self._make(self._insertion)

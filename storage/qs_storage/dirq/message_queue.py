@@ -41,7 +41,7 @@ _IDLE = 3600
 
 
 class _FolderWatcher:
-    """Passes reports about one intermediate directory on."""
+    """Passes reports about one intermediate directory on to the store, which has one of these for each."""
 
     def __init__(self, listing: "WatchedElements", name: str) -> None:
         self._listing = listing
@@ -58,7 +58,10 @@ class _FolderWatcher:
 
 
 class WatchedElements(Elements):
-    """Knows all elements of a queue, as reports of changes come from Watch."""
+    """The elements of a queue, kept up to date: lists them at the start, and then goes by the reports of `Watch`.
+
+    Ensures that an element that others add while the directory is listed is seen in one state or the next. Assumes that
+    a report may be out of date: the disk is asked."""
 
     def close(self) -> None:
         for name in list(self.places.folders):
@@ -94,6 +97,7 @@ class WatchedElements(Elements):
 
     def _list(self, name: str) -> tuple[list[int], list[int]]:
         """Watches and lists an intermediate directory. Returns the free and the locked elements."""
+        # Watched before it is listed: what comes in between is seen twice, not never.
         watch = self.context.watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
         self.places.folders[name] = Folder(watch=watch)
         try:
@@ -196,13 +200,17 @@ class WatchedElements(Elements):
 
 
 class ElementWriter:
-    """See Writer. A crash may leave half of a list: dirq has no lists."""
+    """Writes messages as elements, and gives them ids. See Writer.
+
+    Ensures that ids increase, also past elements of programs whose clocks are ahead. A crash may leave half of a list:
+    dirq has no lists."""
 
     def __init__(self, elements: WatchedElements) -> None:
         self._elements = elements
         self._layout = elements.layout
         self._places = elements.places
         self._clock = elements.context.clock
+        # As dirq does: two servers that push in the same microsecond mostly have different names.
         self._digit = secrets.randbelow(16)
 
     def write(self, draft: Draft) -> PendingMessage:

@@ -44,7 +44,10 @@ _NO_SCHEMA: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Queue(QueueBase):
-    """Elements are dictionaries with a schema, as in dirq's Queue and Perl's Directory::Queue::Normal."""
+    """A queue whose elements are dictionaries with a schema, as in dirq's Queue and Perl's Directory::Queue::Normal.
+
+    Ensures that an element is there as a whole or not at all, also after a power loss unless `sync` is off, and that it
+    is locked by one program at a time. Never waits for a lock."""
 
     def __init__(
         self,

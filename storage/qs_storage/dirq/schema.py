@@ -22,7 +22,8 @@ _escaped = re.compile(r"\\[\\tn]")
 
 
 class Schema:
-    """types: binary, string or table, by piece; mandatory: pieces of every element. Both empty: no schema."""
+    """The pieces of data of an element. types: binary, string or table, by piece; mandatory: pieces of every element.
+    Both empty: no schema."""
 
     def __init__(self, schema: Mapping[str, str] | None) -> None:
         """Raises QueueError, see Queue."""
@@ -120,7 +121,7 @@ def encode_table(table: Mapping[str, str]) -> str:
 
 
 def decode_table(text: str) -> dict[str, str]:
-    """The last of equal keys counts. QueueError for a line without exactly one tab."""
+    """Parses lines of `encode_table`. The last of equal keys counts. QueueError for a line without exactly one tab."""
     table: dict[str, str] = {}
     lines = text.strip("\n")
     for line in lines.split("\n") if lines else ():
@@ -141,7 +142,8 @@ def _unescape(text: str) -> str:
 
 @dataclass(frozen=True)
 class Body:
-    """piece: its name, and so its file's; text: it has to be UTF-8."""
+    """The piece of an element that holds a message's payload. piece: its name, and so its file's; text: it has to be
+    UTF-8."""
 
     piece: str
     text: bool

@@ -34,13 +34,15 @@ _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, e
 _LATEST = 10**17
 """Microseconds: the end of the longest window."""
 _LOOK_AGAIN = 1 * SECOND
+"""Microseconds between two looks at elements that other programs have locked: no event says that a lock has gone."""
 _LEASE = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([01])")
 _LATEST_STAMP = 2**31 - 1
 """Seconds: the last time that every file system can keep."""
 
 
 class Lease(NamedTuple):
-    """until: the end of the window or the delay, 0 without a lock of ours; delayed: it is a delay."""
+    """What a server of ours knows of an element. until: the end of the window or the delay, 0 without a lock of ours;
+    delayed: it is a delay."""
 
     receives: int = 0
     until: int = 0
@@ -59,7 +61,13 @@ _KIND = Kind("user.qs.state", ".state", 16, lambda lease: b"%d %d %d" % lease, _
 
 
 class Elements(MessageStore):
-    """Looks at the elements, and changes them. `WatchedElements` lists them."""
+    """The elements of a queue: looks at them, and changes them. `WatchedElements` lists them.
+
+    Ensures that a server of ours and any program of dirq never have an element at the same time: a lock of the layout
+    is taken for each receive. What dirq does not know, the count of receives and the end of a window, is in the lease.
+
+    Assumes that clocks of programs on the directory agree. The disk is the truth: each operation looks at its element
+    first (`look`), and keeps other servers of ours away from it (`exclusive`)."""
 
     far = FAR
     of_queues = True
@@ -199,6 +207,7 @@ class Elements(MessageStore):
         return self.layout.element(self.places.place_of(mid))
 
     def announce(self, mid: int, expiry: int) -> None:
+        """Announces when a hidden element becomes visible, or when to look again at one that others have locked."""
         if expiry != FOREIGN:
             self._foreign.discard(mid)
             self._activity.announce(self.qid, expiry)
@@ -314,6 +323,7 @@ class Elements(MessageStore):
         return True
 
     def remove(self, mid: int, state: MessageState) -> bool:
+        # A free element is locked before it is removed, as any program of dirq does: then no other one has it.
         if not state.hidden and not self._lock(mid, state, Lease(state.receives, self._clock() + SECOND)):
             return False
         folder = self.places.folder_of(mid)
@@ -327,6 +337,7 @@ class Elements(MessageStore):
         return True
 
     def drop(self, mid: int) -> None:
+        """Forgets an element that is not there any more, with its lease."""
         if self.index.expiry(mid) is not None:
             self.index.remove(mid)
         self.places.remove(mid)

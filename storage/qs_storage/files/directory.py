@@ -24,7 +24,14 @@ _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 
 
 class MessageDirectory(MessageStore):
-    """Looks at the messages, and changes them. `WatchedDirectory` lists them."""
+    """The messages of a directory in the vsqs layout: looks at them, and changes them. `WatchedDirectory` lists them.
+
+    Ensures that a change of state is one rename, and a removal one unlink: of several processes one succeeds, and the
+    others get False. What a rename does not carry (receives, reasons) is written before it if the next holder needs it,
+    else after it.
+
+    Assumes that file names are the truth. If a file is not where the index has it, another process was faster: its
+    report is on the way, and the caller looks again."""
 
     far = FAR
 
@@ -37,6 +44,7 @@ class MessageDirectory(MessageStore):
     # -- what the engine is told
 
     def announce(self, expiry: int) -> None:
+        """Announces when a hidden message becomes visible."""
         self._activity.announce(self.qid, self.time(expiry))
         if self.options.retention is not None:
             self.arrived()  # a delayed one may be too old before
@@ -51,7 +59,7 @@ class MessageDirectory(MessageStore):
     # -- names
 
     def name_path(self, mid: int, expiry: int) -> str:
-        """expiry: 0 when it is ready."""
+        """Returns the path of a message in a state. expiry: 0 when it is ready."""
         return f"{self.path}/{message_name(mid, expiry)}"
 
     def path_of(self, mid: int) -> str:
@@ -203,6 +211,7 @@ class MessageDirectory(MessageStore):
 
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
         if wanted.delayed:
+            # Before the rename: a server that sees the new name has to see that it is a delay, and no window.
             delay = Attributes(wanted.receives, wanted.hidden)
             self.attributes.write(self.name_path(mid, state.hidden), mid, delay)
         if wanted.hidden != state.hidden and not self._rename(mid, state.hidden, wanted.hidden):
@@ -288,6 +297,7 @@ class MessageDirectory(MessageStore):
         return True
 
     def drop(self, mid: int) -> None:
+        """Forgets a message that is not there any more."""
         self.index.remove(mid)
         if self.origins:
             self.origins.pop(mid, None)
@@ -321,6 +331,7 @@ class MessageDirectory(MessageStore):
         return None if number is None else self.time(number)
 
     def commit(self) -> None:
+        # Files before the directory: a name must not be durable before what it promises.
         for mid in list(self._unsynced):
             if self.index.expiry(mid) is not None:
                 with suppress(FileNotFoundError, PermissionError):

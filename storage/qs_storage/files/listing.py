@@ -24,13 +24,18 @@ TEMPORARY = ".tmp"
 END = "end"
 """The last line of a complete batch file."""
 MOST_IGNORED = 20
-"""Ignored files of a queue that the log names."""
+"""Ignored files of a queue that the log names: a directory may have a million."""
 _STALE = 600
-"""Seconds without a write after which a crash has left a file."""
+"""Seconds without a write after which a file counts as left by a crash: one that is alive is assumed to go on
+sooner."""
 
 
 class WatchedDirectory(MessageDirectory):
-    """Knows all messages of a directory, as reports of changes come from Watch."""
+    """The messages of a directory, kept up to date: lists them at the start, and then goes by the reports of `Watch`.
+
+    Ensures that the index has each message once the report about it was read, and that lists of crashed publishers are
+    completed or left as they are, never shown in part. Assumes that a report may be out of date: the disk is asked.
+    Never removes a file that somebody may still be writing."""
 
     def __init__(self, path: str, qid: str, options: Options, context: EngineContext, *, clears: bool) -> None:
         """clears: whether to remove files of crashed writers. OSError."""
@@ -44,6 +49,7 @@ class WatchedDirectory(MessageDirectory):
     def rescan(self) -> None:
         index, disk = self.index, self._disk
         ready, hidden, others = _list_messages(self.path, disk)
+        # A list that a crash left half published: it is completed, and then the directory has other names.
         if _finish_batches(self.path, others, disk):
             self.rescan()
             return
@@ -195,6 +201,7 @@ def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
 
 def _do_what_it_says(directory: str, note: bytes, disk: Disk) -> None:
     lines = note.split(b"\n")
+    # Its publisher crashed while it wrote this: nothing was renamed yet, and nothing is.
     if lines[-1] != END.encode():
         return
     for line in lines[:-1]:

@@ -27,7 +27,11 @@ _AT_ONCE = 1000
 
 
 class FilesQueue(DirectoryQueue):
-    """The queue in a directory, and its Redrive. Messages move one by one: `move` ends at the first failure."""
+    """A queue in the vsqs layout, with dead letters and reasons, and its Redrive.
+
+    Ensures that a message that moves is in one of the two directories at any moment: the move is one rename. Messages
+    move one by one, so `move` ends at the first failure, and what has moved stays. Assumes that both directories are in
+    one file system, as a rename needs."""
 
     has_dead_letters = True
 
@@ -81,7 +85,8 @@ class FilesQueue(DirectoryQueue):
     def _make_dead_letter(
         self, mid: int, state: MessageState, receives: int, peer: str | None, reason: str = "receives"
     ) -> bool:
-        """reason: of the origin. Returns False if another process was faster. StorageError, OSError."""
+        """Moves a message to the dead-letter queue. reason: of its origin. Returns False if another process was faster.
+        StorageError, OSError."""
         target = dead_letter_queue(self._context.find_or_make, self.options, FilesQueue)
         if target is self:
             raise StorageError("it is the same queue")
@@ -189,6 +194,7 @@ class FilesQueue(DirectoryQueue):
 
     def _reserve(self, avoid: Collection[int]) -> PendingMessage:
         """Reserves an id. avoid: former ids, for which the message's attributes hold. QueueFullError, OSError."""
+        # An empty `.new` file keeps the id from everybody else, until the message has it.
         while (pending := self._files.write(Draft(b""))).mid in avoid:
             self._files.discard([pending])
         return pending
@@ -201,12 +207,15 @@ class FilesQueue(DirectoryQueue):
         source = self._directory
         path = source.name_path(mid, state.hidden)
         try:
+            # The receives are in an attribute that goes with the file: bound to the old id, they do not count for the
+            # new one.
             changed = source.attributes.bind(path, mid)
             if origin is not None:
                 into.letters.write_move(path, mid, new, origin)
                 changed = True
             if (reason := source.reasons.get(mid)) is not None:
                 into.attributes.reasons.write(path, new, reason)  # an attribute that is there already, or a hidden file
+            # Before the rename: after a power loss, what is in the new directory has its origin.
             if changed and self._context.always:
                 self._context.disk.sync_file(path, READ)
             self._context.disk.rename(path, into.name_path(new, 0))

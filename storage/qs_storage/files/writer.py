@@ -22,11 +22,18 @@ from .listing import BATCH, END, TEMPORARY, WatchedDirectory
 _logger = logging.getLogger(__name__)
 _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 _STALE_COPY = 1
-"""Seconds for the copy of a message."""
+"""Seconds without a write after which a crash has left the copy of a message, which is written in one go."""
 
 
 class FileWriter:
-    """See Writer. The directory's `writing` has the ids of these."""
+    """Writes messages of the vsqs layout. `WatchedDirectory.writing` has their ids meanwhile.
+
+    Ensures:
+    1. No two publishers give the same id: the file `MID.new` is created exclusively.
+    2. A message is visible only when its file is complete, and synced where that was asked for: it is renamed last.
+    3. A list is there as a whole or not at all, also after a crash: its batch file says what is left to rename.
+
+    Assumes that renames in a directory are atomic. Never overwrites a file of another program."""
 
     def __init__(self, directory: WatchedDirectory) -> None:
         self._directory = directory
@@ -42,6 +49,7 @@ class FileWriter:
         directory = self._directory
         while True:
             now = self._context.clock()
+            # The time, or more if the clock went back or several come in one unit of it.
             mid = max(directory.number(now), directory.last_mid + 1)
             if mid > MAX_MID:
                 raise QueueFullError(
@@ -152,6 +160,7 @@ class FileWriter:
         self._batches[request[0].mid] = fd
         with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Written before the first rename, so that a start can complete the list.
         lines = [f"{pending.mid}.new {message_name(pending.mid, pending.until)}" for pending in request]
         self._disk.write(fd, "\n".join([*lines, END]).encode())
         if self._sync:

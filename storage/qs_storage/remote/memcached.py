@@ -36,18 +36,21 @@ _Taken = list[tuple[MemcachedQueue, list[tuple[Entry, int]]]]
 
 
 class Notifier:
-    """Counts this process's changes of each queue, and wakes the threads that wait for one."""
+    """Counts this process's changes of each queue, and wakes the threads that wait for one. A count, and not a flag: a
+    change between a look and the wait is seen."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._changes: dict[str, int] = {}
 
     def notify(self, qid: str) -> None:
+        """Reports a change of a queue."""
         with self._condition:
             self._changes[qid] = self._changes.get(qid, 0) + 1
             self._condition.notify_all()
 
     def changes(self, qids: Sequence[str]) -> list[int]:
+        """Returns the counts of changes, for `wait`."""
         with self._condition:
             return [self._changes.get(qid, 0) for qid in qids]
 
@@ -58,7 +61,12 @@ class Notifier:
 
 
 class MemcachedEngine(RootedEngine[MemcachedQueue]):
-    """See RemoteEngine."""
+    """The engine over memcached servers. See RemoteEngine.
+
+    Ensures, with any number of qs servers on the same memcached servers: a message is received by one of them at a
+    time, oldest first over several queues. Assumes that all of them name the same servers and namespace.
+
+    Promises nothing about a restart of memcached: messages are as volatile as its memory."""
 
     name: ClassVar[str] = "memcached"
     cannot: ClassVar[frozenset[Feature]] = frozenset(

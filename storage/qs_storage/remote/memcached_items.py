@@ -36,8 +36,11 @@ class StoredPayload(NamedTuple):
 
 
 class Payloads:
-    """The payloads of one queue, in chunks. A payload is stored before its message and removed after it. Methods raise
-    RemoteError, `store` also NoRoomError."""
+    """The payloads of one queue, in chunks.
+
+    Ensures that a payload that is found is complete. A payload is stored before its message and removed after it, so a
+    crash leaves items that only take room, and no message without a payload. Methods raise RemoteError, `store` also
+    NoRoomError."""
 
     def __init__(self, keys: ItemKeys, servers: MemcachedServers) -> None:
         self._keys = keys
@@ -86,9 +89,13 @@ class Payloads:
 
 
 class PushKeys:
-    """The keys of one push, by which a repeated push stores nothing. A key is claimed with memcached's add before its
-    message is stored, and holds the id afterwards. Another process that finds a claim without an id searches for the
-    message: the claim's process may have been killed. Methods raise RemoteError, `claim` also NoRoomError."""
+    """The keys of one push, by which a repeated push stores nothing.
+
+    Ensures that of several pushes with a key at the same time, through any servers, one stores its message. A key is
+    claimed with memcached's add before its message is stored, and holds the id afterwards. Another process that finds a
+    claim without an id searches for the message: the claim's process may have been killed.
+
+    Assumes that memcached does not evict the key meanwhile. Methods raise RemoteError, `claim` also NoRoomError."""
 
     def __init__(self, pages: Pages, servers: MemcachedServers, clock: Clock, stored: Sequence[StoredPayload]) -> None:
         """stored: the payloads of all drafts."""
@@ -171,7 +178,9 @@ def _decode(value: bytes) -> tuple[int, int, bytes]:
 
 class Capacity:
     """Keeps a queue within its capacity: counts its messages in an item of memcached, as no page knows them all.
-    Reserves room before a message is stored, gives it back after a removal. Call inside Pages.locked."""
+
+    Ensures that there are never more messages than the capacity: it reserves room before a message is stored, and gives
+    it back after a removal. A crash leaves the count too large, which `_recount` corrects. Call inside Pages.locked."""
 
     def __init__(self, pages: Pages, servers: MemcachedServers, capacity: int | None) -> None:
         self._pages = pages

@@ -42,21 +42,28 @@ _OTHER_DATA = "memcached holds something else under a key of the queue: choose a
 
 
 class ItemKeys:
+    """The names of a queue's items in memcached. Those of pages have the generation of the queue: a queue that is made
+    anew never meets pages of the old one."""
+
     def __init__(self, prefix: str) -> None:
         """prefix: `NAMESPACE:QUEUE`, at most 161 bytes."""
         self._prefix = prefix
         self.head = f"{prefix}:h"
 
     def page(self, generation: bytes, number: int) -> str:
+        """Names a page."""
         return f"{self._prefix}:{generation.hex()}:p{number}"
 
     def count(self, generation: bytes) -> str:
+        """Names the count of messages."""
         return f"{self._prefix}:{generation.hex()}:n"
 
     def push_key(self, generation: bytes, digest: bytes) -> str:
+        """Names the key of a push, by its digest."""
         return f"{self._prefix}:{generation.hex()}:k{digest.hex()}"
 
     def chunk(self, token: bytes, chunk: int) -> str:
+        """Names a chunk of a payload."""
         return f"{self._prefix}:m{token.hex()}" + (f".{chunk}" if chunk else "")
 
 
@@ -82,7 +89,8 @@ class Head:
 
 
 class Entry(NamedTuple):
-    """visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the payload's items."""
+    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the
+    payload's items."""
 
     mid: int
     visible_at: int

@@ -38,7 +38,7 @@ _LONGEST_PAUSE = 0.03
 _GRAVE = 60
 """Seconds for which a retired page's key stays, so that a process that was stopped does not make the page again."""
 _TRIM = 100
-"""Empty pages that one `trim` removes."""
+"""Empty pages that one `trim` removes, as each is a swap."""
 _BEGUN_ANEW = (
     "queue %r has begun anew, empty: memcached at %s was restarted or flushed, gave the queue up for want of memory, "
     "or another server removed it"
@@ -50,7 +50,10 @@ _GIVEN_UP = (
 
 
 class PageIndex:
-    """The pages of one generation of a queue. For one thread at a time."""
+    """What this process knows of the pages of one generation of a queue: which may have a visible message, and which
+    ids each may hold. For one thread at a time.
+
+    It is a guess that saves looks: whatever it says, a page is read before it is relied on."""
 
     def __init__(self, first: int = 0, changes: int = 0) -> None:
         self._changes = changes
@@ -104,8 +107,14 @@ class QueueSnapshot:
 
 
 class Pages:
-    """The pages of one queue, and its head. Call all but `locked`, `scan`, `change_message` and `generation` inside
-    `locked`. Methods raise RemoteError, those that write also NoRoomError."""
+    """The pages of one queue, and its head.
+
+    Ensures that a page or a head changes only if it is as it was read: by compare-and-swap, again and again while other
+    processes are faster. A swap whose answer was lost is recognized by the stamp in the page. Steps that another
+    process left unfinished are finished.
+
+    Call all but `locked`, `scan`, `change_message` and `generation` inside `locked`. Methods raise RemoteError, those
+    that write also NoRoomError."""
 
     def __init__(self, qid: str, keys: ItemKeys, servers: MemcachedServers, clock: Clock) -> None:
         self.qid = qid

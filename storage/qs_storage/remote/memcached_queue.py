@@ -40,17 +40,24 @@ POLL_INTERVAL = 0.5
 
 
 class Visible(NamedTuple):
+    """A visible message that was seen in a page. size: bytes of payload; number: of the page."""
+
     mid: int
     size: int
     number: int
 
 
 class MemcachedQueue(RemoteQueue):
-    """Threads push without waiting for each other's payloads; everything else is done inside Pages.locked.
+    """A queue in memcached.
 
-    Ensures, with any number of other processes: an answered push is complete, and all its messages become visible at
-    one moment; a message is in one window at a time; ids increase. Payloads are stored before their message and removed
-    after it, so what is left by a process that is killed takes room and is no message."""
+    Ensures, with any number of other processes:
+    1. An answered push is complete, and all its messages become visible at one moment: they are in one page.
+    2. A message is in one window at a time.
+    3. Ids increase.
+    4. What is left by a process that is killed takes room and is no message.
+
+    Assumes that memcached evicts nothing; what it does evict is noticed, logged, and no message any more. Threads push
+    without waiting for each other's payloads; everything else is done inside Pages.locked."""
 
     redrive: None = None
 
@@ -116,6 +123,7 @@ class MemcachedQueue(RemoteQueue):
             raise UnsupportedError(f"a list of {len(drafts)} messages is too long for memcached: {MOST} is the most")
         if not drafts:
             return []
+        # Outside of the lock: payloads may be large, and other threads need not wait for them.
         stored = self._payloads.store([draft.payload for draft in drafts])
         keys = PushKeys(self.pages, self._servers, self._clock, stored)
         try:
@@ -158,6 +166,7 @@ class MemcachedQueue(RemoteQueue):
         def edit(page: Page) -> _T | None:
             if page.state != OPEN:
                 return None
+            # A list goes into one page, however long, so that it becomes visible at one moment.
             if page.entries and len(page.entries) + count > PAGE:
                 page.state, page.changed = SEALED, True
                 return None
@@ -272,6 +281,7 @@ class MemcachedQueue(RemoteQueue):
         """Receives the messages that are still visible. Returns each with its page."""
         taken: list[tuple[Entry, int]] = []
         for number in dict.fromkeys(each.number for each in chosen):
+            # One swap for each page.
             mids = [each.mid for each in chosen if each.number == number]
             try:
                 entries = self.pages.change(snapshot, number, partial(self._hide, mids=mids, visibility=visibility))

@@ -36,7 +36,10 @@ class NoRoomError(QueueFullError):
 
 
 class MemcachedServer:
-    """Several threads may use it; each call has its own connection."""
+    """One memcached server. Several threads may use it; each call has its own connection.
+
+    Ensures that a call is repeated only if it may be done twice: of others whose answer was lost it is not known
+    whether they were done, and they raise UnsureError."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address = (host, port)
@@ -109,7 +112,10 @@ class MemcachedServer:
 
 
 class MemcachedServers:
-    """All servers, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
+    """All memcached servers, as one map of keys.
+
+    Ensures that a key is always at the same server, also while that is down: if its keys moved to another one, two
+    writers could each swap a page of their own. Methods raise RemoteError; those that store also NoRoomError."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
         """namespace: begins the keys of reserves. RemoteError without addresses."""
@@ -139,6 +145,7 @@ class MemcachedServers:
         ]
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Returns the items that are there."""
         return self._get("get_many", keys)
 
     def gets(self, keys: Iterable[str]) -> dict[str, tuple[bytes, bytes]]:
@@ -152,7 +159,7 @@ class MemcachedServers:
         return found
 
     def set_many(self, items: Mapping[str, bytes], expire: int = 0) -> None:
-        """expire: seconds, 0 for never."""
+        """Stores items, whatever is there. expire: seconds, 0 for never."""
         for server, part in self._parts(items):
             server.call("set_many", {key: items[key] for key in part}, expire, again=True)
 
@@ -195,6 +202,7 @@ class MemcachedServers:
         return name, max(total - len(name), 0)
 
     def delete(self, keys: Iterable[str]) -> None:
+        """Removes items, if they are there."""
         for server, part in self._parts(keys):
             server.call("delete_many", part, again=True)
 

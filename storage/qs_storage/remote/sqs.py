@@ -49,6 +49,8 @@ _STOP_INTERVAL = 0.5
 
 
 class _Poll:
+    """A long poll that runs in a thread. `left`: its receiver has gone, and what it gets is given back."""
+
     def __init__(self, queue: SqsQueue, window: int, count: int) -> None:
         """window: seconds."""
         self.wanted = (queue, window, count)
@@ -160,7 +162,12 @@ class LongPolls:
 
 
 class SqsEngine(RootedEngine[SqsQueue]):
-    """See RemoteEngine."""
+    """The engine over an SQS endpoint. See RemoteEngine.
+
+    Ensures that a message which SQS hands out reaches a consumer, or is given back. Ids and receipts are this server's
+    own: SQS finds no message by its id, so only what was received here can be deleted here.
+
+    Promises no order, and no count that is exact: SQS has neither."""
 
     name: ClassVar[str] = "sqs"
     cannot: ClassVar[frozenset[Feature]] = frozenset(Feature) - {

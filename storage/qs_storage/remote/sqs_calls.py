@@ -79,7 +79,8 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Seconds. With the defaults a call fails after some 3 s of pauses, or after a minute without an answer."""
+    """How long calls to SQS take at most, in seconds. With the defaults a call fails after some 3 s of pauses, or after
+    a minute without an answer."""
 
     attempts: int = 5
     """Calls, the first one included; at least 1."""
@@ -98,7 +99,7 @@ class CallPolicy:
 
 
 class CallError(RemoteError):
-    """codes: SQS's words for the error; empty when SQS did not answer."""
+    """A call to SQS failed. codes: SQS's words for the error; empty when SQS did not answer."""
 
     def __init__(self, text: str, codes: frozenset[str] = frozenset()) -> None:
         super().__init__(text)
@@ -106,7 +107,10 @@ class CallError(RemoteError):
 
 
 class SqsClient:
-    """Several threads may use it."""
+    """Calls SQS, and repeats a call while that may help. Several threads may use it.
+
+    Ensures that an error says whether SQS refused, could not be reached, or may take the call later. A call that is
+    repeated may be done twice: SQS promises no more."""
 
     def __init__(self, endpoint: str | None, region: str | None, policy: CallPolicy) -> None:
         """endpoint: a URL, None for Amazon's; region: None for the environment's. StorageError for a bad endpoint."""

@@ -72,7 +72,7 @@ _SWEEP_INTERVAL = 10 * SECOND
 
 @dataclass(slots=True)
 class InFlight:
-    """handle: of SQS; until: the end of the window."""
+    """A message in flight through this server. handle: of SQS; until: the end of the window."""
 
     message: str
     handle: str
@@ -168,7 +168,10 @@ class Receipts:
 
 
 class SqsQueue(RemoteQueue):
-    """What is in flight is known to the server that received it: SQS finds no message by its id."""
+    """A queue at SQS.
+
+    Ensures that ids increase, among those that this server gives. What is in flight is known to the server that
+    received it: SQS finds no message by its id. A push is not all or none, as SQS takes ten messages a call."""
 
     last_mid: int = -1
 
