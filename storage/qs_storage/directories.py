@@ -93,6 +93,8 @@ class DirectoriesEngine(Engine):
         self._queues = self._root.queues
         try:
             self._root.scan()
+            # After all queues are open: records are applied to them, and a queue of the log without a directory is
+            # known to be gone.
             self._journal.replay(self._storage_of, self._context)
         except BaseException:
             self._journal.close()
@@ -188,6 +190,7 @@ class DirectoriesEngine(Engine):
                     done.append(target)  # noqa: PERF401 - they are what has to be taken back
         except BaseException:
             for target in done:
+                # All or none: the copies that were made go again.
                 target.remove(mid, 0)
             raise
 
@@ -245,6 +248,7 @@ class DirectoriesEngine(Engine):
         self._journal.take_back()
 
     def _commit_files(self) -> None:
+        # Taken first: a queue whose sync fails is put back, the others are done.
         dirty, self._activity.dirty = self._activity.dirty, set()
         failure: OSError | None = None
         for qid in sorted(dirty):
@@ -265,6 +269,7 @@ class DirectoriesEngine(Engine):
         if self._durability is not Durability.INTERVAL:
             return None
         journal = self._journal.background_sync()
+        # One sync of the whole file system, instead of one for each queue that has changed.
         files = self._root.take_dirty() or bool(self._activity.dirty)
         self._activity.dirty.clear()
 
@@ -306,6 +311,7 @@ class DirectoriesEngine(Engine):
         while expiries and expiries[0][0] <= self._clock():
             expiry, qid = expiries[0]
             queue = self._queues.get(qid)
+            # The announced time may be of a window that ended early.
             actual = None if queue is None else queue.next_expiry()
             if queue is not None and actual == expiry:
                 return queue

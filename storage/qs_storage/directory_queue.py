@@ -139,9 +139,11 @@ class DirectoryQueue(Publisher):
             # Gone, or taken, since it was listed.
             if state is None or state.hidden:
                 return None
+            # Read before it is taken: if the disk fails, nothing has changed.
             payload = store.read(mid, 0, max_bytes)
             if payload is None:
                 return None
+            # From the state on the disk: another server may have received the message before.
             taken = MessageState(self._end_of(visibility), state.receives + 1)
             # Another process was faster: the caller goes on to the next message.
             if not store.hide(mid, state, taken, durable=not held):
@@ -239,13 +241,15 @@ class DirectoryQueue(Publisher):
                 return payload
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """See EngineQueue. FileExistsError for an id that another process is writing."""
+        """Stores a copy of another queue's message, visible at once; False if it is here. FileExistsError for an id
+        that another process is writing."""
         self.publish()
         payload = source.payload_of(mid)
         if self._holds(mid, payload):
             return False
         self.require_room(1)
         file = source.store.path_of(mid) if isinstance(source, DirectoryQueue) else None
+        # Written before the last look: the file keeps the id from others meanwhile.
         pending = self._writer.write_copy(mid, payload, file)
         self.store.saw(mid)
         self._context.watch.refresh()  # whoever has pushed or copied one of that id has been reported by now
@@ -366,7 +370,8 @@ class DirectoryQueue(Publisher):
                     return store.time(until)
 
     def purge(self, upto: int, count: int) -> int:
-        """See EngineQueue. Messages that others have locked stay."""
+        """Removes messages in order, at most count, with ids up to upto. Returns how many. Messages that others have
+        locked stay."""
         self.publish()
         removed, after = 0, -1
         try:
@@ -392,7 +397,8 @@ class DirectoryQueue(Publisher):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def expire(self, count: int | None = None) -> int:
-        """See EngineQueue. Moves at most twenty messages to the dead-letter queue, which count as 25 each."""
+        """Ends windows and delays that are due. Returns how many. Moves at most twenty messages to the dead-letter
+        queue, which count as 25 each."""
         done = moved = 0
         now, upto = self.store.number(self._clock()), self._too_old()
         while (count is None or done < count) and moved < _MOVES and (mid := self.store.due(now)) is not None:
@@ -403,6 +409,7 @@ class DirectoryQueue(Publisher):
                     continue
                 if self._move_if_exhausted(mid, state, state.receives, ""):
                     moved += 1
+                    # So the caller, who counts, stops after as much time as usual.
                     done += _AS_LONG_AS - 1
                     self.counts.expired += not state.delayed
                     continue
@@ -432,13 +439,15 @@ class DirectoryQueue(Publisher):
         return -1 if time is None else self.store.last_at(time)
 
     def next_expiry(self) -> int | None:
-        """See EngineQueue. OSError."""
+        """Returns when a window, a delay or a retention ends, None: never. OSError."""
         due = self.store.next_expiry()
         if self.options.retention is None:
             return due
         index = self._index
         # A new listing has a new index, which knows of no message whether it is delayed.
         if self._hidden_loaded is not index.messages:
+            # Once a listing: a delayed message may be too old before its delay ends, and names do not say which are
+            # delayed.
             for mid in index.hidden.after(-1, len(index.hidden)):
                 self.store.load(mid)
             self._hidden_loaded = index.messages
@@ -447,8 +456,8 @@ class DirectoryQueue(Publisher):
         return end if due is None or (end is not None and end < due) else due
 
     def retire(self, count: int) -> int:
-        """See EngineQueue. The oldest first; returns how many it looked at. A failure holds up no others; OSError if
-        there are none."""
+        """Removes messages that are too old, the oldest first. Returns how many it looked at. A failure holds up no
+        others; OSError if there are none."""
         upto = self._too_old()
         failure: OSError | None = None
         done = 0
@@ -460,6 +469,7 @@ class DirectoryQueue(Publisher):
                 done += 1
             except OSError as error:
                 failure = error
+        # Otherwise the caller comes again for the rest, and then the error is raised.
         if failure is not None and not done:
             raise failure
         return done

@@ -439,9 +439,9 @@ LEFT = 64 << 10
 
 
 class Effects(NamedTuple):
-    """What has happened since it was last asked. arrived: counts of visible messages, of queues with new ones; for a
-    removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first id.
-    next_expiry: when to call `expire`, maybe before anything is due, as windows that ended early are not taken out;
+    """Tells what has happened since it was last asked. arrived: counts of visible messages, of queues with new ones;
+    for a removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first
+    id. next_expiry: when to call `expire`, maybe before anything is due, as windows that ended early are not taken out;
     next_upkeep: when to call `begin_upkeep`; None: never. commit_is_cheap: the next commit needs no thread;
     pushes_first: a batch should begin with pushes, to sync them together; room: see `Engine.room`."""
 

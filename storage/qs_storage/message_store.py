@@ -94,12 +94,12 @@ class MessageStore(ABC):
         return self._identity.in_place()
 
     def vanished(self) -> None:
-        """See Watched."""
+        """Reports that the directory is gone."""
         self.context.vanished(self.qid)
 
     @abstractmethod
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """See Watched."""
+        """Updates the index after a change by another process."""
 
     @abstractmethod
     def rescan(self) -> None:
@@ -278,6 +278,7 @@ class Publisher:
         if request:
             self._add(request)
             if self._context.lifecycle is not None:
+                # Remembered now: it is published later, maybe in another client's request.
                 self._peers[request[0].mid] = self._context.lifecycle.peer
         if self._activity.pending_messages >= MOST_PENDING:
             self.publish()
@@ -318,6 +319,7 @@ class Publisher:
         if not self._requests:
             return
         requests = self._take_pending()
+        # All requests together: their syncs share commits of the file system.
         failed = self._writer.sync(requests)
         for request in requests:
             first = request[0].mid
@@ -362,4 +364,5 @@ class Publisher:
             self._writer.discard(request)
         self._activity.forget(self.qid)
         self.store.close()
+        # What was never visible has failed, and whoever waits for its commit has to hear of it.
         return [*self._failed, *(request[0].mid for request in requests)]

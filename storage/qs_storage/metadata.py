@@ -93,6 +93,7 @@ class MetadataStore(Generic[Value]):
         except OSError as error:
             if or_fail or error.errno not in NO_ROOM | _DENIED:
                 raise
+            # As long as this process lives, it knows: after a restart the message is as it was before.
             self.unwritten[mid] = value
         else:
             self.unwritten.pop(mid, None)
@@ -221,7 +222,7 @@ class AttributeStore(MetadataStore[Attributes]):
     Receives count for one id only: a moved message, whose file and attributes are the same, begins at 0."""
 
     def __init__(self, directory: str, disk: Disk, *, lists: bool | None, sync: bool) -> None:
-        """See MetadataStore."""
+        """Opens the store of a directory. lists, sync: see MetadataStore."""
         super().__init__(_ATTRIBUTES, directory, disk, lists=lists, sync=sync)
         self.reasons = MetadataStore(_REASON, directory, disk, lists=lists, sync=sync)
         """Empty for none."""
@@ -320,6 +321,7 @@ class OriginStore(MetadataStore[Origin | None]):
             self._store(path, new, origin)
             return
         before = self._stored(path, mid)
+        # Both, while a dead letter moves on: a crash before the rename leaves it where the first line is right.
         lines = [_line(new, origin)] if before is None else [_line(mid, before), _line(new, origin)]
         self._disk.setxattr(path, _DEAD.attribute, b"\n".join(lines), follow_symlinks=False)
 

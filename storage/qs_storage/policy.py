@@ -170,8 +170,8 @@ def refuse_dead_letters(options: Options) -> None:
 
 
 def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options], storage: str | None) -> None:
-    """queues: the options of all; storage: of the dead-letter queue, None if there is none yet. UnsupportedError for
-    one of another storage, DeadLetterCycleError."""
+    """Checks the dead-letter queue that options name. queues: the options of all; storage: of the dead-letter queue,
+    None if there is none yet. UnsupportedError for one of another storage, DeadLetterCycleError."""
     refuse_dead_letters(options)
     name = options.dead_letter
     if name and name != qid and storage not in (None, options.storage):

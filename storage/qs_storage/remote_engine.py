@@ -69,10 +69,10 @@ class RemoteEngine(Protocol):
         """Asks the other server for options that it keeps. NoSuchQueueError."""
 
     def configure(self, qid: str, options: Options) -> None:
-        """See Engine."""
+        """Replaces a queue's options: see Engine."""
 
     def remove(self, qid: str, *, force: bool) -> None:
-        """force: with its messages. NoSuchQueueError; QueueNotEmptyError without force."""
+        """Removes a queue. force: with its messages. NoSuchQueueError; QueueNotEmptyError without force."""
 
     def queue(self, qid: str) -> Queue:
         """Asks no server. NoSuchQueueError."""
@@ -87,11 +87,11 @@ class RemoteEngine(Protocol):
         wait: float = 0,
         stop: threading.Event | None = None,
     ) -> list[Message]:
-        """See Engine.receive. Waits at most `wait` seconds for a message, and little more than a second after `stop`
-        is set, without polling a server that can be waited for."""
+        """Receives the oldest visible messages: see Engine.receive. Waits at most `wait` seconds for a message, and
+        little more than a second after `stop` is set, without polling a server that can be waited for."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        """See Engine."""
+        """Stores a message in other queues too: see Engine."""
 
     def close(self) -> None:
         """Closes the connections. Messages stay."""
@@ -144,7 +144,7 @@ def _options_in(root: str, disk: Disk) -> dict[str, Options]:
 
 
 class RemoteQueue(Queue):
-    """What the queues of such engines share; see Queue. Several threads may use one, so counts have a lock.
+    """Has what the queues of such engines share; see Queue. Several threads may use one, so counts have a lock.
 
     Its methods also raise RemoteError. An engine's own class has the methods that ask the other server."""
 
@@ -239,7 +239,7 @@ class RootedEngine(RemoteEngine, Generic[Q]):
             return queue
 
     def create(self, qid: str, options: Options) -> None:
-        """See RemoteEngine. OSError."""
+        """Makes a queue, or takes up the other server's: see RemoteEngine. OSError."""
         options = replace(options, storage=self.name)
         self.check_options(options)
         self.add(qid, options, lambda queue: queue.make())
@@ -269,7 +269,7 @@ class RootedEngine(RemoteEngine, Generic[Q]):
                 setattr(queue.options, field.name, getattr(options, field.name))
 
     def remove(self, qid: str, *, force: bool) -> None:
-        """See RemoteEngine. OSError."""
+        """Removes a queue here and at the other server: see RemoteEngine. OSError."""
         with self._changing:
             self.queue(qid).unmake(force=force)
             # Under a name that no queue has, so that a crash leaves nothing that looks like one.

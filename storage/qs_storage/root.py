@@ -77,6 +77,7 @@ class RootDirectory:
     def scan(self) -> None:
         """Opens all queues. OSError; StorageError for a wrong `.queue.toml`."""
         for name in self._disk.directories_in(self.path):
+            # A crash has left it, or another server is at it just now: its age decides.
             if name.startswith((MAKING, _REMOVING)):
                 self._clear_left_behind(f"{self.path}/{name}")
             elif not name.startswith("."):
@@ -146,14 +147,15 @@ class RootDirectory:
                 self.reopen(qid)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """See Watched. A directory that has come is noted like one that has gone."""
+        """Notes that a directory was made or removed: a queue that has come is opened like one that has gone is
+        closed."""
         qid = qid_of(os.fsdecode(name))
         # By now the queue may be open again, or the report may be about what this server has done.
         if qid is not None and not self.in_place(qid):
             self._context.vanished(qid)
 
     def rescan(self) -> None:
-        """See Watched."""
+        """Notes all directories, as reports were lost."""
         gone = [directory_of(qid) for qid in self.queues]  # first: one that is renamed keeps its watch
         for name in (*gone, *self._disk.directories_in(self.path)):
             if not name.startswith("."):
@@ -202,7 +204,7 @@ class RootDirectory:
             self.dirty = False
 
     def create(self, qid: str, options: Options) -> None:
-        """See Engine."""
+        """Makes a queue. QueueExistsError, BadQueueNameError, UnsupportedError, DeadLetterCycleError, OSError."""
         directory = directory_of(qid)
         if qid in self.queues:
             raise QueueExistsError(f"'{qid}' is already an existing queue")
@@ -266,6 +268,7 @@ class RootDirectory:
                 self._disk.rename(removing, queue.path)
                 raise
         queue.note_removed()
+        # What cannot be removed now, the next start removes.
         return partial(shutil.rmtree, removing, ignore_errors=True)
 
 

@@ -111,7 +111,8 @@ class Lifecycle(Protocol):
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """size: bytes of payload; receives: with this one; None: unknown. peer: None for the current client."""
+        """Notes an event of a message. size: bytes of payload; receives: with this one; None: unknown. peer: None for
+        the current client."""
 
 
 # -- what a queue is given --------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def _no_queue(qid: str, storage: str) -> EngineQueue:
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """What an engine gives each of its queues: clock, durability, disk, and whom to tell of what.
+    """Gives each queue of an engine what it needs: clock, durability, disk, and whom to tell of what.
 
     It is complete when it is made and never changes, so no queue finds a part of it missing. find_or_make: returns the
     queue of a name, made with a storage if needed; lifecycle: receives events of messages, None: nobody does."""
@@ -242,7 +243,8 @@ def _take_oldest(
     *,
     held: bool,
 ) -> None:
-    """See `take_oldest`. OSError, StorageError: earlier messages are in `found`."""
+    """Does the work of `take_oldest`, so that an error keeps what was received. OSError, StorageError: earlier messages
+    are in `found`."""
     room: int | None = None  # the first message is handed out whatever its size
     heads = [
         (queue.time(mid), number, mid)
@@ -305,7 +307,7 @@ class Totals:
             self._gone[field] += getattr(queue.counts, field)
 
     def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
-        """queues: those that exist."""
+        """Returns the sums by their names as figures. queues: those that exist."""
         queues = list(queues)
         counts = [queue.counts for queue in queues]
         sums: dict[str, float] = {

@@ -140,6 +140,7 @@ class Queue:
                 return
             self._closed = True
             if self._watcher is not None:
+                # Wakes the thread that waits for changes, which then ends.
                 os.write(self._end_write, b".")
             self._changes.notify_all()
         if self._watcher is not None:

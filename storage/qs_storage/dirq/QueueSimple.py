@@ -70,6 +70,8 @@ class QueueSimple(QueueBase):
             if not isinstance(payload, bytearray | memoryview):
                 raise TypeError(f"an element is bytes or a string, not {data!r}")
             payload = bytes(payload)
+        # A complete file gets the name by a link, which fails if the name is taken: a rename would replace the
+        # element.
         directory, temporary = self._write(payload)
         try:
             name = self._link(temporary, directory)

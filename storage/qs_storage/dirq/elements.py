@@ -246,6 +246,7 @@ def count_elements(path: str, disk: Disk) -> int:
         links = disk.lstat(path).st_nlink
     except FileNotFoundError:
         return 0
+    # Most file systems count subdirectories in the links: so the directory need not be read.
     if links >= 2:  # its own name, its `.`, and the `..` of each element
         return links - 2
     # Some file systems do not count, and ext4 stops at 65,000.
@@ -381,6 +382,7 @@ class DurableDirectory:
             status = disk.fstat(fd)
             found = (status.st_dev, status.st_ino)
             with self._changes:
+                # Only a directory that is kept open is known: its inode cannot be another one's.
                 known = self._known == found
             if not known:
                 self._sync_above(top, disk)

@@ -57,7 +57,7 @@ IsOld = Callable[[str, int], bool]
 
 
 class Listed(NamedTuple):
-    """What an intermediate directory has: ids of free and of locked elements, names of everything else."""
+    """Lists an intermediate directory: ids of free and of locked elements, names of everything else."""
 
     free: list[int]
     locked: list[int]

@@ -74,6 +74,7 @@ class WatchedElements(Elements):
         leases = self.leases
         files = names_in(self.path) if leases.beside else []
         written = self.layout.being_written() if files else set()
+        # All anew: reports were lost, or this is the start.
         self.places.clear()
         locked: list[int] = []
         for name in self.layout.folders():
@@ -146,6 +147,7 @@ class WatchedElements(Elements):
             return
         self.touch_new_folder(folder)
         free, locked = self._list(folder)
+        # Elements may have come between the making of the directory and this.
         for mid in (*free, *locked):
             self._adopt(mid, folder)
         self._remove_idle_folders()
@@ -219,6 +221,7 @@ class ElementWriter:
             mid = max(mid_at(self._clock(), self._digit), following(last))
             if mid >= min(FAR, MAX_MID):
                 raise QueueFullError(f"queue {self._elements.qid!r} has seen the message {last}: no greater id is left")
+            # Also if it is not used: another program has it.
             self._elements.last_mid = mid
             if mid in self._places:
                 continue  # somebody whose clock is ahead has added it
@@ -256,6 +259,7 @@ class ElementWriter:
     def show(self, pending: PendingMessage) -> None:
         mid, elements = pending.mid, self._elements
         if mid in self._places:
+            # Another program has added one of this name since it was written.
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), elements.path_of(mid))
         folder = self._layout.publish(pending)
         self._places.add(mid, folder)

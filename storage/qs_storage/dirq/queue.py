@@ -109,6 +109,8 @@ class Queue(QueueBase):
                 continue
             try:
                 for name, content in contents.items():
+                    # Each piece is synced, then the directory: a rename must not make visible what a power loss
+                    # takes.
                     self._write_file(f"{temporary}/{name}", content)
                 if self._sync:
                     self._disk.sync_directory(temporary)

@@ -41,8 +41,8 @@ _LATEST_STAMP = 2**31 - 1
 
 
 class Lease(NamedTuple):
-    """What a server of ours knows of an element. until: the end of the window or the delay, 0 without a lock of ours;
-    delayed: it is a delay."""
+    """Tells what a server of ours knows of an element. until: the end of the window or the delay, 0 without a lock of
+    ours; delayed: it is a delay."""
 
     receives: int = 0
     until: int = 0
@@ -252,7 +252,7 @@ class Elements(MessageStore):
 
     @contextlib.contextmanager
     def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
-        """See MessageStore. Locks the element for other servers of ours."""
+        """Gives the state of an element, see MessageStore. Locks the element for other servers of ours."""
         if self.index.expiry(mid) is None:
             yield None
             return

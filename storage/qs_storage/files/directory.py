@@ -112,6 +112,7 @@ class MessageDirectory(MessageStore):
     def _load_ready(self, mid: int, path: str, size: int) -> None:
         if not self.index.loaded(mid):
             retrieved = False
+            # One look tells for most messages that there is nothing to read.
             if self.attributes.may_be_there(path, mid):
                 retrieved = self.attributes.receives(path, mid) > 0
                 self._load_history(mid, path)
@@ -222,6 +223,7 @@ class MessageDirectory(MessageStore):
                 self.attributes.write(self.name_path(mid, wanted.hidden), mid, Attributes(wanted.receives))
         except OSError:
             try:
+                # Back to ready: nobody has been given it.
                 self._rename(mid, wanted.hidden, 0)
             except OSError:
                 self._note_hidden(mid, wanted, durable)  # then it comes back when its window ends
@@ -247,6 +249,7 @@ class MessageDirectory(MessageStore):
                 return False
         except OSError:
             if recounted:
+                # The message is as it was: so has to be its count.
                 self.attributes.write(path, mid, Attributes(state.receives))
             raise
         self.index.show(mid)

@@ -68,6 +68,7 @@ class WatchedDirectory(MessageDirectory):
         for store in (self.attributes, self.letters):
             store.clear(others, lambda mid: mid in index.messages or mid in written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)
+        # New ids have to be greater than all here, but not than mistakes.
         self.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
         if index.ready:
             self.arrived()
@@ -191,6 +192,7 @@ def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False  # its publisher is at it
+        # With the lock held: its publisher is gone, and no other server completes the list at the same time.
         _do_what_it_says(directory, disk.read(fd, disk.fstat(fd).st_size), disk)
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(f"{directory}/{name}")

@@ -101,7 +101,7 @@ class FilesQueue(DirectoryQueue):
     # -- redriving ------------------------------------------------------------------------------------------------
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """See Redrive."""
+        """Returns at most count dead letters, oldest first: see Redrive."""
         self.publish()
         directory, origins = self._directory, self._directory.origins
         candidates: Iterator[int]
@@ -121,8 +121,8 @@ class FilesQueue(DirectoryQueue):
             after = block[-1]
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
-        """See Redrive. Returns those that moved: without those taken by others, and those from the first failure on.
-        QueueFullError, NoSuchQueueError, UnsupportedError, OSError: then nothing has changed."""
+        """Moves dead letters to other queues. Returns those that moved: without those taken by others, and those from
+        the first failure on. QueueFullError, NoSuchQueueError, UnsupportedError, OSError: then nothing has changed."""
         targets = [self._target(queue) for _, queue in letters]
         for target in {id(target): target for target in targets}.values():
             if not target.in_place():

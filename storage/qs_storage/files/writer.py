@@ -63,6 +63,7 @@ class FileWriter:
                 continue
             # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
             self._context.watch.refresh()
+            # Nobody had the id before: it is this message's.
             if directory.index.expiry(mid) is None:
                 break
             self.discard([pending])
@@ -95,6 +96,7 @@ class FileWriter:
         the next copy would have to wait for `_STALE`."""
         with contextlib.suppress(FileNotFoundError):
             if payload.startswith(self._disk.read_file(self._new_path(mid))):
+                # The same content: this is what an interrupted copy looks like.
                 self._directory.clear_left_behind(f"{mid}.new", _STALE_COPY)
             else:
                 self._directory.clear_left_behind(f"{mid}.new")
@@ -103,7 +105,8 @@ class FileWriter:
         return f"{self._directory.path}/{mid}.new"
 
     def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> PendingMessage:
-        """file: one with that payload, for the kernel to copy if it exists. FileExistsError for a used id; OSError."""
+        """Writes a `.new` file. file: one with that payload, for the kernel to copy if it exists. FileExistsError for a
+        used id; OSError."""
         path = self._new_path(mid)
         fd = self._disk.open(path, _NEW_FILE | os.O_EXCL, 0o666)
         pending = PendingMessage(mid, expiry, len(payload), path, fd)
@@ -177,6 +180,7 @@ class FileWriter:
 
     def finish(self, request: list[PendingMessage]) -> None:
         if request[0].mid in self._batches:
+            # Now the list needs no completing any more.
             self._disk.unlink(self._batch_path(request))
             self._unlock(request)
         self._directory.touch()

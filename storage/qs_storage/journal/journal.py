@@ -98,6 +98,7 @@ class Journal:
         transaction = store.transaction
         needed = records.QUEUE_SIZE + records.SMALL * len(self._removed)
         if self._replayed and transaction.left < needed:
+            # Something is in the batch, or room was secured: then the caller has to end the batch first.
             if transaction.changed or transaction.left >= 0:
                 raise transaction.refusal(needed)
             transaction.ask(needed)
@@ -120,6 +121,7 @@ class Journal:
         store, maintenance = self.store, self.maintenance
         if store is None or maintenance is None:
             return
+        # All queues of the directories are open by now: records are applied to these objects.
         replay, checkpointed = self._read(store, context)
         # So that the next checkpoint is due after as much log as usual.
         maintenance.resume(checkpointed)
@@ -197,7 +199,7 @@ class Journal:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def secure(self, lacked: NoRoomError | None = None) -> None:
-        """See Engine."""
+        """Secures room for the next batch: see Engine."""
         if self.store is not None and self.room is not None and self.maintenance is not None:
             transaction = self.store.transaction
             if lacked is not None:  # maybe room was secured for it already, and others have used that
@@ -208,6 +210,7 @@ class Journal:
                 max(least, transaction.asked) > transaction.left
                 or transaction.asked_by_push > transaction.left_to_pushes
             ):
+                # Files that upkeep is making or recycling just now may be the room that is asked for.
                 self.maintenance.settle()
             self.room.secure(least)
 
@@ -233,6 +236,7 @@ class Journal:
         if store.cache.size > store.cache.limit:
             store.cache.trim()
         transaction = store.transaction
+        # After the commit, and not before the next batch: its requests need not wait for it.
         if (transaction.left < LEFT or transaction.pushes_wait) and not transaction.pending:
             self._prepare(transaction)
 
@@ -273,7 +277,7 @@ class Journal:
             self.room.restart()
 
     def figures(self) -> dict[str, float]:
-        """See Engine. All are 0 while no log is open."""
+        """Returns figures of the journal. All are 0 while no log is open."""
         store, maintenance = self.store, self.maintenance
         log = None if store is None else store.log
         return {
@@ -286,11 +290,12 @@ class Journal:
         }
 
     def background_sync(self) -> Callable[[], None] | None:
-        """See Engine."""
+        """Returns a function that makes all commits so far durable: see Engine."""
         return None if self.store is None else self.store.log.background_sync()
 
     def ingest_files(self, queue: LogQueue) -> Iterator[int]:
-        """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
+        """Makes messages of all files in a queue's directory, in slices; yields how many each time. Ignores the queue's
+        capacity: the files are its messages."""
         store, ingester = self.open(), self._ingesters.of(queue)
         while ingester.has_work:
             self.secure(NoRoomError(ingester.size, push=True))

@@ -48,6 +48,7 @@ class Payloads:
 
     def store(self, payloads: Sequence[bytes]) -> list[StoredPayload]:
         """Stores payloads, all or none."""
+        # Random names: an item is never overwritten, so no lock is needed to store one.
         push = os.urandom(8)
         stored = [
             StoredPayload(push + index.to_bytes(4, "big"), len(payload)) for index, payload in enumerate(payloads)
@@ -125,6 +126,7 @@ class PushKeys:
 
     def _claim_one(self, key: str, token: bytes) -> int | None:
         """Claims a key, or returns its message."""
+        # -1: claimed, and not stored yet.
         ours = _encode(-1, self._clock(), token)
         until = time.monotonic() + _CLAIM_TIMEOUT
         while not self._servers.add(key, ours, _EXPIRE):
@@ -134,6 +136,7 @@ class PushKeys:
             mid, at, other = _decode(value)
             if other == token:
                 break
+            # An older one is over, though memcached still has it.
             if at > self._clock() - _WINDOW:
                 mid = mid if mid >= 0 else self._find(key, at, other)
                 if mid >= 0:

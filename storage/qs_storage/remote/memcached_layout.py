@@ -186,6 +186,7 @@ class Page:
 
     def encode(self) -> bytes:
         count = len(self.entries)
+        # A sealed page only gets emptier: once empty it needs no room.
         if self.state != OPEN and not count:
             self.slots = 0
         self.slots = max(self.slots, next(slots for slots in _SLOTS if slots >= count))

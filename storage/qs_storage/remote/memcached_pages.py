@@ -50,8 +50,8 @@ _GIVEN_UP = (
 
 
 class PageIndex:
-    """What this process knows of the pages of one generation of a queue: which may have a visible message, and which
-    ids each may hold. For one thread at a time.
+    """Knows which pages of one generation of a queue may have a visible message, and which ids each may hold. For one
+    thread at a time.
 
     It is a guess that saves looks: whatever it says, a page is read before it is relied on."""
 
@@ -63,6 +63,7 @@ class PageIndex:
         self.tail_due = NEVER
 
     def note_head(self, head: Head) -> None:
+        # More changes than the log of the head has: any page may have a visible message.
         if head.changes - self._changes > LOG:
             self._due.clear()
         for change in range(max(self._changes, head.changes - LOG), head.changes):
@@ -146,6 +147,7 @@ class Pages:
 
     def look(self, guess: int | None = None) -> QueueSnapshot | None:
         """Reads the head and, mostly in one round trip, a page (None: the last). None if there is no such queue."""
+        # One round trip for both, as the queue mostly is as it was.
         number, generation = self._last if guess is None else guess, self._generation
         keys = [self.keys.head]
         if generation:
@@ -253,6 +255,7 @@ class Pages:
             result = edit(page)
             if not page.changed:
                 return result
+            # A new one for each try: it tells our own swap from another's if the answer is lost.
             page.stamp = os.urandom(8)
             written[page.stamp] = result
             if self._swap(snapshot, number, page, use_reserve=use_reserve, stamps=written):
@@ -285,7 +288,8 @@ class Pages:
         stamps: dict[bytes, _T] | None = None,
         expire: int = 0,
     ) -> bool:
-        """stamps: of all writes to the page here, to recognise a swap whose answer was lost."""
+        """Swaps a page. Returns False if another process was faster. stamps: of all writes to the page here, to
+        recognise a swap whose answer was lost."""
         found = snapshot.pages.pop(number)
         token = found[1] if found is not None else b"0"
         key, slots, data = self.keys.page(snapshot.head.generation, number), page.slots, page.encode()
@@ -367,6 +371,7 @@ class Pages:
     def _grow(self, snapshot: QueueSnapshot, sealed: Page) -> None:
         head = snapshot.head
         self._add_page(head, head.last + 1, sealed.last)
+        # The page is there before the head names it: whoever reads the head finds it.
         head.last += 1
         if not self._swap_head(snapshot):
             # Whoever was faster may have used the page and retired it: then nobody else would remove this one.
@@ -404,6 +409,7 @@ class Pages:
             if page is not None and page.state != RETIRED:
                 if page.entries or page.state != SEALED:
                     break
+                # A retired page takes no more messages, so it can go though others may be looking at it.
                 page.state = RETIRED
                 if not self._swap(snapshot, head.first, page, expire=_GRAVE):
                     break

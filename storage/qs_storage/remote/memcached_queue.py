@@ -153,6 +153,7 @@ class MemcachedQueue(RemoteQueue):
 
     def _add(self, page: Page, delayed: Sequence[tuple[int, StoredPayload]]) -> list[int]:
         now = self._clock()
+        # Greater than all in memcached, and than all that this server has seen if memcached has forgotten.
         first = max(now, page.last + 1, self.pages.last_mid + 1)
         if first + len(delayed) - 1 > MAX_MID:
             raise QueueFullError(f"queue {self.qid!r} has had the id {page.last}: no room is left for another one")
@@ -443,6 +444,7 @@ class MemcachedQueue(RemoteQueue):
             new = change(old)
             if new != old:
                 page.put(index, new)
+            # Only what is visible sooner has to be told: others look again when the later time comes.
             return new.visible_at, new.visible_at < old.visible_at
 
         with self.pages.locked():

@@ -58,6 +58,7 @@ class MemcachedServer:
                 result = getattr(client, method)(*args, **named)
             except Exception as error:
                 client.close()
+                # A restart closes all connections at once, and only their use shows it.
                 if isinstance(error, _CLOSED):
                     self._close_free()  # what was opened before the same restart
                     if tries:

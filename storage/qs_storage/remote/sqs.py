@@ -108,6 +108,7 @@ class LongPolls:
             for poll in self._left:
                 if poll.wanted == (queue, window, count) and not poll.done:
                     self._left.remove(poll)
+                    # Taken over while it waits: so its answer is not given back.
                     poll.left = False
                     return poll
         poll = _Poll(queue, window, count)
@@ -156,7 +157,7 @@ class LongPolls:
                 self._changed.wait(left)
 
     def _wait_until(self, begun: float) -> float:
-        """begun: when `close` began."""
+        """Returns until when `close` waits for polls. begun: when it began."""
         leave, settle = begun + self._policy.leave, self._policy.settle
         return max((max(leave, min(begun, poll.wanted[0].shown) + settle) for poll in self._left), default=begun)
 
@@ -229,6 +230,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
     def create(self, qid: str, options: Options) -> None:
         options = replace(options, storage=self.name)
         self.check_options(options)
+        # Before the queue is made: a bad dead-letter queue must not leave it half made.
         asked = {} if qid in self.queues() else self._to_change(qid, without_kept(options), options)
         self.add(qid, without_kept(options), lambda queue: queue.make(asked))
 
@@ -287,6 +289,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
         windows = {queue: queue.window(visibility) for queue in map(self.queue, dict.fromkeys(qids))}
         if count <= 0:
             return []
+        # Before anything is received: a message without a place for its handle could not be deleted.
         count = min(count, self._receipts.room())
         # One queue is asked with the long poll itself, which finds what an immediate answer may miss.
         received = _collect(windows, count, max_bytes) if len(windows) > 1 or wait <= 0 else []

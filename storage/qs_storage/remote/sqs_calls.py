@@ -168,6 +168,7 @@ class SqsClient:
                 answer: dict[str, Any] = getattr(client, operation)(**parameters)
                 return answer
             except (ClientError, BotoCoreError) as error:
+                # A stop is not held up by repetitions.
                 last = attempt >= self.policy.attempts or self._closing.is_set()
                 if last or not self._may_pass(error):
                     raise self._failure(operation, error, attempt) from None
@@ -302,6 +303,7 @@ def without_kept(options: Options) -> Options:
 def with_kept(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
     """Adds SQS's attributes to the options, and a dead-letter queue of the prefix. LookupError, ValueError."""
     retention = attributes.get("MessageRetentionPeriod")  # not every endpoint has it
+    # Other programs may have set another one, also to a queue that is not ours.
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     place, _, name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")
     dead_letter = qid_of(name, prefix) if place == attributes[ARN].rpartition(":")[0] else None
@@ -342,7 +344,8 @@ class Entry(NamedTuple):
 
 
 class Received(NamedTuple):
-    """message, handle: SQS's; until: the end of its window; source: ARN of a dead letter's former queue, or empty."""
+    """A message that SQS has handed out. message, handle: SQS's; until: the end of its window; source: ARN of a dead
+    letter's former queue, or empty."""
 
     qid: str
     message: str
@@ -356,7 +359,7 @@ class Received(NamedTuple):
 
 
 def encode(payload: bytes, mid: int, delay: int) -> Entry:
-    """delay: seconds. QueueFullError for a message larger than SQS carries."""
+    """Makes an entry of a message. delay: seconds. QueueFullError for a message larger than SQS carries."""
     body, encoding = _encode(payload)
     attributes = {MID: {"DataType": "Number", "StringValue": str(mid)}}
     if encoding is not None:
@@ -380,6 +383,7 @@ def _encode(payload: bytes) -> tuple[str, str | None]:
         text = payload.decode()
     except UnicodeDecodeError:
         text = "\0"
+    # SQS does not allow these characters in a body.
     if _NOT_ALLOWED.search(text):
         return base64.b64encode(payload).decode("ascii"), "base64"
     return text, None

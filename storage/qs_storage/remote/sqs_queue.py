@@ -230,11 +230,13 @@ class SqsQueue(RemoteQueue):
     # -- the queue itself
 
     def make(self, attributes: Mapping[str, str] | None = None) -> None:
-        """attributes: in SQS's words, beside its window, which only a new one gets."""
+        """Makes the queue at SQS, or takes up an existing one. attributes: in SQS's words, beside its window, which
+        only a new one gets."""
         wanted = {"VisibilityTimeout": str(self.window(None)), **(attributes or {})}
         try:
             self._url = self._url_in(self._client.call("create_queue", QueueName=self._name, Attributes=wanted))
         except CallError as error:
+            # SQS keeps a name for a minute after a delete.
             if error.codes & _DELETED:
                 raise RemoteError(
                     f"SQS deleted a queue {self._name!r} less than a minute ago, and makes no other of that name so "
@@ -316,6 +318,7 @@ class SqsQueue(RemoteQueue):
         """Returns increasing ids, greater than all given before, though other programs may have sent greater ones."""
         with self._numbering:
             first = max(self._clock(), self.given + 1)
+            # Given at once, also if the call fails: an id is never used twice.
             self.given = first + count - 1
             self.last_mid = max(self.given, self.last_mid)
         return list(range(first, first + count))

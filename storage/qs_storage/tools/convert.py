@@ -89,7 +89,8 @@ _AT_ONCE = 200
 
 
 class Exported(NamedTuple):
-    """directory: its name in the target; messages: in it; there: those that were there before."""
+    """A queue that was exported. directory: its name in the target; messages: in it; there: those that were there
+    before."""
 
     directory: str
     messages: int
@@ -151,6 +152,7 @@ class MessageFiles:
                 if self._is_there(message):
                     there += 1
                 else:
+                    # Begun now, synced later with others: so syncs share commits of the file system.
                     written.append((self._begin(message), message))
                 if len(written) >= _AT_ONCE:
                     self._finish(written)
@@ -240,6 +242,7 @@ class Conversion:
                 self._commit_to_files()
             return self._finish()
         if now != "journal":
+            # Nothing of it is in the journal: an interrupted conversion to files is over, or never began.
             if not self._is_in_log():
                 self._engine().close()  # puts a list right that a crash interrupted
             elif is_committed:

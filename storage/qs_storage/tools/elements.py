@@ -102,8 +102,8 @@ def names_in(path: str) -> list[tuple[str, bool]]:
 
 
 class Element(NamedTuple):
-    """name: without the layout's suffix; age: seconds; size: bytes; left: seconds until it can be taken; since:
-    seconds since a lock, or the last change of one being written or removed."""
+    """A message as a listing shows it. name: without the layout's suffix; age: seconds; size: bytes; left: seconds
+    until it can be taken; since: seconds since a lock, or the last change of one being written or removed."""
 
     name: str
     state: str
@@ -193,8 +193,8 @@ MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
 
 
 class Purged(NamedTuple):
-    """unfinished: files or elements that were being written or removed; freed: messages that were taken and are ready
-    again; removed: messages."""
+    """Tells what a purge has done. unfinished: files or elements that were being written or removed; freed: messages
+    that were taken and are ready again; removed: messages."""
 
     unfinished: int
     freed: int

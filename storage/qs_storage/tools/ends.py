@@ -85,7 +85,7 @@ class VsqsEnd:
     """The end of a directory in the layout vsqs."""
 
     def __init__(self, path: str, *, sync: bool, capacity: int | None, visibility: float, put_only: bool) -> None:
-        """See `open_end`."""
+        """Opens the directory: see `open_end`."""
         if not put_only:
             check_no_server(path)
         self._visibility = visibility
@@ -143,6 +143,7 @@ class DirqEnd:
 
     def _next(self) -> Taken | None:
         taken = self._lock_one()
+        # A new list only if something may have come: a directory may have many elements that are locked.
         if taken is None and (self._changed or time.monotonic() - self._looked_at > _LOOK_AGAIN):
             self._arrivals.refresh()  # before the list is made: what comes in between is looked at twice, not never
             self._changed = False
@@ -244,6 +245,7 @@ def put_all(end: End, payloads: Iterable[bytes | None], rate: float | None) -> I
         if payload is None:
             yield None
             continue
+        # In ticks, so that Ctrl-C is seen.
         while (left := due - time.monotonic()) > 0:
             time.sleep(min(left, TICK))
             yield None

@@ -35,7 +35,7 @@ class _ChangedError(Exception):
 
 
 class Backup(NamedTuple):
-    """What a backup has. path: of the backup; size: bytes of its segments; linked: how many of them are links; frame:
+    """Describes a backup. path: of the backup; size: bytes of its segments; linked: how many of them are links; frame:
     the last; others: queues that are not in the journal, without their messages."""
 
     path: str

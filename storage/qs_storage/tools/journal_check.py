@@ -27,7 +27,8 @@ _TRIES = 5
 
 
 class Checked(NamedTuple):
-    """lines: the description, which reads the journal on the way; whole: whether a server starts with it."""
+    """The result of a check. lines: the description, which reads the journal on the way; whole: whether a server starts
+    with it."""
 
     lines: Iterator[str]
     whole: bool

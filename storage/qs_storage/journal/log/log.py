@@ -64,6 +64,7 @@ class Log:
         any thread, with the seconds that it took (a commit's include the write). InUseError, OSError."""
         self.directory = directory
         self.disk = disk
+        # Two booleans, as each commit asks.
         self.syncs = durability is Durability.ALWAYS
         self.keeps = durability is not Durability.NONE
         self.clock = clock
@@ -113,6 +114,8 @@ class Log:
     def segment_size(first: int, size: int) -> int:
         """Returns the least bytes of a segment that begins with `first` bytes of records, heads included, with room for
         a frame of `size` bytes of records and another block. OSError: no segment may be so large."""
+        # The header, the frame with the names of queues, the frame that is asked for, and blocks to spare: one is kept
+        # for a frame that only gives a segment up.
         least = 3 * BLOCK + padded(FRAME_HEAD + first) + padded(FRAME_HEAD + size)
         if least >> SHIFT:
             # Checked here, once a segment, so that no append needs to check the place of its record.
@@ -143,6 +146,7 @@ class Log:
 
     def _sync_last(self) -> None:
         """Makes the last segment durable, with any durability. OSError."""
+        # With durability `always`, each of its frames was durable when it was written.
         if self.writer is not None and not self.syncs:
             try:
                 self.writer.sync()
@@ -186,6 +190,7 @@ class Log:
         # With durability `always` each write is durable when it returns: there is nothing left to sync.
         if self.syncs or writer is None or writer.synced >= self.sequence or self.failed is not None:
             return None
+        # The writer and the frame as they are now: the log may go on to another segment meanwhile.
         return partial(self._sync_behind, writer, self.sequence)
 
     def _sync_behind(self, writer: SegmentWriter, sequence: int) -> None:
@@ -195,6 +200,7 @@ class Log:
         except OSError as error:
             self.fail(error)
             raise
+        # A commit of this thread may have gone further by now.
         writer.synced = max(writer.synced, sequence)
         if self.on_sync is not None:
             self.on_sync(self.clock() - started)
@@ -324,6 +330,8 @@ class Transaction:
         """Adds records that need not be durable: they are written with the next durable one, or after a while. Does
         nothing if they do not fit in."""
         length = len(bodies) * _HEAD + sum(map(len, bodies))
+        # What pushes may have, and no more: on a full disk no note takes what a delete needs. At worst a message is
+        # visible again after a restart.
         if length <= self.left_to_pushes:
             self.pending += zip(bodies, repeat(None))
             self._length += length
@@ -409,6 +417,7 @@ class Transaction:
 
     def allow(self, size: int) -> None:
         """Lets this batch have `size` bytes of records, if that is more than `BATCH`. It is empty so far."""
+        # One request may be larger than a batch should be: it is alone in it then.
         self._limit = max(BATCH, size)
         self._count_left()
 

@@ -88,6 +88,7 @@ class Scan:
             yield frame
             self.next += 1
             at = frame.end
+        # It ends at the limit, or at the end of the file: nothing is wrong there.
         self.gap = Gap(at, None, None)
 
     def read_oldest(self) -> int:
@@ -224,6 +225,7 @@ def find_segments(directory: str, disk: Disk) -> FoundSegments:
 def _open(directory: str, number: int) -> Scan:
     try:
         return open_segment(directory, number)
+    # No damage: the version that has written it reads it, so nothing must be repaired.
     except OtherFormatError as error:
         raise JournalFormatError(f"{directory}/{segment_name(number)}", str(error)) from None
     except DamagedError as error:

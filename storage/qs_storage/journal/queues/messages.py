@@ -305,6 +305,7 @@ class MessageTable(ABC):
         if self.store.families and len(set(places)) < len(places):  # a copy came back: two messages with one payload
             return [self.drop(mid) for mid in mids]
         self.places.discard_all(mids)
+        # Column by column, each with one pass: most queues have none of the rarer ones, which cost a test.
         facts = self.index.remove_all(mids)
         owners = self.store.drop_all(self, mids, places, [fact >> SIZE_SHIFT for fact in facts])
         receives = [self.receives.pop(mid, 0) for mid in mids] if self.receives else repeat(0)
@@ -317,6 +318,7 @@ class MessageTable(ABC):
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a dropped message again. expiry: its `expiry_of` before; dropped: from `drop`."""
         place, receives, facts, held, origin, reason, owners = dropped
+        # It follows from the rest, so it need not be kept.
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
         if owners is not None:
@@ -344,12 +346,14 @@ class MessageTable(ABC):
 
     def is_newer(self, mid: int, place: int) -> bool:
         """Tells whether the record at a place is newer than the checkpoint's state of a message."""
+        # Without a checkpoint every record is newer. With one, each page of messages has its own end of the log.
         known = self.known_upto
         return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
 
     def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
         """Restores messages that were pushed together, visible at once. mids, places: increasing, in one segment."""
         last = self.index.messages.last()
+        # Then some of these payloads may be counted already, by a queue that shares them.
         copied = bool(self.known_upto) and self.number in self.store.families  # a checkpoint may contain copies
         if copied or (last is not None and last >= mids[0]):
             for mid, place, size in zip(mids, places, sizes, strict=True):

@@ -104,6 +104,7 @@ class LogQueue(QueueState):
         if not payloads:
             return []
         first, lasts = max(now // self.unit, self.last_mid + 1), self.index.messages.lasts
+        # Nearly always these ids are free: only copies can have greater ones. So nothing is searched.
         mids = range(first, first + len(payloads))
         if mids[-1] >= MAX_MID or (lasts and lasts[-1] >= first):  # nearly never
             mids = self.free_ids(len(payloads), now)
@@ -119,6 +120,7 @@ class LogQueue(QueueState):
         whole = size + len(sizes) * PUSH_SIZE
         if whole > transaction.left_to_pushes:
             raise transaction.refusal(whole, push=True)
+        # Packed lazily, in C: a push of a thousand messages costs no loop in Python.
         bodies = map(_push, repeat(2), repeat(self.number), mids, repeat(0), repeat(NO_KEY), repeat(now))
         places = transaction.append_all(bodies, payloads, sizes, PUSH_SIZE)
         store.usage.add(places[0], whole)
@@ -130,6 +132,7 @@ class LogQueue(QueueState):
         mids: list[int] = []
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
+        # For all of them, though those with a known key need none: ids are not scarce.
         following = iter(self.free_ids(len(drafts), now))
         self.keys.forget_old(now, len(drafts))
         for draft in drafts:
@@ -180,6 +183,7 @@ class LogQueue(QueueState):
         payload. Returns False if this queue has the message. NoSuchMessageError, OtherMessageError, QueueFullError."""
         # Only queues of this log can share the payload: one of files has it in a file.
         shares = source if isinstance(source, QueueState) else None
+        # An id means one message, wherever it was copied to: so the message may be here already.
         known = self.places.get(mid)
         if known is not None:
             if shares is not None and shares.places.get(mid) == known:
@@ -197,6 +201,7 @@ class LogQueue(QueueState):
             self.require_copies(1)
             place, size = shares.places.get(mid) or 0, shares.index.size(mid)
             self.transaction.append(records.Shared(self.number, mid, 0, 0, False, place, size, shares.number).write())
+            # From here on, a payload of one queue may be needed by the other.
             self.store.join(shares.number, self.number)
             self.store.note_copied(place)
             self._add_one(mid, place, size, 0)
@@ -218,6 +223,7 @@ class LogQueue(QueueState):
         """Receives a visible message. Returns None if its payload has more than max_bytes or is damaged. held: True for
         a subscriber: the message is visible again if the process ends. OSError."""
         index = self.index
+        # Looked at in the index: a payload that does not fit is not read.
         if max_bytes is not None and index.size(mid) > max_bytes:
             return None
         try:
@@ -236,6 +242,7 @@ class LogQueue(QueueState):
             self.held.add(mid)
         self.hidden(expiry)
         self.counts.delivered += 1
+        # A message that comes again tells an operator of consumers that fail.
         self.counts.redelivered += receives > 1
         if self.lifecycle is not None:
             self.note("received", mid)
@@ -260,6 +267,7 @@ class LogQueue(QueueState):
                 if message is not None:
                     return [message]
             return []
+        # All payloads are read before any message is received: if the disk fails, nothing has changed.
         mids, payloads = self._first_readable(count, max_bytes)
         if not mids:
             return []
@@ -325,6 +333,7 @@ class LogQueue(QueueState):
         expiry = self.expiry_of(mid)
         if not expiry and mid <= self.too_old_upto():
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
+        # A paused queue gives nothing out, and still shows what it has.
         paused = self.options.paused and not peek
         if not expiry and not peek and not paused and (message := self.take(mid, visibility)) is not None:
             return message
@@ -439,6 +448,7 @@ class LogQueue(QueueState):
             self.transaction.undo(self.set_reason, mid, self.reasons.get(mid))
             self.set_reason(mid, reason)
         index = self.index
+        # Looked up now, as the change overwrites it.
         before = old, old != 0 and index.is_delayed(mid), mid in index.new, mid in self.held
         self.transaction.undo(self._change_back, mid, *before)
         self.show(mid, new, delayed=delayed)
@@ -464,6 +474,7 @@ class LogQueue(QueueState):
         if count is None and now < self._spared_until:
             return 0
         most = _AT_ONCE if self.options.backoff is None else _SCATTERED
+        # Taken out of the heap together: what is not handled below has to be put back with `remember`.
         mids = self.index.expiries.pop_due(now // self.unit, most if count is None else count)
         if count is None and len(mids) == most:
             self._spared_until = now + _BETWEEN
@@ -510,6 +521,7 @@ class LogQueue(QueueState):
         untils: dict[int, int] = {}
         for mid, end in zip(ordered, index.hidden.values_of(ordered), strict=True):
             wait = 0 if mid in delayed else backoff_of(self.options, mid, self.receives.get(mid, 0))
+            # From the end of the window, and not from now: see above.
             until = min((end or 0) + wait // self.unit, MAX_MID)
             if wait and until > now // self.unit:
                 untils[mid] = until
@@ -560,6 +572,7 @@ class LogQueue(QueueState):
     def retire(self, count: int) -> int:
         """Removes visible and delayed messages that are too old, oldest first, at most count. Returns how many."""
         upto = self.too_old_upto(self.clock())
+        # One record for all of them: each is gone with it, or none.
         mids = self.index.old(upto, count) if upto >= 0 else []
         if mids:
             self._retire(mids, "")
@@ -589,7 +602,7 @@ class LogQueue(QueueState):
     # -- dead letters ---------------------------------------------------------------------------------------------
 
     def reject(self, receipt: Receipt, reason: str | None) -> None:
-        """See Queue."""
+        """Makes a message a dead letter: see Queue."""
         mid = receipt.mid
         self.expire(keep=_OWN)
         self.held_until(receipt)
@@ -637,6 +650,7 @@ class LogQueue(QueueState):
         kept = self.reasons.get(mid) if reason is None else reason
         self._require(move_size(kept))  # now, as making the target has taken some
         now, before = self.clock(), self.origins.get(mid)
+        # Before anything changes: no id may be left.
         new = target.free_ids(1, now)[0]
         origin = new_origin(self.qid, mid, receives, now, pushed_at=self.time(mid), before=before, reason=why)
         if self.lifecycle is not None:
@@ -652,13 +666,14 @@ class LogQueue(QueueState):
 
     @property
     def redrive(self) -> "LogQueue":
-        """See Queue."""
+        """This queue: it moves its dead letters itself."""
         return self
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
         """Returns (id, queue it came from) of dead letters that are in no claim, oldest first, at most count. mids: the
         ids to consider, empty for all."""
         chosen = (mid for mid in (sorted(set(mids)) if mids else self._may_be_letters()) if mid in self.origins)
+        # A message in a claim is its consumer's until the claim ends.
         free = (mid for mid in chosen if self.index.expiry(mid) != WITHHELD)
         return [(mid, self.origins[mid].qid) for mid in islice(free, count)]
 
@@ -682,6 +697,7 @@ class LogQueue(QueueState):
         for mid, queue in letters:
             if not isinstance(queue, LogQueue):
                 raise other_storage(self.options.storage, queue.options.storage)
+            # As many as fit: the caller asks again for the rest, in the next batch.
             size += move_size(self.reasons.get(mid))
             if size > self.transaction.left:
                 break

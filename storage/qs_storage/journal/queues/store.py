@@ -24,7 +24,7 @@ Owner = tuple[int, int]
 
 
 class Sharer(Protocol):
-    """What the store asks of a queue. `QueueState` implements it; the store cannot import it, as each queue has the
+    """Has what the store asks of a queue. `QueueState` implements it; the store cannot import it, as each queue has the
     store."""
 
     number: int
@@ -94,6 +94,7 @@ class PayloadStore:
     def _read(self, number: int, mid: int, place: int) -> bytes:
         body = self.reader.body(place)
         try:
+            # What is read may be anything with a valid checksum: another kind of record, or another message's.
             payload = payload_of(body)
             owners = self.owners_of(place, body)
         except (struct.error, ValueError):
@@ -162,6 +163,7 @@ class PayloadStore:
 
     def keep(self, queue: Sharer, mid: int, place: int, size: int) -> None:
         """Counts the payload of a message that a queue has (again)."""
+        # Without families no payload is shared, and nobody has to be asked.
         if not (self.families or self._is_starting) or not self._is_shared(queue, mid, place):
             self.usage.add(place, size + PUSH_SIZE)
 

@@ -82,6 +82,7 @@ class SegmentFile(NamedTuple):
         for found in read_pieces(self.data, self.salt, self.first):
             listed: list[Piece | Hole] = [found, *found.pieces] if isinstance(found, Hole) else [found]
             for each in listed:
+                # Frames that a start has cut off do not count: their numbers were given again.
                 if each.start < end or (each.first if isinstance(each, Hole) else each.sequence) < limit:
                     yield each
             if found.start - released > _AT_ONCE:
@@ -115,7 +116,7 @@ class FoundCheckpoint(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What can be read of a segment: numbers of frames and records, and of messages by queue, each id once."""
+    """Tells what can be read of a segment: numbers of frames and records, and of messages by queue, each id once."""
 
     frames: int
     records: int
@@ -231,6 +232,7 @@ def examine(directory: str, disk: Disk) -> ExaminedJournal:
             own[part.number], copy = (part, known) if part.whole > known.whole else (known, part)
             others.append(copy._replace(obsolete=True))
     parts = _with_lives(_without_cut_frames(list(own.values())))
+    # The newest segment that can be read knows best.
     oldest = next((part.oldest for part in reversed(parts) if part.oldest), 0)
     parts = [part._replace(obsolete=part.number < oldest) for part in parts]
     counting = [part for part in parts if part.counts]

@@ -90,6 +90,7 @@ class NewSegments:
         """Begins a new frame or segment if records of these bytes do not fit into the last one."""
         if self._bodies and self._length + size > _FRAME:
             self._write_frame()
+        # A record that is larger than a segment should be gets one of its own, and not an empty one before it.
         is_empty = not self._bodies and self._sequence == self._first + 1  # but for the names of queues
         if self._at + padded(FRAME_HEAD + self._length + size) > pool.LARGEST_SEGMENT and not is_empty:
             self.end()
@@ -139,8 +140,8 @@ _UNNAMED = ""
 
 
 class Counts(NamedTuple):
-    """messages: number of the messages in the new segments, by queue; unplaced: of those that were written to files;
-    lost: of those without a payload."""
+    """Counts the messages of a repair. messages: those in the new segments, by queue; unplaced: of those that were
+    written to files; lost: of those without a payload."""
 
     messages: dict[str, int]
     unplaced: int
@@ -260,6 +261,7 @@ class RecordCopier:
             folder = f"{aside}/queue-number-{number}"
             for mids, places in queue.places.pages(-1):
                 for mid, place in zip(mids, places, strict=True):
+                    # New segments have greater numbers than all old ones.
                     if segment_of(place) > self._found.last:
                         messages[queue.qid] = messages.get(queue.qid, 0) + 1
                     elif queue.qid != _UNNAMED or (payload := self._found.payload(place)) is None:
@@ -305,6 +307,7 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
     try:
         for name in disk.directories_in(directory):
             if name.startswith(_ASIDE) and name.endswith(_UNFINISHED):
+                # Only links and copies are in it: what it was made from is still in its place.
                 shutil.rmtree(f"{directory}/{name}")  # of an interrupted run
         # With the lock held: a server, or another repair, would change what is examined.
         found = examine(directory, disk)
@@ -329,6 +332,7 @@ def _repair(directory: str, found: ExaminedJournal, lock: int, disk: Disk) -> Re
     disk.sync_directory(directory)
     for last in (segments.numbers[-1] - 1, segments.numbers[-1]):  # both places of `lock`: one alone may be lost
         write_last(lock, last, disk)
+    # After the new ones count: until here, the old ones are all there is.
     for old in numbers_in(directory, disk):
         if old not in segments.numbers:
             disk.unlink(f"{directory}/{segment_name(old)}")
@@ -351,6 +355,7 @@ def _set_aside(directory: str, disk: Disk) -> str:
     for number in numbers_in(directory, disk):
         _link(f"{directory}/{segment_name(number)}", f"{making}/{segment_name(number)}", disk)
     disk.sync_file_system(directory)
+    # Complete now: what has the final name has every segment.
     disk.rename(making, aside)
     disk.sync_directory(directory)
     return aside
@@ -365,6 +370,7 @@ def _link(path: str, new: str, disk: Disk) -> None:
 
 def _keep(directory: str, found: ExaminedJournal, aside: str, disk: Disk) -> tuple[NewSegments, Counts]:
     """Writes all that is kept to new segments, durably, and to files in `aside`."""
+    # After all numbers that were in use, so that no old frame can be taken for one that follows.
     sequence = max([1, *(part.next or 1 for part in found.parts)])
     segments = NewSegments(directory, found.last + 2, sequence, disk)
     try:

@@ -89,6 +89,7 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
     at, expected = BLOCK, first
     while at + FRAME_HEAD <= len(data):
         frame = frame_at(data, at, salt)
+        # The header is lost, and with it the number of the first frame: the first head says it.
         if expected is None:
             expected = 0 if frame is None else frame.sequence
         why = _why_unreadable(data, frame, salt, expected)
@@ -149,6 +150,7 @@ def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: 
     limit."""
     while at + FRAME_HEAD < len(data) and (limit is None or sequence < limit):
         frame = frame_at(data, at, salt)
+        # A head that is whole says where its frame ends, and how many records there should be.
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
             end = min(at + FRAME_HEAD + frame.length, len(data))
             kept = _loose_starts(data[:end], at + FRAME_HEAD, salt)
@@ -200,6 +202,7 @@ def body_at(data: memoryview, at: int, salt: bytes) -> memoryview | None:
 def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
     length, checksum = HEAD.unpack_from(data, at)
     body = data[at + HEAD.size : at + HEAD.size + length]
+    # In this order: the checksum, which costs most, is computed last.
     if len(body) != length or not _is_plausible(body) or crc32(body, begin ^ at) != checksum:
         return None
     try:

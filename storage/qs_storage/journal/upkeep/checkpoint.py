@@ -64,6 +64,7 @@ class CheckpointWriter:
         self._at += len(data)
         if self._at - self._begun >= _AHEAD:
             self._disk.begin_writing(self._fd)
+            # A little at a time: all at the end would fill the queue of the disk, and commits wait behind it.
             self._begun = self._at
 
     def column(self, numbers: "array[int]") -> list[int]:
@@ -170,6 +171,7 @@ def _write_queues(
     content: dict[str, Any] = {
         "position": list(position),
         "numbers": store.last_number,
+        # By which a start knows that the checkpoint and the segments are of one journal.
         "salts": {number: log.segments.salt_of(number).hex() for number in log.segments.sizes},
     }
     entries = content["queues"] = []

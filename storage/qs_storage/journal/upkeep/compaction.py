@@ -145,6 +145,7 @@ class Compaction:
         for frame in scan.heads(BLOCK, scan.header.first, store.log.segments.frame_after(segment)):
             for plain, others in self._needed(scan, frame):
                 if plain:
+                    # What got shared or moved while a step waited is looked at again, one by one.
                     others.extend((yield from self._copy_plain(scan, plain)))
                 for at in others:
                     yield from self._copy_one(scan, at)
@@ -212,6 +213,7 @@ class Compaction:
                         others.append(at)
                     elif table.places.get(mid) == place:
                         left.append((mid, at))
+                # Nothing has been appended yet, so it can be tried again with the room that is asked for then.
                 if self._fitting(table, scan, left)[1] > store.transaction.left:
                     continue  # others have given some of them reasons meanwhile
                 own = own[len(some) :]
@@ -272,6 +274,7 @@ class Compaction:
         while (found := self._holders(place, body)) is not None:
             yield _size_of_copies(payload, *found)
             found = self._holders(place, body)  # others may have copied, moved or removed it, or given a reason
+            # Else the next turn asks for the room that it takes now.
             if found is not None and _size_of_copies(payload, *found) <= transaction.left:
                 self._copy_shared(place, payload, *found)
 
@@ -282,6 +285,8 @@ class Compaction:
             known = mid
             if known is None:
                 if segment not in self._orphans:
+                    # Made when it is needed, as it goes over all messages; nearly never is a queue removed whose
+                    # staged messages were copied.
                     self._orphans = {segment: self._ids_in(segment)}
                 known = self._orphans[segment].get(place)
             if known is not None and (tables := self._store.sharers(number, known, place)):

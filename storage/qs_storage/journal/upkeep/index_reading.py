@@ -77,6 +77,7 @@ def read_snapshot(
             queue.batches.producers[name] = _read_producer(reader, queue, name, written, store)
     for first, *others in reader.content["families"]:
         for other in others:
+            # Before the live bytes are corrected, which needs to know who shares.
             store.join(first, other)
     for number in store.families.keys() - queues.keys():
         store.leave(number)
@@ -89,6 +90,7 @@ def read_snapshot(
 
 def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str, Any], store: PayloadStore) -> None:
     table = queue
+    # In columns, which are read as blocks: there may be a million messages.
     mids, sizes, places, hidden, delayed, receives = (array("Q") for _ in range(6))
     for last, stamp, *columns in entry["messages"]:
         table.known_upto.append((last, stamp))
@@ -234,6 +236,7 @@ class IndexReader(Generic[Q]):
         replay = Replay(self._make, now)
         try:
             begin = self._read_checkpoint(replay, {scan.header.number: scan.header for scan in found.needed}, now)
+            # Records after the checkpoint, applied to what it has.
             opened = self._open(self._directory, self._disk, found, replay, begin)
             if begin is not None:
                 _require_segments(self._store, opened)

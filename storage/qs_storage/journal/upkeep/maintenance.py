@@ -265,10 +265,12 @@ class Maintenance:
         if self._running is not None or log.failed is not None:
             return None
         self._looked_at = -1
+        # After a failure the disk is left alone for a second, and requests are served.
         if self._clock() >= self._not_before:
             try:
                 self._do_slice()
             except OSError as error:
+                # The slice is the first work of its batch, so this takes back nothing of a request.
                 self._store.transaction.take_back()
                 self._room.restart()
                 self._put_off(error)
@@ -323,6 +325,7 @@ class Maintenance:
 
     def _forget_keys(self) -> None:
         """Forgets old keys, even in queues without pushes: keys keep segments from being removed."""
+        # Two clocks: how long the slice is, and how old a key.
         until, now = perf_counter() + SLICE, self._clock()
         for keys in list(self._store.known_keys.keyed):
             while keys.forget_old(now, _KEYS):
@@ -384,6 +387,7 @@ class Maintenance:
     def settle(self) -> None:
         """Finishes work that is under way, and takes over its files."""
         if self._running is not None:
+            # Waits for the other thread, or does the work now, once.
             self._running.run()
             self._take_over(self._running)
 

@@ -130,6 +130,7 @@ class Room:
             file = pool.take(needed, None)
         if file is not None:
             try:
+                # Each segment begins with the names of all queues: a record names its queue by a number only.
                 log.begin_segment(file, [queue.record() for queue in self._queues.values()])
             except OSError as error:
                 if log.failed is None:
@@ -137,6 +138,7 @@ class Room:
                 if not has_no_room(error):
                     raise
             else:
+                # Only if it was begun: a refused one says nothing about how large the log is.
                 pool.began(file.size)
         transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
 
@@ -147,6 +149,7 @@ class Room:
         try:
             size = pool.size_for(needed + more, largest)
             pool.add(pool.make(size))
+            # As many as the pool needs to stay whole without this one.
             while (file := pool.take(needed, max(largest, needed))) is None:
                 pool.add(pool.make(max(largest, size)))
         except OSError as error:
@@ -198,6 +201,7 @@ class Room:
         room was secured last; a start has taken what the last segment had left."""
         log, pool, compaction, live = self._log, self._pool, self._compaction, self._store.usage.total
         largest, free = log.segments.largest, self.free
+        # Half a segment more than what compaction needs to copy one: from here on it has to keep pace with requests.
         is_little = free < largest + largest // 2 or pool.bytes < largest
         gains = push and log.segments.size - log.room - live > largest + live // 8
         most = 0
