@@ -134,6 +134,7 @@ class NoRoomError(OSError):
     def unmet(self, secured: "NoRoomError | None") -> "NoRoomError | None":
         """Returns what has to be secured for the request, None if it was. secured: for what room was secured before
         the request was run this time."""
+        # The request was not tried again yet: all that it lacks is asked for.
         if secured is None:
             return self
         # The request was run again with what it lacked: if it lacks the same again, there is none.

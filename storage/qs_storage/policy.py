@@ -226,7 +226,10 @@ def other_storage(storage: str, other: str) -> UnsupportedError:
 
 
 class DeadLetterMoves:
-    """Moves messages of one queue to its dead-letter queue. A failure is logged once, and the message stays."""
+    """Moves messages of one queue to its dead-letter queue.
+
+    Ensures that a message which cannot move stays in its queue, and that the log says once why. Assumes that `move`
+    changes nothing if it raises. Keeps nothing but whether the last move has failed."""
 
     def __init__(self, qid: str, options: Options) -> None:
         self._qid = qid

@@ -295,7 +295,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Tells whether a file goes with the queue: of the server, or an unfinished message, but not one being taken in."""
+    """Tells whether a file goes with the queue: of the server, or an unfinished message, but not one being ingested."""
     if name.startswith(PRIVATE):
         return False
     return name.startswith(".") or (parse_message(os.fsencode(name)) is not None and name.endswith(".new"))

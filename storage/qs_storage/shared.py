@@ -296,7 +296,8 @@ def totals_of(counts: Stats) -> dict[str, float]:
 
 
 class Totals:
-    """The sums of an engine's queues. They never go down, except when a commit fails."""
+    """The sums of an engine's queues. They never go down, as counters must not, except when a commit fails: the counts
+    of queues that go are kept."""
 
     def __init__(self) -> None:
         self._gone = dict.fromkeys(_COUNTED, 0)
@@ -309,6 +310,7 @@ class Totals:
     def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
         """Returns the sums by their names as figures. queues: those that exist."""
         queues = list(queues)
+        # Once for each queue, and not once for each figure: a server may have thousands.
         counts = [queue.counts for queue in queues]
         sums: dict[str, float] = {
             name: self._gone[field] + sum([getattr(each, field) for each in counts]) for field, name in _COUNTED.items()

@@ -41,6 +41,7 @@ class Schema:
     def _add(self, name: str, kind: str) -> None:
         if not isinstance(name, str) or not is_piece(name):
             raise QueueError(f"invalid schema name: {name!r} (only letters and digits)")
+        # Its file would have the name of the directory that is the lock.
         if name == LOCKED_DIRECTORY:
             raise QueueError(f"invalid schema name: {name!r} (in an element, it is the lock)")
         if not isinstance(kind, str):

@@ -8,7 +8,11 @@ from .message_index import Index
 
 
 class IndexQueries:
-    """Answers from one index. Call the queue's `expire` first, so that due messages are visible."""
+    """Lists and counts the messages of one index, for any kind of queue.
+
+    Ensures that no call loads more messages than it has to answer with, except `stats`, for which `prepare` does a
+    slice at a time. Assumes that the queue's `expire` was called first, so that due messages are visible. Changes
+    nothing but what is loaded."""
 
     def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
         """load: loads a message from the disk, returns False if it is gone; at_once: how many that can load in some 30
@@ -26,6 +30,7 @@ class IndexQueries:
             return index.ready.after(after, count)
         if state is State.ALL:
             return index.messages.after(after, count)
+        # Candidates: only the disk knows which of them are of that state, so they are loaded one by one.
         source = index.new if state is State.NEW else index.hidden
         found: list[int] = []
         while len(found) < count and (mids := source.after(after, count)):

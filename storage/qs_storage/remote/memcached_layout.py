@@ -154,6 +154,7 @@ class Rows:
             del column[index]
 
     def find(self, mid: int) -> int | None:
+        # A page is in the order of its ids.
         index = bisect_left(self.mids, mid)
         return index if index < len(self.mids) and self.mids[index] == mid else None
 
@@ -189,6 +190,8 @@ class Page:
         # A sealed page only gets emptier: once empty it needs no room.
         if self.state != OPEN and not count:
             self.slots = 0
+        # It never gets smaller while it has messages: a page that shrinks leaves room that the next one does not
+        # find.
         self.slots = max(self.slots, next(slots for slots in _SLOTS if slots >= count))
         head = _PAGE.pack(_PAGE_MAGIC, self.state, self.low, self.last, self.stamp, self.slots, count)
         return b"".join([head, self.entries.encode(), bytes((self.slots - count) * ROW)])

@@ -66,6 +66,7 @@ class OfflineJournal:
         while mids := queue.index.messages.after(after, _PAGE):
             for mid in mids:
                 receives, expiry, delayed = queue.state_of(mid)
+                # Files know no claims, and a window that is over needs no name of its own.
                 if expiry == WITHHELD or queue.time(expiry) <= self._clock():
                     expiry = 0
                 attributes = Attributes(receives, expiry if delayed else 0)
@@ -81,6 +82,7 @@ class OfflineJournal:
             raise NoRoomError(records.SMALL)  # else the removal would wait for a later commit
         self._journal.forget(queue)
         self._journal.commit()
+        # So that the next start does not read what was just removed.
         self._journal.rest()
 
 
@@ -232,6 +234,7 @@ class Conversion:
         now = read_options(self._path, "journal").storage
         if now not in _KINDS:
             raise StorageError(f"queue {self._qid!r} has the storage {now}: only journal and files can be changed")
+        # The file with the new options has moved, and the messages have not all followed.
         is_committed = (
             now == "files" and os.path.lexists(self._converting) and not os.path.lexists(f"{self._converting}/{FILE}")
         )
@@ -297,6 +300,7 @@ class Conversion:
                             f"{self._path}/{name} is there already, and is not the message of that id: move it away"
                         )
                 MessageFiles(self._converting, self._disk).write(journal.messages(queue), self._progress)
+        # The one step that decides: before it the journal counts, after it the files.
         self._disk.rename(f"{self._converting}/{FILE}", f"{self._path}/{FILE}")
         self._disk.sync_directory(self._path)
         self._disk.sync_directory(self._converting)

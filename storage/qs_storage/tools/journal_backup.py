@@ -184,7 +184,7 @@ def _copy_frames(source: str, target: str) -> Scan:
 
 
 def _copy_queues(root: str, target: str) -> list[str]:
-    """Copies directories with their options, and files to be taken in. Call it after `_copy_log`: the log knows a
+    """Copies directories with their options, and files to be ingested. Call it after `_copy_log`: the log knows a
     file that is in both by its private name. Returns the queues outside of the journal."""
     others: list[str] = []
     for name in sorted(Disk().directories_in(root)):
@@ -215,4 +215,4 @@ def _copy_waiting(source: str, target: str) -> None:
             try:
                 _link(f"{source}/{name}", f"{target}/{name}")
             except FileNotFoundError:
-                continue  # it has been taken in
+                continue  # it has been ingested

@@ -217,7 +217,6 @@ class LogClaims:
             del state.claims[number]
         self._transaction.undo(self._unacknowledge, state, state.acked, state.place, done)
         state.acked, state.place = seq, place
-        # Claims of one consumer may have their ids in any order, and the index wants them increasing.
         self._table.vanish(array("Q", sorted(mids)), WITHHELD)
         self._table.counts.deleted += len(mids)
         return len(mids)

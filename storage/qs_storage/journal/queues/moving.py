@@ -26,12 +26,10 @@ def move(  # noqa: PLR0917
     store, transaction = source.store, source.transaction
     expiry, place = source.index.expiry(mid) or 0, source.places.get(mid) or 0
     cached = store.cache.get(place)  # a payload of this batch is in no segment yet
-    # The store releases the payload with the old message, and keeps it again for the new one below.
     dropped = source.drop(mid)
     size = dropped[2] >> SIZE_SHIFT
     transaction.append(records.Transfer(target.number, new, source.number, mid, place, size, origin).write())
 
-    # The record at the place names the former queue and id: the store has to know the new ones too.
     owners = store.owners_at(place)  # set if copies of the message are left
     store.set_owners(place, (*(owners or ((source.number, mid),)), (target.number, new)))
     target.add(new, place, size, 0)

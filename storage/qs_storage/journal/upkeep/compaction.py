@@ -117,7 +117,6 @@ class Compaction:
 
     def _copy_segment(self, segment: int) -> Iterator[int]:
         for queue in list(self._queues.values()):
-            # What is in memory is written again first, as it needs no reading of the segment.
             yield from queue.keys.carry(queue.number, segment, self._clock())
             yield from queue.claims.carry(segment)
             yield from queue.batches.carry(segment)

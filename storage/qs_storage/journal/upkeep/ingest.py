@@ -37,7 +37,8 @@ class Ingesters:
         """The ingesters that may have work, in the order of their turns."""
 
     def open(self, queue: LogQueue, context: EngineContext) -> None:
-        """Makes the ingester of a queue: takes in the files that are in its directory, and those that will come."""
+        """Makes the ingester of a queue: makes messages of the files that are in its directory, and of those that will
+        come."""
         self._ingesters[queue] = Ingester(queue, self, context)
 
     def of(self, queue: LogQueue) -> "Ingester":

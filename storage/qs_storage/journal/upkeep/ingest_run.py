@@ -24,11 +24,11 @@ from ...names import NEW, PRIVATE, WITHHELD, parse_message, token_of
 MAX_SIZE = 64 << 20
 """Bytes of the largest file that becomes a message: it is in memory as a whole, and one frame has it."""
 _FILES = 200
-"""The most files that are taken in together."""
+"""The most files that are ingested together."""
 _BYTES = 256 << 10
-"""The most bytes of files that are taken in with one commit; a single file may be larger."""
+"""The most bytes of files that are ingested with one commit; a single file may be larger."""
 _OF_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EISDIR})
-"""Errors that concern one file: others can still be taken in."""
+"""Errors that concern one file: others can still be ingested."""
 _LOOKED_AT = 20_000
 """The most names that one run looks at."""
 
@@ -76,7 +76,7 @@ class IngestRun:
         self.listing = listing
         """None once it is exhausted."""
         self.refused: list[tuple[str, str]] = []
-        """(name, reason) of files that cannot be taken in."""
+        """(name, reason) of files that cannot be ingested."""
         self.error: OSError | None = None
         """The error that ended the run."""
         self._to_remove = to_remove
@@ -144,7 +144,7 @@ class IngestRun:
                 raise
 
     def _take(self, name: bytes, room: int) -> File | None:
-        """Gives a file its private name and reads it. Returns None if it is not taken in now."""
+        """Gives a file its private name and reads it. Returns None if it is not ingested now."""
         token = token_of(name)
         if token in self._committed_tokens:
             self._unlink(name)
