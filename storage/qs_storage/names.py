@@ -88,6 +88,7 @@ def qid_of(directory: str) -> str | None:
     """Returns a directory's queue, None for another name."""
     try:
         qid = unquote_to_bytes(directory).decode()
+        # Only the name that this server would have given: two directories must not be one queue.
         return qid if directory_of(qid) == directory else None
     except (UnicodeError, BadQueueNameError):
         return None

@@ -141,6 +141,7 @@ def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Calla
     disk.mkdir(making)
     try:
         write_options(making, options, disk)
+        # Before the rename: a queue with a name has its options, also after a power loss.
         disk.sync_directory(making)
         _rename_new(making, path, qid, disk)
         try:

@@ -166,6 +166,7 @@ class Watch:
         """Reports the changes since the last call. Logs an owner's OSError."""
         if self._inotify is None or self._reporting:
             return  # called by an owner that handles a report: it gets the next one afterwards
+        # An owner may do operations of its own, which read reports too.
         self._reporting = True
         try:
             expected = self.expected
@@ -186,6 +187,7 @@ class Watch:
             # The kernel has dropped reports: nobody knows of which directories.
             for each in list(self._owners):
                 self._tell(each, lambda owner: owner.rescan())
+        # The kernel has ended the watch: the directory is gone.
         elif mask & IGNORED:
             owner = self._owners.pop(watch, None)
             if owner is not None:

@@ -200,6 +200,7 @@ class QueueSimple(QueueBase):
         path = f"{self.path}/{name}"
         lock = path + LOCKED_SUFFIX
         if not os.access(lock, os.F_OK):
+            # Raises FileNotFoundError with the path, as `access` does not.
             self._disk.lstat(lock)
         self._erase(path, lock)
         if self._sync:

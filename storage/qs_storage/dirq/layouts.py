@@ -196,6 +196,7 @@ class SimpleLayout(Layout):
 
     def listed(self, folder: str) -> Listed:
         names = os.listdir(f"{self.path}/{folder}")
+        # One look at the names tells which are locked: a lock is a name beside the element's.
         elements = set(filter(is_element, names))
         rest = [name for name in names if name not in elements]
         locked = {name[:14] for name in rest if name.endswith(LOCKED_SUFFIX)} & elements
@@ -319,6 +320,7 @@ class QueueLayout(Layout):
         for name in os.listdir(f"{self.path}/{folder}"):
             if not is_element(name):
                 others.append(name)
+            # Here the lock is within the element: each has to be asked.
             elif self.is_locked(f"{folder}/{name}"):
                 locked.append(mid_of(name))
             else:
@@ -401,6 +403,7 @@ class QueueLayout(Layout):
         self._disk.mkdir(pending.temporary)
         try:
             if pending.until:
+                # It is locked when it gets its name: nobody can take it before its delay is over.
                 self._disk.mkdir(f"{pending.temporary}/{LOCKED_DIRECTORY}")
             self._fill(self._disk.open(f"{pending.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
         except BaseException:
@@ -409,6 +412,7 @@ class QueueLayout(Layout):
 
     def sync_content(self, pending: PendingMessage) -> None:
         self._disk.sync_file(f"{pending.temporary}/{self.body.piece}")
+        # The names of the pieces, which the rename takes along.
         self._disk.sync_directory(pending.temporary)
 
     def publish(self, pending: PendingMessage) -> str:

@@ -255,6 +255,7 @@ class Queue(QueueBase):
     def _erase(self, ename: str) -> None:
         path = f"{self.path}/{ename}"
         for name in names_in(path):
+            # Looked at before anything goes: an element with a file that nobody knows of is left whole.
             if not is_piece(name):
                 raise QueueError(f"unexpected file in {path}: {name} (remove it if it is not needed)")
         obsolete = make_obsolete(self.path, ename, self.rndhex, self._disk, self._make)
@@ -271,6 +272,7 @@ class Queue(QueueBase):
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
         """Removes empty intermediate directories but the last, elements being added or removed for maxtemp seconds,
         and locks older than maxlock seconds (0: none). Looks at all elements, and moves the cursor to the end."""
+        # Not the last one: others may be adding to it just now.
         for directory in self._intermediate()[:-1]:
             remove_if_empty(f"{self.path}/{directory}", self._disk)
         now = time.time()

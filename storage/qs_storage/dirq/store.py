@@ -133,6 +133,7 @@ class Elements(MessageStore):
         if not locked:
             return MessageState(0, lease.receives)
         if not _is_ours(lease, status):
+            # When such a lock ends, only its owner knows.
             return MessageState(FOREIGN, lease.receives)
         return MessageState(lease.until, lease.receives, lease.delayed)
 
@@ -366,6 +367,7 @@ class Elements(MessageStore):
             with contextlib.suppress(FileNotFoundError):
                 self._disk.sync_directory(f"{self.path}/{folder}")
             self._unsynced_folders.discard(folder)
+        # Most commits change nothing in the queue's own directory. If that is gone, this raises FileNotFoundError.
         if self._folders_made or self.leases.beside or not self.in_place():
             self._disk.sync_directory(self.path)
             self._folders_made = False
@@ -374,6 +376,7 @@ class Elements(MessageStore):
 
 def stamp(path: str, until: int) -> None:
     """Sets the time of an element's last change to the end of our lease, if we are its owner: see above."""
+    # Whole numbers: a float would lose microseconds, and the lock would not be recognized as ours.
     seconds, micros = divmod(until, 1_000_000)
     if seconds > _LATEST_STAMP:
         seconds, micros = _LATEST_STAMP, 0

@@ -175,6 +175,7 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
                     messages += queue.deliver(entries)
                 except RemoteError as error:
                     failed = error
+            # Otherwise those of other queues are delivered; the next receive says it again.
             if failed is not None and not messages:
                 raise failed
         return sorted(messages, key=lambda message: message.mid)

@@ -190,8 +190,7 @@ class Page:
         # A sealed page only gets emptier: once empty it needs no room.
         if self.state != OPEN and not count:
             self.slots = 0
-        # It never gets smaller while it has messages: a page that shrinks leaves room that the next one does not
-        # find.
+        # It keeps its size: memcached takes the room of the new item from the class in which it frees the old one.
         self.slots = max(self.slots, next(slots for slots in _SLOTS if slots >= count))
         head = _PAGE.pack(_PAGE_MAGIC, self.state, self.low, self.last, self.stamp, self.slots, count)
         return b"".join([head, self.entries.encode(), bytes((self.slots - count) * ROW)])

@@ -50,6 +50,7 @@ class MemcachedServer:
     def call(self, method: str, *args: Any, again: bool, **named: Any) -> Any:
         """Calls a method of pymemcache's Client. again: it may be done twice, and is tried again if the connection
         was closed. RemoteError, NoRoomError; UnsureError unless again."""
+        # One repetition, for a connection that memcached has closed while it was idle.
         tries = 2 if again else 1
         while True:
             tries -= 1
@@ -88,6 +89,7 @@ class MemcachedServer:
     def _translated(self, error: Exception, *, sure: bool) -> Exception:
         what = f"memcached at {self.name}"
         text = str(error.args[0] if error.args else error)
+        # memcached names no code: the text is all there is.
         if "out of memory" in text:
             return NoRoomError(f"{what} has no room left: receive and delete messages, or give it more memory (-m)")
         if "too large" in text:

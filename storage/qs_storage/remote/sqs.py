@@ -120,6 +120,7 @@ class LongPolls:
         messages: list[Received] = []
         queue, window, count = poll.wanted
         try:
+            # Up to 20 seconds, which nothing can cut short.
             messages = queue.receive(window, count, wait)
         except StorageError as error:
             poll.error = error
@@ -286,6 +287,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
     ) -> list[Message]:
         """Receives in no promised order; returns by id."""
         deadline = time.monotonic() + wait
+        # Checked for all before anything is received: a window that SQS does not allow must not hide messages.
         windows = {queue: queue.window(visibility) for queue in map(self.queue, dict.fromkeys(qids))}
         if count <= 0:
             return []
@@ -333,6 +335,7 @@ def give_back(queues: Iterable[SqsQueue], received: Sequence[Received]) -> None:
 
 def _first(queues: Iterable[SqsQueue], received: list[Received], count: int, max_bytes: int) -> list[Received]:
     """Returns the first messages that fit. Gives the others back."""
+    # SQS promises no order; what is here can be put into one.
     received.sort(key=lambda each: each.mid)
     fitting, room = 0, max_bytes
     for each in received[:count]:

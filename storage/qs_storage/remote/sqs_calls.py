@@ -172,6 +172,7 @@ class SqsClient:
                 last = attempt >= self.policy.attempts or self._closing.is_set()
                 if last or not self._may_pass(error):
                     raise self._failure(operation, error, attempt) from None
+            # At random, so that servers that failed together do not come back together.
             self._closing.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             attempt, pause = attempt + 1, min(2 * pause, self.policy.longest_pause)
 
@@ -265,6 +266,7 @@ def qid_of(name: str, prefix: str) -> str | None:
     """Returns None for a name that no queue of this prefix has."""
     if not name.startswith(prefix):
         return None
+    # Back and forth again, below: a name that this server would not have made is not one of its queues.
     raw = _GROUP.sub(lambda match: bytes.fromhex(match[1].decode()), name[len(prefix) :].encode())
     try:
         qid = raw.decode()

@@ -123,8 +123,10 @@ class Receipts:
             if known is not None:
                 mid = known
                 before = self._held[qid, mid]
+                # Else an old receipt of the same message would be taken for the new one.
                 held.receives = max(held.receives, before.receives + 1)
                 self._expired[qid] += before.until <= self._clock()
+            # Ids of other programs' messages are made from times, so two can be the same.
             while known is None and (qid, mid) in self._held:
                 mid += 1
             self._held[qid, mid] = held
@@ -325,6 +327,7 @@ class SqsQueue(RemoteQueue):
 
     def _send(self, batch: Sequence[Entry]) -> None:
         """Sends a batch, and again what SQS did not take."""
+        # SQS may take some of ten, and says which.
         left = {str(number): {"Id": str(number), **entry.parameters} for number, entry in enumerate(batch)}
         policy, why = self._client.policy, "it did not say why"
         for attempt in range(policy.attempts):

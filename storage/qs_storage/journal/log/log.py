@@ -64,7 +64,6 @@ class Log:
         any thread, with the seconds that it took (a commit's include the write). InUseError, OSError."""
         self.directory = directory
         self.disk = disk
-        # Two booleans, as each commit asks.
         self.syncs = durability is Durability.ALWAYS
         self.keeps = durability is not Durability.NONE
         self.clock = clock

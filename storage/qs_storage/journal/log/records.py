@@ -156,7 +156,8 @@ def _numbers(data: memoryview) -> "array[int]":
 
 @dataclass(slots=True)
 class Queue(Record):
-    """Names the queue of a number, for all records that follow. last_mid: -1 if no id was given."""
+    """Names the queue of a number, for all records that follow: four bytes in each instead of a name. last_mid: -1 if
+    no id was given. It outlives the messages, so that no id is given twice."""
 
     KIND = 1
     FORMAT = Struct("<BIq")
@@ -288,7 +289,8 @@ class Delete(OfMessage):
 
 @dataclass(slots=True)
 class Retired(Record):
-    """Messages are gone, as they were older than the retention. mids: increasing."""
+    """Messages are gone, as they were older than the retention. One record of many: they go by the thousand, at the
+    same moment. mids: increasing."""
 
     KIND = 19
     FORMAT = Struct("<BI")
@@ -313,7 +315,7 @@ class Retired(Record):
 
 @dataclass(slots=True)
 class Key(Record):
-    """A key whose PUSH is in a segment that is removed."""
+    """A key whose PUSH is in a segment that is removed: the key has to be known for as long as it would be with it."""
 
     KIND = 7
     FORMAT = Struct("<BIQ16sQ")
@@ -330,7 +332,8 @@ class Key(Record):
 
 @dataclass(slots=True)
 class Moved(OfMessage):
-    """A message that was copied from an older segment."""
+    """A message that was copied from an older segment, with its state: the records that led to it are not needed
+    then."""
 
     KIND = 9
     FORMAT = Struct("<BIQIQB")
@@ -411,8 +414,8 @@ class Letter(OfMessage):
 
 @dataclass(slots=True)
 class Shared(OfMessage):
-    """A message whose payload is that of another record. place: of that record; size: bytes of the payload; source: the
-    number of a queue with the message."""
+    """A message whose payload is that of another record: a copy to thousands of queues writes the payload once. place:
+    of that record; size: bytes of the payload; source: the number of a queue with the message."""
 
     KIND = 10
     FORMAT = Struct("<BIQIQBQII")
@@ -610,7 +613,8 @@ class Published(Record):
 
 @dataclass(slots=True)
 class Taken(Record):
-    """The files in the queue's directory whose names have the token are messages now."""
+    """The files in the queue's directory whose names have the token are messages now. It is in the frame of these
+    messages, so a crash leaves each file either a file or a message."""
 
     KIND = 16
     FORMAT = Struct("<BIQ")
@@ -623,7 +627,7 @@ class Taken(Record):
 
 @dataclass(slots=True)
 class Unlinked(Record):
-    """These files no longer exist."""
+    """These files no longer exist, so the token need not be remembered."""
 
     KIND = 17
     FORMAT = Struct("<BIQ")

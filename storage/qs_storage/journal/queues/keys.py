@@ -95,6 +95,7 @@ class Keys:
         """Remembers a key, in place of an earlier push with it."""
         self.forget(key)
         self.entries[key] = entry = KeyEntry(key, mid, at, segment)
+        # In the order of the pushes, so that those that are over are at the front.
         if not self._pages or len(self._pages[-1]) >= _PAGE:
             self._pages.append([])
         self._pages[-1].append(entry)
