@@ -65,16 +65,12 @@ class Short(ABC):
     def _variants(self, number: int) -> tuple[str, ...]:
         return self.variants
 
-    def more_must_hold(self) -> object:
-        """Returns what else than the answered steps decides what has to be left at this point."""
-        return None
-
     def _begin(self, ordered: bool) -> World:
         return World(ordered=ordered)
 
     def _lose(self, world: World, how: str, answered: int) -> None:
         image = power_loss(world, how)
-        key = image.key, answered, self.more_must_hold()
+        key = image.key, answered
         if key in self._seen:
             return
         self._seen.add(key)

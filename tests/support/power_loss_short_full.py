@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,9 +71,7 @@ def _in_blocks(size: int) -> int:
 class FullDisk(Short):
     """Pushes are refused on a full disk, deletes and compaction take what the pool keeps for them, the server stops and
     is killed in between, and at the end pushes work again. Whatever a power loss leaves, a start on a disk without a
-    free byte has what was answered; and deletes work there, unless the pool had no file that is as large as the largest
-    segment, as it has not while its last file gets the copies of a segment. With room, pushes work, and the pool is
-    whole."""
+    free byte has what was answered; and deletes work there. With room, pushes work, and the pool is whole."""
 
     every = False
     """True if all variants are played at each point."""
@@ -84,8 +81,6 @@ class FullDisk(Short):
         """The content of the queue after so many steps; at first there is no queue."""
         with _small_segments():
             super().__init__(directory)
-        self._promised = list(_pool_is_durable(self.log))
-        assert sum(self._promised) > len(self._promised) // 2
 
     def make_disk(self, root: str) -> SmallDisk:
         return SmallDisk(root, _FULL)
@@ -169,18 +164,13 @@ class FullDisk(Short):
         """One in turn: there are two starts after each."""
         return self.variants if self.every else (VARIANTS[(number + number // 4) % 4],)
 
-    def more_must_hold(self) -> bool:
-        """Tells whether the pool has a file."""
-        return self._promised[self.at]
-
     def look(self, root: str, image: Image, answered: int) -> None:
         """With nothing answered, the first start may not be over, for which a disk needs room."""
         disk = SmallDisk(root, None if answered else _AMPLE)
-        large_enough = _size_of_largest(root, "spare-*") >= _size_of_largest(root, "*.segment")
         engine = _open(disk)
         held = _look(engine)
         assert held in self.held[answered : answered + 2]
-        if self.more_must_hold() and large_enough:
+        if answered:
             for mid in list(held)[:2]:
                 engine.queue("q").delete(Receipt(mid))
                 engine.commit()
@@ -195,28 +185,6 @@ class FullDisk(Short):
             upkeep(engine)
             assert _pool_is_whole(engine)
         engine.close()
-
-
-def _size_of_largest(root: str, names: str) -> int:
-    return max((path.stat().st_size for path in Path(root, ".journal").glob(names)), default=0)
-
-
-def _pool_is_durable(log: list[Entry]) -> Iterator[bool]:
-    """Returns for each entry of a log whether the pool has a file then, whatever a power loss leaves."""
-    directories: set[int] = set()
-    named: set[str] = set()
-    durable: set[str] = set()
-    for entry in log:
-        if entry.kind in ("rename", "unlink"):
-            named.discard(entry.args[0])
-            durable.discard(entry.args[0])
-        yield bool(durable)
-        if entry.kind == "open":
-            (directories.add if entry.args[1] == ".journal" else directories.discard)(entry.args[0])
-        elif entry.kind == "rename" and re.fullmatch(r".journal/spare-[0-9]+", entry.args[1]):
-            named.add(entry.args[1])
-        elif entry.kind == "fsync" and entry.args[0] in directories:
-            durable = set(named)
 
 
 def _pool_is_whole(engine: Engine) -> bool:

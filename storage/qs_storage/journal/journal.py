@@ -171,7 +171,8 @@ class Journal:
         replay, opened, begin, ignored = reader.read(self._clock())
         if ignored is not None:
             _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, ignored)
-        store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence)
+        store.log.resume(opened)
+        store.last_named = store.last_number
         return replay, begin
 
     # -- queues ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ...engine import Durability, NoRoomError
 from . import records
 from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
+from .opening import Opened
 from .places import SHIFT, Position
 from .pool import PoolFile
 from .segments import SegmentList, SegmentWriter, joined
@@ -80,14 +81,16 @@ class Log:
         self.sequence = self.number = 0
         """The numbers of the last frame, and of the last segment."""
         self.segments = SegmentList(directory)
+        self._end = 0  # of the frames in the last segment, as a start has found it
+        self._is_torn = False  # the same segment may have other bytes after them
         self.failed: OSError | None = None
         """The error after which the log accepts nothing, else None."""
 
-    def resume(self, headers: Iterable[Header], obsolete: Iterable[str], number: int, sequence: int) -> None:
-        """Continues an existing log after replay, with a new segment. number: of the last segment; sequence: of the
-        last frame; others: see `SegmentList.restore`."""
-        self.number, self.sequence = number, sequence
-        self.segments.restore(headers, obsolete)
+    def resume(self, opened: Opened) -> None:
+        """Continues an existing log after replay: with a new segment, or see `reopen_segment`."""
+        self.number, self.sequence = opened.number, opened.sequence
+        self._end, self._is_torn = opened.end, opened.torn is not None
+        self.segments.restore(opened.headers, opened.obsolete)
         if self.number:
             # A killed server may have left frames that are not durable. New segments need them: a start refuses a
             # segment if frames before it are missing.
@@ -97,8 +100,9 @@ class Log:
 
     @property
     def room(self) -> int:
-        """Bytes of the last segment that are free."""
-        return 0 if self.writer is None else self.writer.header.size - self.writer.end
+        """Bytes of the last segment that are free, also of the one that a start has found."""
+        end = self._end if self.writer is None else self.writer.end
+        return self.segments.sizes.get(self.number, end) - end
 
     @property
     def position(self) -> Position:
@@ -142,6 +146,32 @@ class Log:
             self.writer.close()
         self.writer, self.number, self.sequence = writer, number, self.sequence + 1
         self.segments.add(header)
+
+    def can_reopen(self, first: int, size: int) -> bool:
+        """Tells whether the segment that was the last one before the start has room for a frame with `first` bytes of
+        records, if any, for one with `size` bytes, and for another block. Call it before the first write."""
+        if not self.number:
+            return False
+        needed = (padded(FRAME_HEAD + first) if first else 0) + padded(FRAME_HEAD + size) + BLOCK
+        return self._end + needed <= self.segments.sizes[self.number]
+
+    def reopen_segment(self, first: Sequence[bytes]) -> None:
+        """Goes on in the last segment, after the frames that a start has found. first: records that come first: a QUEUE
+        for each queue that the log does not name. OSError: nothing was reopened."""
+        header = self.segments.headers[self.number]
+        writer = SegmentWriter(self.segments.path_of(self.number), header, self.disk, sync=self.syncs)
+        try:
+            writer.resume(self._end, self.sequence, torn=self._is_torn)
+            if first:
+                parts = joined(first, writer.seed, writer.end + FRAME_HEAD)
+                oldest = self.segments.oldest or self.number
+                writer.write(self.sequence + 1, oldest, parts, sum(map(len, parts)), len(first))
+                self.sequence += 1
+        except OSError:
+            self._is_torn = True  # a part of the frame may be there
+            writer.close()
+            raise
+        self.writer = writer
 
     def _sync_last(self) -> None:
         """Makes the last segment durable, with any durability. OSError."""

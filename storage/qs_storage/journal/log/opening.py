@@ -183,12 +183,14 @@ class FoundSegments(NamedTuple):
 
 class OpenedLog(NamedTuple):
     """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: of the
-    last segment; sequence: of the last frame; torn: the last segment if its end is torn, else None."""
+    last segment; sequence: of the last frame; end: byte of the last segment after that frame; torn: the last segment if
+    its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
     number: int
     sequence: int
+    end: int = 0
     torn: Scan | None = None
 
 
@@ -259,7 +261,7 @@ def read_log(
     _check_tail(last.path, last.header, last.gap, last.next)
     headers = [scan.header for scan in scans]
     torn = None if last.gap.why is None else last
-    return OpenedLog(headers, found.obsolete, last.header.number, last.next - 1, torn)
+    return OpenedLog(headers, found.obsolete, last.header.number, last.next - 1, last.gap.start, torn)
 
 
 def _apply(scan: Scan, limit: int | None, applier: Applier, begin: Position | None) -> None:

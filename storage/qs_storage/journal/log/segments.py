@@ -85,6 +85,16 @@ class SegmentWriter:
         if not self._dsync:
             self._disk.fdatasync(self._fd)
 
+    def resume(self, end: int, sequence: int, *, torn: bool) -> None:
+        """Goes on after the frames that a start has found, all of which are durable. end: the byte after the last one;
+        sequence: its number; torn: True if something else may follow. Raises OSError."""
+        if torn:
+            # A frame that is whole behind the torn one would count again, once a new frame ends where it begins.
+            for at in range(end, self.header.size, _CHUNK):
+                self._disk.pwrite(self._fd, memoryview(bytes(min(_CHUNK, self.header.size - at))), at)
+            self._disk.fdatasync(self._fd)
+        self.end, self.synced = end, sequence
+
     def write(self, sequence: int, oldest: int, parts: list[bytes], length: int, count: int) -> None:
         """Appends a frame. oldest: see `Frame`; parts, length, count: its records. OSError: the frame does not count;
         if `failed` is set, earlier frames may be lost too, and nothing more may be written."""

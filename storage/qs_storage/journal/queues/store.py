@@ -57,6 +57,8 @@ class PayloadStore:
         """The queues by their numbers in the log."""
         self.last_number = 0
         """The greatest number that a queue has or had."""
+        self.last_named = 0
+        """The greatest number that the log had at the start: its last segment names each queue up to that."""
         self.families: dict[int, set[int]] = {}
         """For each queue number, the queues that may share payloads with it. A removed queue keeps its entry while its
         records exist: see `leave`."""

@@ -36,6 +36,8 @@ class Room:
        the oldest segments are copied, which frees at least as much as it takes: as much as is needed for the circle to
        be closed once while a quarter of a segment is used. At the end of a circle, all that deletes and releases
        have taken is free again, as their records are not needed any more.
+    3. A start has what the server before it had left, also after a kill: where there is no file for a segment, it goes
+       on in the last one. So a server that is killed again and again on a full disk does not use up the pool.
 
     Assumes that nobody else takes files from the pool or begins segments. Never changes what a queue holds."""
 
@@ -126,6 +128,10 @@ class Room:
             # request leaves empty.
             is_large = LEFT < size < _HUGE
             file = self._make(needed, padded(min(LEFT, needed // (_PART - 1))) if is_large else 0)
+        if file is None and self._reopen(size):
+            # Before the pool is used: the last file of the pool may have become this segment just before a kill, to
+            # get the copies of the oldest one.
+            return
         if file is None and not push:
             file = pool.take(needed, None)
         if file is not None:
@@ -141,6 +147,24 @@ class Room:
                 # Only if it was begun: a refused one says nothing about how large the log is.
                 pool.began(file.size)
         transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
+
+    def _reopen(self, size: int) -> bool:
+        """Goes on in the segment that was the last one before the start, if it has room for `size` bytes of records.
+        OSError, except for lack of room."""
+        log = self._log
+        if log.writer is not None:
+            return False
+        unnamed = [queue.record() for queue in self._queues.values() if queue.number > self._store.last_named]
+        if not log.can_reopen(sum(records.HEAD.size + len(body) for body in unnamed), size):
+            return False
+        try:
+            log.reopen_segment(unnamed)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            return False
+        self._transaction.hold_back_pushes(not self._pool.is_whole(log.segments.largest))
+        return True
 
     def _make(self, needed: int, more: int) -> PoolFile | None:
         """Makes a file of at least `needed` bytes and `more` for a segment, and what the pool lacks then. Returns None
@@ -198,7 +222,7 @@ class Room:
     def _reclaim(self, size: int, *, push: bool) -> None:
         """Makes the pool whole again, if upkeep does not: copies the oldest segments while little is left, or if a push
         waits and that gains a segment. size: bytes that are taken from what is left, beside those that were taken since
-        room was secured last; a start has taken what the last segment had left."""
+        room was secured last."""
         log, pool, compaction, live = self._log, self._pool, self._compaction, self._store.usage.total
         largest, free = log.segments.largest, self.free
         # Half a segment more than what compaction needs to copy one: from here on it has to keep pace with requests.
@@ -206,6 +230,7 @@ class Room:
         gains = push and log.segments.size - log.room - live > largest + live // 8
         most = 0
         if is_little:
+            # A start does not know what was taken before: it copies for all that is not there.
             before = 2 * largest if self._free is None else self._free
             self._owed += (size + max(before - free, 0)) * (1 + live * 4 // max(largest, 1))
             most = min(self._owed, _AT_ONCE)
@@ -220,7 +245,6 @@ class Room:
         began = compaction.total
         last = log.number
         while (oldest := compaction.oldest) is not None and oldest <= last:
-            # A start cannot use what the last segment has left: it has to find as much in the pool.
             if pool.bytes >= largest and (compaction.total - began >= most or pool.is_whole(largest)):
                 break
             if not self._give_up(oldest):
