@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple, Protocol
@@ -336,8 +336,9 @@ class Claims(Protocol):
     def release(self, consumer: str, seq: int) -> int:
         """Makes the messages of the consumer's claims from seq on visible again. Returns how many. NoSuchClaimError."""
 
-    def all(self) -> Sequence[Claim]:
-        """Returns all claims, by consumer and seq."""
+    def all(self) -> Iterable[Claim]:
+        """Yields the claims that are open when it begins, by consumer and seq. Each takes as long as its ids to sum up,
+        so other requests may run in between."""
 
 
 class Batches(Protocol):

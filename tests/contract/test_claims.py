@@ -41,7 +41,7 @@ def test_claim_again_is_the_same(claiming: Bench, reopened: Reopened) -> None:
     claiming.clock.now += 5
     assert claim(claiming.engine, count=7, max_bytes=0, upto=0) == made
     assert claim(reopened(claiming)) == made
-    assert claiming.engine.queue("q").claims.all() == [made]
+    assert list(claiming.engine.queue("q").claims.all()) == [made]
     assert payloads(receive(claiming.engine)) == [b"2", b"3"]
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_no_claim(claiming: Bench, reopened: Reopened) -> None:
     made = claim(claiming.engine)
     assert (made.count, made.bytes, made.first, made.last) == (0, 0, None, None)
     engine = reopened(claiming)
-    assert engine.queue("q").claims.all() == []
+    assert list(engine.queue("q").claims.all()) == []
     with pytest.raises(NoSuchClaimError):
         part(engine)
     claiming.push(b"1")

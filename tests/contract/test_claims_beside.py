@@ -146,7 +146,7 @@ def test_delete_queue(claiming: Bench) -> None:
     claiming.engine.commit()
     claiming.queue()
     engine = claiming.engine
-    assert engine.queue("q").claims.all() == []
+    assert list(engine.queue("q").claims.all()) == []
     with pytest.raises(ClaimOrderError):
         claim(engine, 3)
     assert claim(engine, 1).count == 0

@@ -80,7 +80,7 @@ def test_a_queue_that_is_removed_with_what_is_staged(place: Place) -> None:
         place.upkeep_all()
     assert len(place.segments()) <= 3
     assert claim(place.engine, "c", 1, 2) == []
-    assert place.engine.queue("q").claims.all() == []
+    assert list(place.engine.queue("q").claims.all()) == []
 
 
 def test_what_is_staged_is_compacted(place: Place) -> None:

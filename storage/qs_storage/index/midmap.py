@@ -152,7 +152,7 @@ class MidSet:
         self.count += len(keys)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
-        """Returns the chunks in which these keys may be, each with its keys. keys: increasing."""
+        """Returns the chunks in which some of these keys may be, each with those. keys: increasing."""
         # As an array, a part of the keys is compared with a part of a chunk in one step.
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
@@ -161,9 +161,12 @@ class MidSet:
         while at < len(wanted) and chunk < len(self.lasts):
             end = bisect_right(wanted, self.lasts[chunk], at)
             if end > at:
-                own, part = self._keys[chunk], wanted[at:end]
-                start = bisect_left(own, part[0])
-                runs.append(Run(chunk, part, start if own[start : start + len(part)] == part else None))
+                own = self._keys[chunk]
+                # Keys between two chunks are in none: they may be thousands, and a set of them would be made in vain.
+                part = wanted[bisect_left(wanted, own[0], at, end) : end]
+                if part:
+                    start = bisect_left(own, part[0])
+                    runs.append(Run(chunk, part, start if own[start : start + len(part)] == part else None))
             at, chunk = end, chunk + 1
         return runs
 
@@ -319,6 +322,7 @@ class MidMap(MidSet):
         found: list[int | None] = []
         for chunk, part, start in self.runs_of(keys):
             own, values = self._keys[chunk], self._values[chunk]
+            found += [None] * (bisect_left(keys, part[0], len(found)) - len(found))  # for keys between two chunks
             if start is not None:
                 found += values[start : start + len(part)]
             elif len(part) * FEW <= len(own):

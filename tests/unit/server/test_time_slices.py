@@ -19,6 +19,7 @@ from qs_schemas import (
     DeleteQueue,
     Error,
     GetClaim,
+    ListClaims,
     ListQueues,
     Message,
     NewQueue,
@@ -38,7 +39,7 @@ from qs_schemas import QueueOptions as WireOptions
 from qs_schemas.limits import COPIES
 from qs_schemas.serializing import serialize
 from qs_server.broker.jobs import Pause
-from qs_server.operations import service
+from qs_server.operations import claiming, service
 from qs_server.operations.service import TURN, Service
 from qs_server.session.requests import RequestBatch
 from qs_serving.access.caller import Caller
@@ -207,6 +208,23 @@ def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: py
     assert still_open == [[3, 4], [4], []]
     assert [type(answer) for answer in batch.answers] == [Error, AckClaim]
     assert len(engine.queue("q")) == 50
+
+
+def test_list_claims_pauses_between_checksums(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """list-claims sums up the ids of each claim, and lets others have their turn in between. It lists what was open
+    when it began."""
+    monkeypatch.setattr(service, "TURN", 4)
+    monkeypatch.setattr(claiming, "_SUMMED", 20)
+    fill(engine, 120)
+    claims = engine.queue("q").claims
+    assert claims is not None
+    for number in range(1, 4):
+        claims.claim("c", number, 40, None, None)
+    batch = RequestBatch(deque([ListClaims("q")]), service_of(engine), 1 << 20)
+    assert slices_of(batch) == [6, 3]
+    [answer] = batch.answers
+    assert isinstance(answer, ListClaims)
+    assert [claim.seq for claim in answer.claims] == [1, 2, 3]
 
 
 def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ table, which a test compares.
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from struct import Struct
 from typing import Any, ClassVar, Protocol, Self
 from zlib import crc32
@@ -94,7 +94,8 @@ class Record:
 
     def write(self) -> bytes:
         """Packs the body, without the payload."""
-        return self.FORMAT.pack(self.KIND, *astuple(self))
+        # Not `astuple`, which copies each field in depth, in ten times the time.
+        return self.FORMAT.pack(self.KIND, *[getattr(self, name) for name in self.__match_args__])
 
     @staticmethod
     def payload_in(body: memoryview) -> memoryview | None:

@@ -8,7 +8,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from ...engine import Claim, ClaimOrderError, Message, NoSuchClaimError, StaleReceiptError
 from ...names import WITHHELD, check_name, quoted
@@ -137,8 +137,8 @@ class LogClaims:
         self._count_received(record.mids)
 
     def _count_received(self, mids: Sequence[int]) -> None:
-        self._table.counts.delivered += len(mids)
-        self._table.counts.redelivered += sum(map(self._table.receives.__contains__, mids))
+        self._table.count("delivered", len(mids))
+        self._table.count("redelivered", sum(map(self._table.receives.__contains__, mids)))
         for mid in mids if self._table.lifecycle is not None else ():
             self._table.note("received", mid, more=1)
 
@@ -211,14 +211,15 @@ class LogClaims:
         if seq <= state.acked:
             return 0
         done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
-        mids = [mid for claim in done.values() for mid in claim.remaining()]
+        remaining = [claim.remaining() for claim in done.values()]
+        # The ids of one claim are in order: to sort 100,000 again takes 5 ms.
+        mids = remaining[0] if len(remaining) == 1 else sorted(chain.from_iterable(remaining))
         place = self._append(records.Acked(self._table.number, seq, consumer, mids).write())
         for number in done:
             del state.claims[number]
         self._transaction.undo(self._unacknowledge, state, state.acked, state.place, done)
         state.acked, state.place = seq, place
-        self._table.vanish(array("Q", sorted(mids)), WITHHELD)
-        self._table.counts.deleted += len(mids)
+        self._table.vanish(mids if isinstance(mids, array) else array("Q", mids), WITHHELD)
         return len(mids)
 
     def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
@@ -233,7 +234,7 @@ class LogClaims:
         del self.consumers[consumer].claims[seq]
         self._transaction.undo(self._unrelease, claim, mids)
         self._make_visible(mids)
-        self._table.counts.released += len(mids)
+        self._table.count("released", len(mids))
         for mid in mids if self._table.lifecycle is not None else ():
             self._table.note("released", mid)
         return len(claim.record.mids)
@@ -269,13 +270,11 @@ class LogClaims:
                     claim.gone.add(mid)
                     self._transaction.undo(claim.gone.discard, mid)
 
-    def all(self) -> list[Claim]:
-        """Returns the open claims, by consumer and number."""
-        return [
-            _described(state.claims[seq].record)
-            for _, state in sorted(self.consumers.items())
-            for seq in sorted(state.claims)
-        ]
+    def all(self) -> Iterator[Claim]:
+        """Yields the claims that are open when it begins, by consumer and number. Requests may end some meanwhile."""
+        opened = [state.claims[seq] for _, state in sorted(self.consumers.items()) for seq in sorted(state.claims)]
+        for claim in opened:
+            yield _described(claim.record)
 
     # -- a start, and compaction ----------------------------------------------------------------------------------
 

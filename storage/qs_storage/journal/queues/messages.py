@@ -102,6 +102,14 @@ class MessageTable(ABC):
             receives = self.receives.get(mid, 0) + more
             self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
 
+    def count(self, name: str, number: int) -> None:
+        """Adds to one of `counts`, with the changes of this transaction: what is taken back has not happened."""
+        self.uncount(name, -number)
+        self.transaction.undo(self.uncount, name, number)
+
+    def uncount(self, name: str, number: int) -> None:
+        setattr(self.counts, name, getattr(self.counts, name) - number)
+
     # -- ids and times --------------------------------------------------------------------------------------------
 
     def saw(self, mid: int) -> None:
@@ -280,6 +288,7 @@ class MessageTable(ABC):
         for mid in mids if self.lifecycle is not None else ():
             self.note("deleted", mid, more=expiry == WITHHELD)  # a claim counts as a receive
         self.transaction.undo(self.put_back_all, mids, [expiry] * len(mids), self.drop_all(mids))
+        self.count("deleted", len(mids))
 
     def unpush(self, mids: Sequence[int]) -> None:
         """Takes back a push."""

@@ -6,7 +6,7 @@ A receive need not be durable: losing its record makes the message visible again
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
 from typing import ClassVar
@@ -414,7 +414,9 @@ class LogQueue(QueueState):
             self.set_receives(mid, counted)
         self._change(mid, expiry, until, delayed=bool(until), reason=reason)
         self.counts.released += 1
-        self.note("released", mid)
+        self.transaction.changed.append((self.uncount, ("released", 1)))  # `count` without its calls
+        if self.lifecycle is not None:
+            self.note("released", mid)
         return self.time(until) if until else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
@@ -542,6 +544,7 @@ class LogQueue(QueueState):
         """Removes a message in any state. NoSuchMessageError, StaleReceiptError."""
         self.remove(receipt.mid, self.held_until(receipt))
         self.counts.deleted += 1
+        self.transaction.changed.append((self.uncount, ("deleted", 1)))  # `count` without its calls
 
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message. expiry: the time until which it is hidden, 0: visible. Returns True."""
@@ -566,7 +569,8 @@ class LogQueue(QueueState):
             if removed and transaction.left < SMALL:
                 break
             removed += self.remove(mid, index.expiry(mid) or 0)
-        self.counts.deleted += removed
+        if removed:
+            self.count("deleted", removed)
         return removed
 
     def retire(self, count: int) -> int:
@@ -586,12 +590,8 @@ class LogQueue(QueueState):
         for mid in mids if self.lifecycle is not None else ():
             self.note("retired", mid, peer=peer)
         expiries = self.index.hidden.values_of(mids)
-        self.transaction.undo(self._retire_back, mids, expiries, self.drop_all(mids))
-        self.counts.retired += len(mids)
-
-    def _retire_back(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Iterable[tuple]) -> None:  # type: ignore[type-arg]
-        self.put_back_all(mids, expiries, dropped)
-        self.counts.retired -= len(mids)
+        self.transaction.undo(self.put_back_all, mids, expiries, self.drop_all(mids))
+        self.count("retired", len(mids))
 
     def note_removed(self) -> None:
         """Reports all messages as deleted to the lifecycle record, as the queue is removed."""
@@ -628,7 +628,8 @@ class LogQueue(QueueState):
                     continue
                 if buried:
                     moved += 1
-                    self.counts.expired += not delayed
+                    if not delayed:
+                        self.count("expired", 1)
                 else:
                     staying.append(mid)
         self.index.remember(later)
@@ -657,12 +658,9 @@ class LogQueue(QueueState):
             self.note("dead", mid, more=receives - self.receives.get(mid, 0), peer=peer)
         move(self, mid, target, new, origin, kept)
         self.counts.dead += 1
-        self.counts.rejected += why == "rejected"
-        self.transaction.undo(self._unbury, why == "rejected")
-
-    def _unbury(self, rejected: bool) -> None:
-        self.counts.dead -= 1
-        self.counts.rejected -= rejected
+        self.transaction.changed.append((self.uncount, ("dead", 1)))  # `count` without its calls
+        if why == "rejected":
+            self.count("rejected", 1)
 
     @property
     def redrive(self) -> "LogQueue":

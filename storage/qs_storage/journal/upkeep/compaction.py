@@ -27,6 +27,8 @@ _FOUND = 32
 """The most records that are copied between two looks at the time."""
 _LOOKED_AT = 128
 """The most records that are looked at between two looks at the time."""
+_QUEUES = 500
+"""The most queues that are looked at between two looks at the time: all of them have to be, for each segment."""
 _BYTES = 128 << 10
 """The most bytes that are looked at between two looks at the time, except for the last record."""
 
@@ -116,7 +118,9 @@ class Compaction:
         return None
 
     def _copy_segment(self, segment: int) -> Iterator[int]:
-        for queue in list(self._queues.values()):
+        for number, queue in enumerate(list(self._queues.values()), 1):
+            if number % _QUEUES == 0:
+                yield 0
             yield from queue.keys.carry(queue.number, segment, self._clock())
             yield from queue.claims.carry(segment)
             yield from queue.batches.carry(segment)

@@ -11,7 +11,7 @@ from time import perf_counter
 from ...disk import has_no_room
 from ...engine import LEFT, NoRoomError
 from ..log import records
-from ..log.frames import padded
+from ..log.frames import BLOCK, padded
 from ..log.log import Log, Transaction
 from ..log.pool import Pool, PoolFile
 from ..queues.queue import LogQueue
@@ -209,8 +209,8 @@ class Room:
         """Sees to it that copies of `size` bytes fit into the transaction: commits it, and begins a segment.
         OSError."""
         transaction = self._transaction
-        if size <= transaction.left:
-            return
+        if size <= transaction.left or (size == 0 and self._log.writer is not None and self._log.room >= BLOCK):
+            return  # a block is kept for a frame that only gives up a segment: nobody begins a segment for that
         self.commit()
         transaction.allow(size)
         if size > transaction.left:

@@ -10,6 +10,7 @@ from support.log_memory import LogSession
 from support.upkeep import upkeep
 
 from qs_storage.engine import SECOND, Draft, Receipt, State
+from qs_storage.journal.upkeep import compaction
 
 COLD = [bytes([number]) * 3950 for number in range(1, 40)]
 """Each takes a block of a segment."""
@@ -163,3 +164,17 @@ def test_few_commits_look_for_work(session: LogSession, monkeypatch: pytest.Monk
         cold.delete(Receipt(mid))
     session.engine.commit()
     assert maintenance.next_due() == 0
+
+
+def test_step_looks_at_few_queues(session: LogSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each segment, all queues are asked for keys and claims in it. With thousands of them, steps end in between,
+    and nothing is appended."""
+    monkeypatch.setattr(compaction, "_QUEUES", 2)
+    for number in range(5):
+        session.create(f"idle {number}")
+    session.engine.commit()
+    work = maintenance_of(session.engine).compaction
+    before = work.oldest
+    assert [work.step() for _ in range(3)] == [0, 0, 0]
+    assert work.oldest == before
+    assert work.total == 0
