@@ -296,14 +296,15 @@ class MessageTable(ABC):
             self.drop(mid)
         self.counts.pushed -= len(mids)
 
-    def drop(self, mid: int) -> Dropped:
-        """Removes a message. Returns its state for `put_back`."""
+    def drop(self, mid: int, *, releases: bool = True) -> Dropped:
+        """Removes a message. releases: False if another queue takes its payload over. Returns its state for
+        `put_back`."""
         receives, held = self.receives.pop(mid, 0), mid in self.held
         if held:
             self.held.remove(mid)
         facts = self.index.remove(mid, retrieved=receives > 0)
         place = self.places.pop(mid) or 0
-        owners = self.store.drop(self, mid, place, facts >> SIZE_SHIFT)
+        owners = self.store.drop(self, mid, place, facts >> SIZE_SHIFT) if releases else None
         origin = self.origins.pop(mid, None) if self.origins else None
         return place, receives, facts, held, origin, self._drop_reason(mid, place) if self.reasons else None, owners
 

@@ -24,18 +24,13 @@ def move(  # noqa: PLR0917
     new: its id there, from `free_ids`; origin: set if it becomes a dead letter; reason: kept with the message, None for
     none. The caller has checked that the transaction has room for `move_size`. Cannot fail."""
     store, transaction = source.store, source.transaction
-    expiry, place = source.index.expiry(mid) or 0, source.places.get(mid) or 0
-    cached = store.cache.get(place)  # a payload of this batch is in no segment yet
-    dropped = source.drop(mid)
-    size = dropped[2] >> SIZE_SHIFT
+    expiry = source.index.expiry(mid) or 0
+    # The payload is not released and counted again: nothing about it changes but whose it is.
+    dropped = source.drop(mid, releases=False)
+    place, size = dropped[0], dropped[2] >> SIZE_SHIFT
     transaction.append(records.Transfer(target.number, new, source.number, mid, place, size, origin).write())
-
-    owners = store.owners_at(place)  # set if copies of the message are left
-    store.set_owners(place, (*(owners or ((source.number, mid),)), (target.number, new)))
+    owners = store.hand_over(place, source, mid, (target.number, new))
     target.add(new, place, size, 0)
-    store.keep(target, new, place, size)
-    if cached is not None:
-        store.cache.keep(place, cached)
     target.last_mid = new
     target.counts.pushed += 1
     if origin is not None:

@@ -402,7 +402,11 @@ class LogQueue(QueueState):
             delay = backoff_of(self.options, mid, receives) if backs_off else 0
         until = min((self.clock() + delay) // self.unit, MAX_MID) if delay else 0
         most = self.options.max_receives
-        if most is not None and counted >= most and self._bury(mid, None, counted, reason):
+        if (
+            most is not None
+            and counted >= most
+            and self._moves.attempt(partial(self._move, mid, None, counted, "receives", reason))
+        ):
             return None
         if mid <= self.too_old_upto():
             self._retire([mid], None)
@@ -622,7 +626,9 @@ class LogQueue(QueueState):
             else:
                 delayed = self.index.is_delayed(mid)
                 try:
-                    buried = self._bury(mid, "", self.receives.get(mid, 0), None)
+                    buried = self._moves.attempt(
+                        partial(self._move, mid, "", self.receives.get(mid, 0), "receives", None)
+                    )
                 except NoRoomError:  # the dead-letter queue had to be made
                     later.append(mid)
                     continue
@@ -635,13 +641,10 @@ class LogQueue(QueueState):
         self.index.remember(later)
         return staying, later
 
-    def _bury(self, mid: int, peer: str | None, receives: int, reason: str | None) -> bool:
-        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often it was received; reason:
-        of its release, None without one. Returns False if it cannot be moved and has to become visible. NoRoomError."""
-        return self._moves.attempt(partial(self._move, mid, peer, receives, "receives", reason))
-
     def _move(self, mid: int, peer: str | None, receives: int, why: str, reason: str | None) -> None:
-        """Moves a message to the dead-letter queue. StorageError, OSError: nothing has changed."""
+        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often it was received; why: see
+        Origin; reason: of its release, None without one. Raises a StorageError or an OSError if it cannot be moved:
+        then nothing has changed, and it has to become visible; NoRoomError if it may be moved in another batch."""
         target = dead_letter_queue(self._shared.find_or_make, self.options, LogQueue)
         # `set-queue` refuses such a name, but the file with the options may have been written by hand.
         if target is self:
@@ -649,7 +652,8 @@ class LogQueue(QueueState):
         if target.options.capacity is not None:
             require_room(target.qid, target.options.capacity, target.__len__, 1)
         kept = self.reasons.get(mid) if reason is None else reason
-        self._require(move_size(kept))  # now, as making the target has taken some
+        if (needed := move_size(kept)) > self.transaction.left:  # now, as making the target has taken some
+            raise self.transaction.refusal(needed)
         now, before = self.clock(), self.origins.get(mid)
         # Before anything changes: no id may be left.
         new = target.free_ids(1, now)[0]

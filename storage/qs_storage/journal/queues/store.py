@@ -188,6 +188,17 @@ class PayloadStore:
         moved = self.moved.get(place >> SHIFT)
         return None if moved is None else moved.get(place)
 
+    def hand_over(self, place: int, queue: Sharer, mid: int, owner: Owner) -> Sequence[Owner] | None:
+        """Notes the new owner of the payload of a message that a queue has just removed, beside its former owners if
+        copies of the message are left. Returns the former owners, to set if that is taken back."""
+        moved = self.moved.setdefault(place >> SHIFT, {})
+        before = moved.get(place)
+        # Else a message that is moved to and fro would get more and more owners.
+        is_shared = before is not None and self.families and self._is_shared(queue, mid, place)
+        former = before if before is not None and is_shared else ((queue.number, mid),)
+        moved[place] = (*former, owner)
+        return before
+
     def set_owners(self, place: int, owners: Sequence[Owner] | None) -> None:
         """Notes to whom the message with its payload at a place belongs. None: to whom the record says."""
         if owners is not None:
