@@ -1,6 +1,6 @@
 """Claims beside what else happens to a queue: receives, purges, copies, deletion, figures, history."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -194,6 +194,12 @@ class Record:
         self, event: str, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
         self.events.append((event, mid, size, receives))
+
+    def note_all(
+        self, event: str, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]
+    ) -> None:
+        for mid, size, times in zip(mids, sizes, receives, strict=True):
+            self.note(event, qid, mid, size, times)
 
 
 def test_history(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -280,6 +280,18 @@ class History:
         )
         if len(self._lines) >= _MOST:
             self.commit()  # before the engine's: the memory of a server is bounded, whatever a request removes
+
+    def note_all(
+        self, event: Event, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]
+    ) -> None:
+        """Notes an event of many messages. See `qs_storage.shared.Lifecycle`."""
+        head, tail = f'{event}","queue":{quoted(qid)},"mid":', f',"peer":{quoted(self.peer)}}}\n'
+        self._lines += [
+            f'{head}{mid},"size":{size},"receives":{times}{tail}'
+            for mid, size, times in zip(mids, sizes, receives, strict=True)
+        ]
+        if len(self._lines) >= _MOST:
+            self.commit()
 
     def commit(self) -> None:
         """Writes all noted events, with the same time. Raises nothing."""

@@ -139,8 +139,7 @@ class LogClaims:
     def _count_received(self, mids: Sequence[int]) -> None:
         self._table.count("delivered", len(mids))
         self._table.count("redelivered", sum(map(self._table.receives.__contains__, mids)))
-        for mid in mids if self._table.lifecycle is not None else ():
-            self._table.note("received", mid, more=1)
+        self._table.note_all("received", mids, more=1)
 
     def _append(self, body: bytes) -> int:
         size = records.HEAD.size + len(body)
@@ -235,8 +234,7 @@ class LogClaims:
         self._transaction.undo(self._unrelease, claim, mids)
         self._make_visible(mids)
         self._table.count("released", len(mids))
-        for mid in mids if self._table.lifecycle is not None else ():
-            self._table.note("released", mid)
+        self._table.note_all("released", mids)
         return len(claim.record.mids)
 
     def _make_visible(self, mids: Sequence[int]) -> None:

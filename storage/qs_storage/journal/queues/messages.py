@@ -110,6 +110,13 @@ class MessageTable(ABC):
     def uncount(self, name: str, number: int) -> None:
         setattr(self.counts, name, getattr(self.counts, name) - number)
 
+    def note_all(self, event: Event, mids: Sequence[int], *, more: int = 0) -> None:
+        """Reports the same event of many messages to the lifecycle record. mids: increasing; more: see `note`."""
+        if self.lifecycle is not None:
+            sizes = [size or 0 for size in self.index.sizes(mids)]
+            receives = (self.receives.get(mid, 0) + more for mid in mids)
+            self.lifecycle.note_all(event, self.qid, mids, sizes, receives)
+
     # -- ids and times --------------------------------------------------------------------------------------------
 
     def saw(self, mid: int) -> None:
@@ -285,8 +292,7 @@ class MessageTable(ABC):
     def vanish(self, mids: Sequence[int], expiry: int) -> None:
         """Removes messages whose removal is in this transaction; taking it back restores them. mids: increasing;
         expiry: `expiry_of` each."""
-        for mid in mids if self.lifecycle is not None else ():
-            self.note("deleted", mid, more=expiry == WITHHELD)  # a claim counts as a receive
+        self.note_all("deleted", mids, more=int(expiry == WITHHELD))  # a claim counts as a receive
         self.transaction.undo(self.put_back_all, mids, [expiry] * len(mids), self.drop_all(mids))
         self.count("deleted", len(mids))
 

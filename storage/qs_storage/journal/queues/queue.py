@@ -284,8 +284,7 @@ class LogQueue(QueueState):
         self.hidden(expiry)
         self.counts.delivered += len(mids)
         self.counts.redelivered += len(mids) - receives.count(1)
-        for mid in mids if self.lifecycle is not None else ():
-            self.note("received", mid)
+        self.note_all("received", mids)
         messages = [
             Message(self.qid, mid, "delivered", times, mid * unit, expiry * unit, payload)
             for mid, times, payload in zip(mids, receives, payloads, strict=True)

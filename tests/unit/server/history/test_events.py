@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,12 @@ class Recorder:
         self, event: str, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
         self._noted.append(Noted(event, qid, mid, size, receives, self.peer if peer is None else peer))
+
+    def note_all(
+        self, event: str, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]
+    ) -> None:
+        for mid, size, times in zip(mids, sizes, receives, strict=True):
+            self.note(event, qid, mid, size, times)
 
     def take(self) -> list[Noted]:
         noted, self._noted = self._noted, []

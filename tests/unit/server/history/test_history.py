@@ -81,6 +81,19 @@ def test_quoted_names_are_bounded(bench: Bench) -> None:
     assert [line["queue"] for line in lines_of(bench.finished[0])] == names
 
 
+def test_note_all_writes_what_note_writes(bench: Bench) -> None:
+    """The lines of an event of many messages are those of as many events, in the same order."""
+    history = bench.history
+    history.begin(PEER)
+    history.note_all("received", "q", [1, 2, 3], [10, 0, 7], iter([1, 2, 1]))
+    for mid, size, receives in ((1, 10, 1), (2, 0, 2), (3, 7, 1)):
+        history.note("received", "q", mid, size, receives)
+    history.close()
+    lines = lines_of(bench.finished[0])
+    assert len(lines) == 6
+    assert lines[:3] == lines[3:]
+
+
 def test_discard_drops_events_of_failed_commit(bench: Bench) -> None:
     """Events of a batch whose commit failed are not written; later ones are."""
     bench.history.note("pushed", "q", 1, 0, 0)
