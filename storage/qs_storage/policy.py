@@ -228,8 +228,9 @@ def other_storage(storage: str, other: str) -> UnsupportedError:
 class DeadLetterMoves:
     """Moves messages of one queue to its dead-letter queue.
 
-    Ensures that a message which cannot move stays in its queue, and that the log says once why. Assumes that `move`
-    changes nothing if it raises. Keeps nothing but whether the last move has failed."""
+    Ensures that a failure loses no message and fills no log: the message stays, and the first of several failures is
+    logged. Assumes that a move that raises has changed nothing. Never hides a lack of room, which ends the batch: with
+    more room the move may succeed."""
 
     def __init__(self, qid: str, options: Options) -> None:
         self._qid = qid

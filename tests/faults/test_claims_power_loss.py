@@ -95,9 +95,9 @@ def test_again_while_it_starts_everywhere(fast: Path, name: str) -> None:
 # -- the test can fail
 
 
-@pytest.mark.parametrize("method", ["restore", "restore_end", "carry"])
+@pytest.mark.parametrize("method", ["restore", "restore_end", "copy_records"])
 def test_it_finds_claims_that_are_forgotten(fast: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal whose start does not take up claims, or their end, or whose compaction does not say them again."""
     monkeypatch.setattr(LogClaims, method, lambda self, *args: iter(()))
-    run = run_of("journal", SEED, OPERATIONS) if method == "carry" else recorded("journal", SEED, OPERATIONS)
+    run = run_of("journal", SEED, OPERATIONS) if method == "copy_records" else recorded("journal", SEED, OPERATIONS)
     assert first_trouble(Check("journal", run, fast), points(run.log)[::3], [EVERYTHING])

@@ -40,7 +40,7 @@ _GIVEN_BACK = 100
 """The most messages of closed connections that one batch gives back: some 20 ms as well."""
 _GIVING_BACK = SECOND // 50
 """Microseconds after which a batch gives no more back: moving a message to a dead-letter queue may take long."""
-_RINGS = 100
+_QUEUES = 100
 """Queues of a closed subscription that count as much as one message given back."""
 _TRY_AGAIN = 1 * SECOND
 """Microseconds until a queue that could not be read is tried again. With every batch, each would fail and be logged."""
@@ -91,7 +91,7 @@ class Subscriptions:
         self._source = source
         self._record = record
         self._clock = clock
-        self._rings: dict[str, OrderedDict[Subscription, None]] = {}
+        self._by_queue: dict[str, OrderedDict[Subscription, None]] = {}
         """The subscriptions of each queue; the next to get a message comes first."""
         self._leases = Leases()
         self._to_serve: dict[str, None] = {}  # queues to serve, in this order
@@ -122,7 +122,7 @@ class Subscriptions:
         for subscription in new:
             if not subscription.closed:
                 for qid in subscription.qids:
-                    self._rings.setdefault(qid, OrderedDict())[subscription] = None
+                    self._by_queue.setdefault(qid, OrderedDict())[subscription] = None
                 self.feed(subscription)
 
     def feed(self, subscription: Subscription) -> None:
@@ -144,11 +144,11 @@ class Subscriptions:
         """Ends a subscription. The client keeps the messages that it holds."""
         subscription.closed = True
         for qid in subscription.qids:
-            ring = self._rings.get(qid)
-            if ring is not None and subscription in ring:
-                del ring[subscription]
-                if not ring:
-                    del self._rings[qid]
+            in_turn = self._by_queue.get(qid)
+            if in_turn is not None and subscription in in_turn:
+                del in_turn[subscription]
+                if not in_turn:
+                    del self._by_queue[qid]
                     self._source.deserted(qid)
         self._leave_if_over(subscription)
 
@@ -187,7 +187,7 @@ class Subscriptions:
             if not held:
                 self._leaving.popleft()
                 self.close(subscription)
-                left -= 1 + len(subscription.qids) // _RINGS
+                left -= 1 + len(subscription.qids) // _QUEUES  # one may have thousands of queues, and no message
 
     def _give_back(self, subscription: Subscription, key: Key) -> None:
         receives = subscription.receives.get(key)
@@ -249,7 +249,7 @@ class Subscriptions:
     def gone(self, qid: str) -> None:
         """Ends the leases of a deleted queue, and the subscriptions to this queue alone."""
         self._end_all(qid)
-        for subscription in self._rings.pop(qid, ()):
+        for subscription in self._by_queue.pop(qid, ()):
             subscription.qids.discard(qid)
             if not subscription.qids and not subscription.closed:
                 self.close(subscription)
@@ -267,17 +267,17 @@ class Subscriptions:
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Delivers messages of these queues, and of those whose subscribers have got room."""
         self._end_due()
-        if self._rings:
+        if self._by_queue:
             self._dispatch(arrived)
         else:
             self._to_serve.clear()
         self.busy = bool(
-            self._rings or self._to_serve or self._leaving or self._leases.count or self._failed or self.mail
+            self._by_queue or self._to_serve or self._leaving or self._leases.count or self._failed or self.mail
         )
 
     def _dispatch(self, arrived: Iterable[str]) -> None:
         found = dict.fromkeys([*self._to_serve, *arrived])
-        qids = [qid for qid in found if qid in self._rings and qid not in self._failed]
+        qids = [qid for qid in found if qid in self._by_queue and qid not in self._failed]
         self._to_serve.clear()
         left = SLICE
         unserved: list[str] = []
@@ -290,12 +290,12 @@ class Subscriptions:
             self._to_serve = dict.fromkeys([*unserved, *self._to_serve])
 
     def count(self, qid: str) -> int:
-        return sum(not each.closed for each in self._rings.get(qid, ()))
+        return sum(not each.closed for each in self._by_queue.get(qid, ()))
 
     @property
     def total(self) -> int:
         """The number of open subscriptions, each to one queue or several."""
-        return len({each for ring in self._rings.values() for each in ring if not each.closed})
+        return len({each for in_turn in self._by_queue.values() for each in in_turn if not each.closed})
 
     def is_waiting(self, qid: str) -> bool:
         """Returns True if a queue is noted for the next `dispatch`."""
@@ -303,7 +303,7 @@ class Subscriptions:
 
     def room(self, qid: str) -> int:
         """Returns how many messages of a queue its subscriptions could take, by their prefetch."""
-        return sum(max(each.prefetch - len(each.receives), 0) for each in self._rings.get(qid, ()))
+        return sum(max(each.prefetch - len(each.receives), 0) for each in self._by_queue.get(qid, ()))
 
     def _end_due(self) -> None:
         """Ends leases that are over, and has failed queues served again after a while."""
@@ -326,7 +326,7 @@ class Subscriptions:
 
     @property
     def active(self) -> bool:
-        return bool(self._rings)
+        return bool(self._by_queue)
 
     @property
     def unfinished(self) -> bool:
@@ -351,7 +351,7 @@ class Subscriptions:
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:
-                    self._rings[qid].move_to_end(subscription, last=False)  # it got nothing: it stays first
+                    self._by_queue[qid].move_to_end(subscription, last=False)  # it got nothing: it stays first
                     break
                 given += len(found)
         except NoSuchQueueError:
@@ -366,10 +366,10 @@ class Subscriptions:
 
     def _next(self, qid: str) -> Subscription | None:
         """Returns the next subscription with room, and puts it last; None if none has room."""
-        ring = self._rings.get(qid) or OrderedDict[Subscription, None]()
-        for _ in range(len(ring)):
-            subscription = next(iter(ring))
-            ring.move_to_end(subscription)
+        in_turn = self._by_queue.get(qid) or OrderedDict[Subscription, None]()
+        for _ in range(len(in_turn)):
+            subscription = next(iter(in_turn))
+            in_turn.move_to_end(subscription)
             if not subscription.closed and subscription.has_room():
                 return subscription
         return None
@@ -378,7 +378,7 @@ class Subscriptions:
         """Receives messages of a queue for a subscription, and makes deliveries of them. Returns the messages."""
         subscriber = subscription.subscriber
         count = 1  # several subscriptions get one message in turn; a single one gets all that it has room for
-        if len(self._rings[qid]) == 1:
+        if len(self._by_queue[qid]) == 1:
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
         if self._record is not None:

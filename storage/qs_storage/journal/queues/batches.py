@@ -291,7 +291,7 @@ class LogBatches:
         publication = None if state is None else state.publications.get(record.batch)
         return None if publication is None else publication.id_of(record)
 
-    def carry(self, segment: int) -> Iterator[int]:
+    def copy_records(self, segment: int) -> Iterator[int]:
         """Copies the needed records in the segments up to this one to the end of the log. Yields the bytes that it
         appends next; what it copies is looked at afterwards, as other requests may run meanwhile."""
         number = self._table.number

@@ -320,7 +320,7 @@ class LogClaims:
     def _is_withheld(self, mid: int) -> bool:
         return self._table.index.expiry(mid) == WITHHELD
 
-    def carry(self, segment: int) -> Iterator[int]:
+    def copy_records(self, segment: int) -> Iterator[int]:
         """Copies the needed records in the segments up to this one to the end of the log. Yields the bytes that it
         appends next; what it copies is looked at afterwards, as other requests may run meanwhile."""
         number = self._table.number
@@ -328,19 +328,19 @@ class LogClaims:
             if state.acked and segment_of(state.place) <= segment:
                 yield records.HEAD.size + len(records.Acked(number, state.acked, consumer).write())
                 if segment_of(state.place) <= segment:
-                    self._carry(state, records.Acked(number, state.acked, consumer).write())
+                    self._copy_record(state, records.Acked(number, state.acked, consumer).write())
             for seq, claim in list(state.claims.items()):
                 while state.claims.get(seq) is claim and segment_of(claim.place) <= segment:
                     yield records.HEAD.size + len(self._open_record(claim))
                     body = self._open_record(claim)  # more of its messages may be gone
                     if state.claims.get(seq) is claim and records.HEAD.size + len(body) <= self._transaction.left:
-                        self._carry(claim, body)
+                        self._copy_record(claim, body)
 
     @staticmethod
     def _open_record(claim: OpenClaim) -> bytes:
         return replace(claim.record, gone=sorted(claim.gone)).write()
 
-    def _carry(self, owner: Consumer | OpenClaim, body: bytes) -> None:
+    def _copy_record(self, owner: Consumer | OpenClaim, body: bytes) -> None:
         self._transaction.undo(setattr, owner, "place", owner.place)
         owner.place = self._transaction.append(body)
 

@@ -56,13 +56,14 @@ class KnownKeys:
 
 
 class Keys:
-    """The idempotency keys of one queue: digest -> message id, each remembered for `WINDOW` after its push.
+    """Remembers the idempotency keys of one queue, each for `WINDOW` after its push.
 
-    Ensures that a push with a known key can be answered with the first one's id, also after a restart and after the
-    segment with that push is gone. Counts each key as live bytes of its segment.
+    Ensures:
+    1. A push that is repeated within `WINDOW` gets the id of the first one, also after a start.
+    2. Memory is bounded: all queues together remember at most `KnownKeys.most`, and a further key is refused. To forget
+       an older one instead would store a repeated push twice.
 
-    Assumes that `require_room` was asked before `note`. Never keeps a key longer than needed: `forget_old` is called by
-    pushes and by upkeep."""
+    Assumes that a push whose transaction is taken back forgets its key. Never forgets a key before its time."""
 
     def __init__(self, known: KnownKeys, usage: Usage, transaction: Transaction) -> None:
         self._known = known
@@ -117,8 +118,7 @@ class Keys:
 
     def forget_old(self, now: int, count: int) -> bool:
         """Forgets expired keys, at most four for each of `count` pushes. Returns True if there may be more."""
-        # Four for each push, so that old keys go faster than new ones come, and no push pays for all of them.
-        for _ in range(4 * count):
+        for _ in range(4 * count):  # more than are added, so that a steady load keeps up without a long step
             if not self._pages:
                 return False
             first = self._pages[0][0]
@@ -148,7 +148,7 @@ class Keys:
         self.entries.clear()
         self._pages.clear()
 
-    def carry(self, number: int, segment: int, now: int) -> Iterator[int]:
+    def copy_records(self, number: int, segment: int, now: int) -> Iterator[int]:
         """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields the bytes that it
         appends next. number: the queue's."""
         transaction = self._transaction

@@ -305,7 +305,7 @@ class MessageTable(ABC):
     def drop(self, mid: int, *, releases: bool = True) -> Dropped:
         """Removes a message. releases: False if another queue takes its payload over. Returns its state for
         `put_back`."""
-        receives, held = self.receives.pop(mid, 0), mid in self.held
+        receives, held = self.receives.pop(mid, 0), mid in self.held  # what few messages have is in dicts of its own
         if held:
             self.held.remove(mid)
         facts = self.index.remove(mid, retrieved=receives > 0)

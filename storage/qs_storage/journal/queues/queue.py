@@ -61,14 +61,12 @@ class LogQueue(QueueState):
     Ensures:
     1. An operation changes nothing unless it succeeds: what can fail (the queue's capacity, the room in the
        transaction, a payload that cannot be read) is looked at first, and appends cannot fail.
-    2. Each change is a record and a change in memory, and the transaction has how both are taken back.
-    3. A message is given to one consumer at a time. Only a receive need not be durable: if its record is lost, the
-       message is visible again.
-    4. A message that moves is in exactly one queue, whatever fails.
+    2. If the commit fails, everything but a receive is taken back, its counts too: each change notes how.
+    3. A message is in one queue, also after a crash: a move is one record.
+    4. A full disk refuses pushes, staged messages and copies. Other operations ask for some bytes, which `upkeep.room`
+       has kept for them.
 
-    Assumes one thread at a time, that `begin` has given the queue a number, and that room was secured before the batch.
-
-    Never commits, never waits, and never begins a segment: `NoRoomError` asks the caller for that."""
+    Assumes one thread at a time, and that room was secured before the batch. Never commits, and never waits."""
 
     merges_pushes: ClassVar[bool] = True
 
@@ -106,6 +104,7 @@ class LogQueue(QueueState):
         first, lasts = max(now // self.unit, self.last_mid + 1), self.index.messages.lasts
         # Nearly always these ids are free: only copies can have greater ones. So nothing is searched.
         mids = range(first, first + len(payloads))
+        # `free_ids` without its call: a push is what the server does most.
         if mids[-1] >= MAX_MID or (lasts and lasts[-1] >= first):  # nearly never
             mids = self.free_ids(len(payloads), now)
         self.push_run(mids, payloads, now)
@@ -241,8 +240,7 @@ class LogQueue(QueueState):
         if held:
             self.held.add(mid)
         self.hidden(expiry)
-        self.counts.delivered += 1
-        # A message that comes again tells an operator of consumers that fail.
+        self.counts.delivered += 1  # for good, as the receive is not taken back with its batch
         self.counts.redelivered += receives > 1
         if self.lifecycle is not None:
             self.note("received", mid)
@@ -388,14 +386,14 @@ class LogQueue(QueueState):
         old is removed. count: False to take back the receive of a message in flight; reason: kept with the message.
         NoSuchMessageError; StaleReceiptError: nobody holds it."""
         mid = receipt.mid
-        self.expire(keep=_OWN)
+        self.expire(keep=_OWN)  # first: a window that is over makes the receipt stale
         expiry = self.held_until(receipt)
         delayed = self.index.is_delayed(mid)
         # Who has a receipt has received the message: if it is delayed now, it was given back since.
         if not expiry or (delayed and receipt.receives is not None):
             raise not_in_flight(self.qid, mid)
         receives = self.receives.get(mid, 0)
-        counted = receives if count or delayed else receives - 1
+        counted = receives if count or delayed else receives - 1  # a delayed message was released already
         if delay is None:
             backs_off = count and not delayed and self.options.backoff is not None
             delay = backoff_of(self.options, mid, receives) if backs_off else 0
@@ -486,7 +484,7 @@ class LogQueue(QueueState):
         staying: Sequence[int] = mids
         later: list[int] = []
         if self.options.max_receives is not None:
-            staying, later = self._bury_all(mids, keep)
+            staying, later = self._move_exhausted(mids, keep)
             if count is not None and later and len(later) == len(mids):  # the timer would ask again at once
                 raise self.transaction.refusal(move_size(self.reasons.get(later[0])) + SMALL)
         if self.options.backoff is not None:
@@ -611,7 +609,7 @@ class LogQueue(QueueState):
         self.held_until(receipt)
         self._moves.reject(mid, partial(self._move, mid, None, self.receives.get(mid, 0), "rejected", reason))
 
-    def _bury_all(self, mids: Sequence[int], keep: int) -> tuple[list[int], list[int]]:
+    def _move_exhausted(self, mids: Sequence[int], keep: int) -> tuple[list[int], list[int]]:
         """Moves exhausted messages to the dead-letter queue, at most 100, and as many as the transaction has room for.
         Returns the messages that are not exhausted or cannot be moved, and those that stay due. keep: see `expire`."""
         staying: list[int] = []
@@ -633,7 +631,7 @@ class LogQueue(QueueState):
                     continue
                 if buried:
                     moved += 1
-                    if not delayed:
+                    if not delayed:  # what was delayed has had its window's end counted
                         self.count("expired", 1)
                 else:
                     staying.append(mid)

@@ -121,9 +121,9 @@ class Compaction:
         for number, queue in enumerate(list(self._queues.values()), 1):
             if number % _QUEUES == 0:
                 yield 0
-            yield from queue.keys.carry(queue.number, segment, self._clock())
-            yield from queue.claims.carry(segment)
-            yield from queue.batches.carry(segment)
+            yield from queue.keys.copy_records(queue.number, segment, self._clock())
+            yield from queue.claims.copy_records(segment)
+            yield from queue.batches.copy_records(segment)
             for token, place in list(queue.taken.items()):
                 if segment_of(place) <= segment:
                     yield records.SMALL
