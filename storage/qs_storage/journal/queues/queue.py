@@ -34,6 +34,7 @@ from ..log.places import SHIFT
 from ..log.reader import DamagedRecordError
 from ..log.records import NO_KEY, PUSH_SIZE, SMALL, STATE_SIZE, record_size
 from .keys import digest
+from .messages import READY
 from .moving import move, move_size
 from .state import QueueState
 from .store import PayloadStore
@@ -53,6 +54,7 @@ _BETWEEN = 10_000
 _push = records.Push.FORMAT.pack
 _state = records.Changed.FORMAT.pack
 _delete = records.Delete.FORMAT.pack
+_shared = records.Shared.FORMAT.pack
 
 
 class LogQueue(QueueState):
@@ -199,7 +201,7 @@ class LogQueue(QueueState):
             require_room(self.qid, self.options.capacity, self.__len__, 1)
             self.require_copies(1)
             place, size = shares.places.get(mid) or 0, shares.index.size(mid)
-            self.transaction.append(records.Shared(self.number, mid, 0, 0, False, place, size, shares.number).write())
+            self.transaction.append(_shared(10, self.number, mid, *READY, place, size, shares.number))
             # From here on, a payload of one queue may be needed by the other.
             self.store.join(shares.number, self.number)
             self.store.note_copied(place)
