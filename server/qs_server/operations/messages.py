@@ -209,7 +209,7 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
     except NoSuchMessageError:
         service.subscriptions.settled(qid, receipt.mid)  # another process has deleted it
         raise
-    if service.subscriptions.busy:  # without subscribers a delete takes one call less
+    if service.subscriptions.busy:  # else there are no leases, and most requests are about messages without one
         service.subscriptions.settled(qid, receipt.mid)
 
 
@@ -249,6 +249,7 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message | Answe
     if request.mid is None:
         return _copy_list(service, qid, mids, queues)
     service.spent += 2 * len(queues)  # a copy is a look into one queue and a push into another
+    # One step, however many queues: one frame has all copies, so that a crash leaves all or none.
     service.storage.copy(qid, request.mid, queues)
     return wire.CopyMessage(qid, request.mid)
 

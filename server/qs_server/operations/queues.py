@@ -261,7 +261,7 @@ def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
     """Removes the messages that there are now, in slices. What is pushed meanwhile stays."""
     qid = qid_of(request)
-    upto = service.storage.queue(qid).last_mid
+    upto = service.storage.queue(qid).last_mid  # what is pushed meanwhile stays, or this might never end
     total = 0
     while True:
         # The queue is looked up again in each slice: somebody may have deleted it in between.

@@ -49,11 +49,11 @@ class BadRequestError(Exception):
 
 @dataclass(slots=True)
 class Service:
-    """The parts that handlers use, for one client.
+    """Has the parts that handlers use, for one client.
 
-    Gives handlers no way to the connection or the committer, so a handler can neither send nor commit. Assumes that
-    handlers run in a batch, as they change the engine and the subscriptions. The rights of a request are checked before
-    (`operations/table.py`); handlers check only those that depend on what they find.
+    Ensures that handlers reach storage and subscriptions only through it, so that the same handlers run in a batch of
+    the broker and, for queues on another server, in a thread. Assumes that one handler of a client runs at a time.
+    Handlers must never wait for anything but the storage: what may take long yields a Pause.
 
     become_subscriber: makes `subscriber`; list_length: the most messages and ids in an answer; document: the most bytes
     of payload in an answer, except for the first message; peer: the client's HOST:PORT; caller: who the client is, None
