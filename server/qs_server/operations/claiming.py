@@ -78,15 +78,15 @@ def list_claims(service: Service, request: wire.ListClaims) -> Answer:
     """Lists the client's own claims; for who may do everything, those of all principals. Each has a checksum of its
     ids, of which there may be 100,000."""
     own, everybody = service.owner, service.is_admin
-    claims: list[wire.Claim] = []
+    listed: list[wire.Claim] = []
     for found in _claims(service, request).all():
         claim = _to_wire(found, own)
         if claim.owner is None or everybody:
-            claims.append(claim)
+            listed.append(claim)
         service.spent += 1 + found.count // _SUMMED
         if service.turn_is_over:
             yield Pause()
-    return wire.ListClaims(request.qid, claims=claims)
+    return wire.ListClaims(request.qid, claims=listed)
 
 
 def stage_messages(service: Service, request: wire.StageMessages) -> Message:
