@@ -17,7 +17,7 @@ from ...engine import Durability, NoRoomError
 from . import records
 from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
-from .opening import Opened
+from .opening import OpenedLog
 from .places import SHIFT, Position
 from .pool import PoolFile
 from .segments import SegmentList, SegmentWriter, joined
@@ -86,7 +86,7 @@ class Log:
         self.failed: OSError | None = None
         """The error after which the log accepts nothing, else None."""
 
-    def resume(self, opened: Opened) -> None:
+    def resume(self, opened: OpenedLog) -> None:
         """Continues an existing log after replay: with a new segment, or see `reopen_segment`."""
         self.number, self.sequence = opened.number, opened.sequence
         self._end, self._is_torn = opened.end, opened.torn is not None

@@ -90,8 +90,9 @@ class SegmentWriter:
         sequence: its number; torn: True if something else may follow. Raises OSError."""
         if torn:
             # A frame that is whole behind the torn one would count again, once a new frame ends where it begins.
+            zeros = memoryview(self._buffer)  # nothing has been written with it; O_DIRECT wants aligned memory
             for at in range(end, self.header.size, _CHUNK):
-                self._disk.pwrite(self._fd, memoryview(bytes(min(_CHUNK, self.header.size - at))), at)
+                self._disk.pwrite(self._fd, zeros[: self.header.size - at], at)
             self._disk.fdatasync(self._fd)
         self.end, self.synced = end, sequence
 
