@@ -6,7 +6,7 @@ read. This package can be imported without Spark; using it without raises Missin
 
 from typing import TYPE_CHECKING
 
-from .claiming import acknowledge
+from .claims import acknowledge
 from .errors import INSTALL, MissingExtraError
 
 if TYPE_CHECKING:

@@ -9,31 +9,99 @@ import re
 import signal
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from qs_client.place import endpoint
 
 from .arguments import parse
 from .errors import INSTALL, BadMessageError, DataLossError, PipelineError, UsageError
-from .progress import ProgressLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .replay_plan import Choice
-    from .running import Stop
+    from .replay_plan import Selection
+    from .running import FinishedBatch, Stop
 
 _SIGNALLED = 128
-
+"""A shell's exit code of a program that a signal ended is this plus the signal's number."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_SHORTEST = 0.1
+"""Seconds between two updates of the line: more often, and writing to a terminal would slow small batches."""
 
-class _Ending:
+
+class ProgressLine:
+    """Counts finished batches. Threads may share it.
+
+    stream: gets the line; terminal: update the line in place; verbose: write a line for each batch instead.
+    """
+
+    def __init__(
+        self, stream: TextIO, *, terminal: bool, verbose: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._terminal = terminal and not verbose
+        self._verbose = verbose
+        self._clock = clock
+        self._started = clock()
+        self._written = float("-inf")
+        self._lock = threading.Lock()
+        self._rows = 0
+        self._shown = False
+
+    def __call__(self, step: "FinishedBatch") -> None:
+        """Counts a finished batch."""
+        with self._lock:
+            self._rows += step.rows
+            now = self._clock()
+            if self._verbose:
+                self._stream.write(f"{self._text(step, now)}\n")
+                self._stream.flush()
+            elif self._terminal and now - self._written >= _SHORTEST:
+                self._written = now
+                self._write(self._text(step, now))
+
+    def say(self, text: str) -> None:
+        """Shows another text until the next batch."""
+        with self._lock:
+            if self._terminal:
+                self._write(text)
+            elif self._verbose:
+                self._stream.write(f"{text}\n")
+                self._stream.flush()
+
+    def clear(self) -> None:
+        """Removes the line before other output."""
+        with self._lock:
+            if self._shown:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+                self._shown = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._started
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[K{text}")
+        self._stream.flush()
+        self._shown = True
+
+    def _text(self, step: "FinishedBatch", now: float) -> str:
+        spent = now - self._started
+        rate = f", {self._rows / spent:,.0f}/s" if spent > 0 else ""
+        return f"{step.queue}: batch {step.batch}, {self._rows:,} messages{rate}"
+
+
+class _StopOnSignal:
     """Catches SIGINT and SIGTERM inside the block, and asks the job to stop."""
 
     def __init__(self, stop: "Stop", say: Callable[[str], None]) -> None:
@@ -102,12 +170,12 @@ def _run_job(arguments: Namespace, log: IO[bytes] | None, line: ProgressLine) ->
     with session(f"qs-pipeline {arguments.job}", master=arguments.master, conf=conf, log=log) as spark:
         line.say("working")
         try:
-            with _Ending(stop := Stop(), lambda text: _complain(text, line)) as ending:
+            with _StopOnSignal(stop := Stop(), lambda text: _complain(text, line)) as signals:
                 summary = _JOBS[arguments.job](spark, arguments, stop, line)
         finally:
             line.clear()
         print(f"{summary} ({line.seconds:.1f} s)", flush=True)
-    return _SIGNALLED + ending.signal if ending.signal else 0
+    return _SIGNALLED + signals.signal if signals.signal else 0
 
 
 def _silence_spark() -> None:
@@ -129,7 +197,7 @@ def _check_archive(arguments: Namespace) -> None:
 
 
 def _check_route(arguments: Namespace) -> None:
-    from .query import read_query  # noqa: PLC0415
+    from .route import read_query  # noqa: PLC0415
 
     read_query(arguments.sql)
     _require(arguments, arguments.queue, arguments.to, *([] if arguments.errors is None else [arguments.errors]))
@@ -140,7 +208,7 @@ def _check_replay(arguments: Namespace) -> None:
 
 
 def _require(arguments: Namespace, *queues: str) -> None:
-    from .finishing import require_queue  # noqa: PLC0415
+    from .running import require_queue  # noqa: PLC0415
     from .security import QueueServer  # noqa: PLC0415
 
     server = QueueServer(**_server(arguments))
@@ -171,8 +239,11 @@ def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: Pr
 
 
 def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
-    from .query import read_query  # noqa: PLC0415
-    from .route import default_state, route  # noqa: PLC0415
+    from .route import (  # noqa: PLC0415
+        default_state,
+        read_query,
+        route,
+    )
 
     state = arguments.state or default_state(endpoint(*arguments.server), arguments.queue)
     every = arguments.every if arguments.continuous else None
@@ -187,13 +258,13 @@ def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: Prog
 
 def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
     from .replay import replay  # noqa: PLC0415
-    from .replay_plan import Choice  # noqa: PLC0415
+    from .replay_plan import Selection  # noqa: PLC0415
 
-    choice = Choice(arguments.where, arguments.begin, arguments.end)
+    selection = Selection(arguments.where, arguments.begin, arguments.end)
     if arguments.dry_run:
-        return _dry_run(spark, arguments, choice, line)
+        return _dry_run(spark, arguments, selection, line)
     done = replay(
-        spark, arguments.archive, arguments.to, choice, **_server(arguments), rate=arguments.rate,
+        spark, arguments.archive, arguments.to, selection, **_server(arguments), rate=arguments.rate,
         again=arguments.again, stop=stop, progress=line,
     )  # fmt: skip
     remaining = done.messages - done.before - done.pushed
@@ -202,15 +273,15 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: Pro
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
 
 
-def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: ProgressLine) -> str:
-    from .replay import begun, find  # noqa: PLC0415
+def _dry_run(spark: "SparkSession", arguments: Namespace, selection: "Selection", line: ProgressLine) -> str:
+    from .replay import earlier_run, preview  # noqa: PLC0415
 
     host, port = arguments.server
-    before = begun(spark, arguments.archive, arguments.to, choice, host=host, port=port)
+    before = earlier_run(spark, arguments.archive, arguments.to, selection, host=host, port=port)
     if before is not None and not before.finished:
         remaining = _count(before.messages - before.pushed, "message")
         return f"would push {remaining} to {arguments.to}, after {before.pushed:,} of an earlier run"
-    found = find(spark, arguments.archive, choice)
+    found = preview(spark, arguments.archive, selection)
     line.clear()
     for each in found:
         span = f"{each.first:%Y-%m-%d %H:%M:%SZ} to {each.last:%Y-%m-%d %H:%M:%SZ}"

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from .document_check import VERDICT, Rules, check_payloads
+from .document_check import VERDICT, Requirements, check_payloads
 from .errors import SchemaMismatchError, UsageError
 from .translate import from_text
 from .xml_parsing import Xsd, read_xsd
@@ -41,7 +41,7 @@ class DocumentSchema(StructType):
             raise SchemaMismatchError("it has no elements or attributes, so there would be no columns")
         if CORRUPT in content.names:
             raise SchemaMismatchError(f"it has a field {CORRUPT}, which is the column for the reason of a misfit")
-        self.rules = Rules((self if xsd is not None else content).json(), root, xsd)
+        self.requirements = Requirements((self if xsd is not None else content).json(), root, xsd)
 
     @classmethod
     def typeName(cls) -> str:  # noqa: N802 - Spark's name
@@ -59,7 +59,7 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> D
     data = schema_bytes(path)
     if is_xsd(data):
         xsd = read_xsd(path)
-        name = _chosen(xsd, root)
+        name = _root_name(xsd, root)
         content, root = _columns_of_xsd(spark, xsd, name), xsd.tag(name)
     else:
         xsd, content = None, _columns_of_text(path, data)
@@ -73,7 +73,7 @@ def check_schema_file(path: str, *, root: str | None = None) -> None:
     """Checks what needs no Spark: that the file can be read, and all of an XSD but its columns. Raises like
     `read_schema`."""
     if is_xsd(schema_bytes(path)):
-        _chosen(read_xsd(path), root)
+        _root_name(read_xsd(path), root)
 
 
 def schema_bytes(path: str) -> bytes:
@@ -110,7 +110,7 @@ def _first_line(error: PySparkException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).split(" SQLSTATE:")[0]
 
 
-def _chosen(xsd: Xsd, root: str | None) -> str:
+def _root_name(xsd: Xsd, root: str | None) -> str:
     """Returns the name of the root element."""
     if not xsd.elements:
         raise SchemaMismatchError(
@@ -193,13 +193,13 @@ def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
     read = F.when(verdict.misfit.isNull(), F.from_xml(F.col("body").cast("string"), parsed, options))
     unread = F.when(document.getField(CORRUPT).isNotNull(), F.coalesce(verdict.doubt, F.lit(_UNREADABLE)))
     content = F.struct(*(document.getField(name).alias(name) for name in schema.names))
-    checked = rows.withColumn("_verdict", _checking(schema.rules)(F.col("body").cast("binary")))
+    checked = rows.withColumn("_verdict", _checking(schema.requirements)(F.col("body").cast("binary")))
     found = checked.withColumn("_parsed", read).withColumn(CORRUPT, F.coalesce(verdict.misfit, unread))
     return found.select(*rows.columns, F.when(F.col(CORRUPT).isNull(), content).alias(DOCUMENT), CORRUPT)
 
 
-def _checking(rules: Rules) -> Any:
+def _checking(requirements: Requirements) -> Any:
     def check(bodies: pa.Array) -> pa.Array:
-        return check_payloads(bodies, rules)
+        return check_payloads(bodies, requirements)
 
     return arrow_udf(check, VERDICT)  # type: ignore[call-overload]  # the third argument is found at run time

@@ -53,7 +53,7 @@ class NoSuchQueueError(PipelineError):
     exit_code = 5
 
 
-class ClaimHeldError(PipelineError):
+class ConsumerInUseError(PipelineError):
     """Raised when another query works as the same consumer, so this one may neither make nor read its claims."""
 
     exit_code = 6

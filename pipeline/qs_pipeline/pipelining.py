@@ -1,14 +1,17 @@
-"""Pipelines requests: the server works on the next while the last answer is read."""
+"""Pipelines requests: the server works on the next while the last answer is read. Lists ids by such requests."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TypeVar
 
-from qs_client import Error, Message, NoAnswer, QueueClient, ServerError, ServerUnavailable
+from qs_client import Error, ListMessages, Message, NoAnswer, QueueClient, ServerError, ServerUnavailable
 from qs_client.errors import exception_for
 from qs_schemas.errors import BAD_REQUEST
 
 M = TypeVar("M", bound=Message)
+
+GREATEST = 10**18 - 1
+"""The greatest possible mid: the protocol's bound of 18 digits."""
 
 
 def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterator[M | ServerError]:
@@ -60,3 +63,42 @@ def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
     if not isinstance(answer, kind):
         raise AssertionError(f"a {answer.op} came in answer to {kind.op}")
     return answer
+
+
+def greatest(after: Callable[[int], int | None]) -> int:
+    """Returns the greatest of a set of numbers from 1 to GREATEST, 0 when it is empty. after: returns the least number
+    above a given one.
+
+    Gallops from the least number in doubling steps, then bisects: some 2 * log2(last - first) questions.
+    """
+    found, step = after(0) or 0, 1
+    if not found:
+        return 0
+    while (beyond := after(min(found + step, GREATEST))) is not None:
+        found, step = beyond, step * 2
+    most = found + step  # nothing is greater
+    while found < most:
+        middle = (found + most) // 2
+        beyond = after(middle)
+        if beyond is None:
+            most = middle
+        else:
+            found = beyond
+    return found
+
+
+def greatest_mid(client: QueueClient, qid: str) -> int:
+    """Returns the greatest mid of all messages of a queue, visible or not; 0 when it is empty."""
+
+    def after(mid: int) -> int | None:
+        mids: Sequence[int] = ids(client, qid, "all", mid, 1)
+        return mids[0] if mids else None
+
+    return greatest(after)
+
+
+def ids(client: QueueClient, qid: str, state: str, after: int, most: int) -> list[int]:
+    """Returns the ids of at most `most` messages above `after`, in ascending order. Raises what the client's methods
+    raise."""
+    (answer,) = answers(client, [ListMessages(qid, state=state, max=most, after=after)])
+    return answer.mids

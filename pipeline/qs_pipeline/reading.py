@@ -1,22 +1,114 @@
-"""Reads a partition of a claim in a task.
+"""Messages as rows: the schema of the source, deliveries as Arrow RecordBatches, and a partition of a claim as rows.
 
-The rows are the same wherever and however often a partition is read.
+Spark takes RecordBatches without converting values if their schema equals the declared one. The rows of a partition are
+the same wherever and however often it is read, as a claim never changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from qs_client import BadRequest, Delivery
 
-from .arrow import record_batch
-from .claiming import Claims
-from .connecting import Server
-from .offsets import Offset
-from .options import Options, consumer_of
-from .slices import Slice, partitions
+from .claims import Claims, Offset, Slice, partitions
+from .connection import QueueConnection
+from .errors import BadMessageError, SchemaMismatchError
+from .options import BodyType, Options, consumer_of
+
+_BODY: dict[BodyType, tuple[DataType, pa.DataType]] = {
+    "binary": (BinaryType(), pa.binary()),
+    "string": (StringType(), pa.string()),
+}
+
+
+def schema(body_type: BodyType) -> StructType:
+    """Returns the columns of a row. pushed_at: microseconds, UTC; receives: how often the message has been received;
+    claim_seq: the number of the claim that was read, null when peeking."""
+    columns: list[tuple[str, DataType]] = [
+        ("queue", StringType()),
+        ("mid", LongType()),
+        ("pushed_at", TimestampType()),
+        ("body", _BODY[body_type][0]),
+        ("receives", IntegerType()),
+        ("claim_seq", LongType()),
+    ]
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+def arrow_schema(body_type: BodyType) -> pa.Schema:
+    """Returns the same columns as an Arrow schema."""
+    return pa.schema(
+        [
+            ("queue", pa.string()),
+            ("mid", pa.int64()),
+            ("pushed_at", pa.timestamp("us", tz="UTC")),
+            ("body", _BODY[body_type][1]),
+            ("receives", pa.int32()),
+            ("claim_seq", pa.int64()),
+        ]
+    )
+
+
+def check_read_schema(given: StructType, body_type: BodyType) -> None:
+    """Raises SchemaMismatchError when a user's `.schema(...)` is not that of the source."""
+    own_schema = schema(body_type)
+    if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in own_schema.fields]:
+        raise SchemaMismatchError(
+            f"the source qs gives {own_schema.simpleString()}, not {given.simpleString()}: leave .schema() out, and "
+            "select or parse the column body afterwards"
+        )
+
+
+def record_batch(
+    queue: str, messages: Sequence[Delivery], claim_seq: int | None, body_type: BodyType
+) -> pa.RecordBatch:
+    """Returns the messages as rows, in order. queue: their qid. BadMessageError when body_type is string and a body is
+    not UTF-8."""
+    count = len(messages)
+    columns = [
+        pa.array([queue] * count, pa.string()),
+        pa.array([message.mid for message in messages], pa.int64()),
+        # The mid is the time of creation, if pushed_at is missing.
+        pa.array([message.pushed_at or message.mid for message in messages], pa.timestamp("us", tz="UTC")),
+        _bodies(queue, messages, body_type),
+        pa.array([message.receives for message in messages], pa.int32()),
+        pa.array([claim_seq] * count, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(body_type))
+
+
+def _bodies(queue: str, messages: Sequence[Delivery], body_type: BodyType) -> pa.Array:
+    bodies = pa.array([message.payload for message in messages], pa.binary())
+    if body_type == "binary":
+        return bodies
+    try:
+        return bodies.cast(pa.string())  # checks every byte
+    except pa.ArrowInvalid:
+        raise BadMessageError(_no_text(queue, messages)) from None
+
+
+def _no_text(queue: str, messages: Sequence[Delivery]) -> str:
+    for message in messages:
+        try:
+            message.payload.decode()
+        except UnicodeDecodeError as error:
+            return (
+                f"message {message.mid} of the queue {queue!r} is no UTF-8 text (byte {error.start} of "
+                f"{len(message.payload)}): read with bodyType binary, and decode the text in the query"
+            )
+    return f"a message of the queue {queue!r} is no UTF-8 text: read with bodyType binary"
 
 
 @dataclass
@@ -41,22 +133,22 @@ def read_claim(partition: ClaimPartition) -> Iterator[pa.RecordBatch]:
     BadMessageError.
     """
     options, offset = partition.options, partition.offset
-    with Server(options, options.later) as server:
-        claims = Claims(server, consumer_of(options, "reading claims"), options.fail_on_data_loss)
+    with QueueConnection(options, options.later) as connection:
+        claims = Claims(connection, consumer_of(options, "reading claims"), options.fail_on_data_loss)
         for piece in partition.piece.cut(offset.count, offset.bytes):
-            for messages in messages_of(server, claims, offset, piece):
+            for messages in messages_of(connection, claims, offset, piece):
                 yield record_batch(options.queue, messages, offset.seq, options.body_type)
 
 
-def messages_of(server: Server, claims: Claims, offset: Offset, piece: Slice) -> Iterator[list[Delivery]]:
+def messages_of(connection: QueueConnection, claims: Claims, offset: Offset, piece: Slice) -> Iterator[list[Delivery]]:
     """Yields the messages of a slice, in halves where they exceed one answer."""
     try:
         messages = claims.read(offset, piece)
     except BadRequest as error:
         if piece.size(offset.count) <= 1:
-            raise server.refused("a message of a claim", error) from error
+            raise connection.refused("a message of a claim", error) from error
         for half in piece.halves():
-            yield from messages_of(server, claims, offset, half)
+            yield from messages_of(connection, claims, offset, half)
     else:
         if messages:
             yield messages

@@ -17,9 +17,8 @@ from . import register
 from .archive_layout import archive_id
 from .errors import BadQueryError, PipelineError, UsageError
 from .files import Files, file_errors, open_files
-from .finishing import require_queue
-from .replay_plan import Choice, Plan, PlanStore, chosen, few_rows_at_a_time, plan_key
-from .running import Progress, Step, Stop, translated
+from .replay_plan import Plan, PlanStore, Selection, few_rows_at_a_time, plan_key, selected_rows
+from .running import FinishedBatch, Progress, Stop, require_queue, translated
 from .security import OPEN, QueueServer, Security
 from .translate import translate
 
@@ -40,7 +39,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class QueuePreview:
     """The messages that a replay would push from one queue of the archive. first, last: times of their push, in UTC."""
 
     queue: str
@@ -50,7 +49,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class EarlierRun:
     """A replay that was begun before. messages: in all; pushed: certainly; finished: all are."""
 
     messages: int
@@ -58,37 +57,37 @@ class Begun:
     finished: bool
 
 
-def find(spark: SparkSession, archive: str, choice: Choice) -> list[Found]:
+def preview(spark: SparkSession, archive: str, selection: Selection) -> list[QueuePreview]:
     """Returns what a new replay would push, by original queue. Writes nothing. Errors as in `replay`."""
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
     with _where_errors(), few_rows_at_a_time(spark):
-        rows = chosen(spark, files, ident, choice)
+        rows = selected_rows(spark, files, ident, selection)
         if rows is None:
             return []
         times = F.min("pushed_at").alias("first"), F.max("pushed_at").alias("last")
         grouped = rows.groupBy("queue").agg(F.count("*").alias("messages"), *times).orderBy("queue")
         # Spark returns times in this machine's zone.
         return [
-            Found(row["queue"], row["messages"], row["first"].astimezone(UTC), row["last"].astimezone(UTC))
+            QueuePreview(row["queue"], row["messages"], row["first"].astimezone(UTC), row["last"].astimezone(UTC))
             for row in grouped.collect()
         ]
 
 
-def begun(
-    spark: SparkSession, archive: str, to: str, choice: Choice, *, host: str = "127.0.0.1", port: int = 9876
-) -> Begun | None:
+def earlier_run(
+    spark: SparkSession, archive: str, to: str, selection: Selection, *, host: str = "127.0.0.1", port: int = 9876
+) -> EarlierRun | None:
     """Returns how far the replay with these arguments is, None when it was not begun. Errors as in `replay`."""
     files = open_files(spark, archive)
-    plan = PlanStore(files, plan_key(archive_id(files, create=False), f"{host}:{port}", to, choice)).load()
-    return None if plan is None else Begun(plan.rows, plan.pushed, plan.finished)
+    plan = PlanStore(files, plan_key(archive_id(files, create=False), f"{host}:{port}", to, selection)).load()
+    return None if plan is None else EarlierRun(plan.rows, plan.pushed, plan.finished)
 
 
 def replay(
     spark: SparkSession,
     archive: str,
     to: str,
-    choice: Choice | None = None,
+    selection: Selection | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 9876,
@@ -100,7 +99,7 @@ def replay(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
-    """Pushes the messages of `choice` from the archive in a directory to the queue `to`.
+    """Pushes the messages of `selection` from the archive in a directory to the queue `to`.
 
     host, port, security: of the queue server; rate: messages a second, at most, None for no bound; again: repeat a
     finished replay; stop, progress: as in `archive`; clock, sleep: for tests.
@@ -109,16 +108,16 @@ def replay(
     no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
     """
     register(spark)
-    choice = choice or Choice()
+    selection = selection or Selection()
     stop = stop or Stop()
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
     server = QueueServer(host, port, security)
     require_queue(server, to)
-    key = plan_key(ident, f"{host}:{port}", to, choice)
+    key = plan_key(ident, f"{host}:{port}", to, selection)
     plans = PlanStore(files, key)
     with file_errors(), files.lock(f"{plans.path}/lock", "this replay"), few_rows_at_a_time(spark):
-        plan = _plan(spark, plans, files, ident, choice, rate=rate, again=again)
+        plan = _plan(spark, plans, files, ident, selection, rate=rate, again=again)
         if plan is None:
             return Replayed(0, 0, 0)
         before = plan.pushed
@@ -131,7 +130,14 @@ def replay(
 
 
 def _plan(
-    spark: SparkSession, plans: PlanStore, files: Files, ident: str, choice: Choice, *, rate: int | None, again: bool
+    spark: SparkSession,
+    plans: PlanStore,
+    files: Files,
+    ident: str,
+    selection: Selection,
+    *,
+    rate: int | None,
+    again: bool,
 ) -> Plan | None:
     """Returns the plan that was begun, or a new one. None: there is nothing to replay."""
     plan = plans.load()
@@ -140,7 +146,7 @@ def _plan(
     if plan is not None and not again:
         raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again repeats it")
     with _where_errors():
-        rows = chosen(spark, files, ident, choice)
+        rows = selected_rows(spark, files, ident, selection)
         return None if rows is None else plans.make(rows, 1 if plan is None else plan.run + 1, CHUNK, rate)
 
 
@@ -163,7 +169,7 @@ def _push(
         plans.note(plan)
         pushed += portion.rows
         if progress is not None:
-            progress(Step(options["queue"], number, portion.rows))
+            progress(FinishedBatch(options["queue"], number, portion.rows))
     plans.finish(plan)
     return pushed
 

@@ -21,10 +21,9 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
-from .archive_layout import STATE, QueueState, partition, short_hash
+from .archive_layout import STATE, QueueState, count_rows, date_of, glob_escaped, partition, short_hash
 from .errors import PipelineError
 from .files import Files
-from .rows import count_rows, date_of, glob_escaped
 
 ORDER = ("pushed_at", "queue", "mid")
 """A total order: a mid occurs once in a queue."""
@@ -37,7 +36,7 @@ _PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """Which messages to replay. where: a condition of SQL; begin, end: pushed from begin until before end."""
 
     where: str | None = None
@@ -207,30 +206,30 @@ def _position(name: str) -> tuple[int, int]:
     return int(part), int(file)
 
 
-def chosen(spark: SparkSession, files: Files, archive: str, choice: Choice) -> DataFrame | None:
+def selected_rows(spark: SparkSession, files: Files, archive: str, selection: Selection) -> DataFrame | None:
     """Returns the archived messages of a choice: the columns of ORDER and `body`, as bytes. None when no file can have
     one.
 
     archive: its id. A batch that is only half in the table is left out.
     """
     parts = [
-        _rows_of_queue(spark, files, queue, paths, choice)
-        for queue, paths in _files_by_queue(files, archive, choice)
+        _rows_of_queue(spark, files, queue, paths, selection)
+        for queue, paths in _files_by_queue(files, archive, selection)
         if paths
     ]
     return reduce(DataFrame.unionByName, parts) if parts else None
 
 
-def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], choice: Choice) -> DataFrame:
+def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], selection: Selection) -> DataFrame:
     rows = spark.read.option("mergeSchema", False).parquet(*(glob_escaped(files.uri(path)) for path in paths))
     rows = rows.withColumn("queue", F.lit(queue)).withColumn("date", date_of(F.col("pushed_at")))
     rows = rows.withColumn("_bytes", F.col("body").cast("binary")).withColumn("body", F.col("body").cast("string"))
-    if choice.begin is not None:
-        rows = rows.where(F.col("pushed_at") >= F.timestamp_micros(F.lit(_micros(choice.begin))))
-    if choice.end is not None:
-        rows = rows.where(F.col("pushed_at") < F.timestamp_micros(F.lit(_micros(choice.end))))
-    if choice.where is not None:
-        rows = rows.where(choice.where)
+    if selection.begin is not None:
+        rows = rows.where(F.col("pushed_at") >= F.timestamp_micros(F.lit(_micros(selection.begin))))
+    if selection.end is not None:
+        rows = rows.where(F.col("pushed_at") < F.timestamp_micros(F.lit(_micros(selection.end))))
+    if selection.where is not None:
+        rows = rows.where(selection.where)
     return rows.select(*ORDER, F.col("_bytes").alias("body"))
 
 
@@ -238,9 +237,9 @@ def _micros(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000 + moment.microsecond
 
 
-def _files_by_queue(files: Files, archive: str, choice: Choice) -> Iterator[tuple[str, list[str]]]:
-    first = f"date={choice.begin.date().isoformat()}" if choice.begin else "date="
-    last = f"date={choice.end.date().isoformat()}" if choice.end else "date=~"
+def _files_by_queue(files: Files, archive: str, selection: Selection) -> Iterator[tuple[str, list[str]]]:
+    first = f"date={selection.begin.date().isoformat()}" if selection.begin else "date="
+    last = f"date={selection.end.date().isoformat()}" if selection.end else "date=~"
     for hashed in files.names(f"{STATE}/queues"):
         data = files.read(f"{STATE}/queues/{hashed}/queue.json")
         if data is None:
@@ -258,6 +257,6 @@ def _unfinished(files: Files, archive: str, queue: str) -> set[str]:
     return set() if batch is None or batch["done"] else {new for _, new in batch["moves"]}
 
 
-def plan_key(archive: str, server: str, to: str, choice: Choice) -> str:
+def plan_key(archive: str, server: str, to: str, selection: Selection) -> str:
     """Returns the key of a replay, the same for the same arguments."""
-    return short_hash(archive, server, to, *choice.key)
+    return short_hash(archive, server, to, *selection.key)

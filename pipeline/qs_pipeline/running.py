@@ -4,30 +4,107 @@ Spark's `stop()` interrupts a batch. Nothing is lost, as the batch is run again,
 """
 
 import contextlib
+import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from qs_client import Claim, NotFound, QueueClient, ServerError, ServerUnavailable
+
 from .checkpoint import COMMITS, Checkpoint
-from .errors import PipelineError
+from .errors import ConsumerInUseError, DataLossError, NoSuchQueueError, PipelineError
+from .security import QueueServer
 from .translate import translate
 
+log = logging.getLogger("qs_pipeline")
 _POLL = 1
 """Seconds between two checks for a failure or a stop."""
-
 
 _COMMIT_WAIT = 10
 _COMMIT_POLL = 0.02
 """Seconds: bound and step of a wait for Spark's commit log."""
 
 
+def claimed_rows(
+    spark: SparkSession,
+    server: QueueServer,
+    queue: str,
+    consumer: str,
+    bounds: tuple[int, int],
+    *,
+    body: str = "binary",
+    accept_loss: bool = False,
+) -> DataFrame:
+    """Returns the stream of a queue. consumer: of this job alone; bounds: messages and bytes
+    of a batch, at most; body: `binary` or `string`; accept_loss: continue though claimed messages are gone."""
+    messages, size = bounds
+    reader = spark.readStream.format("qs").options(**server.options()).options(queue=queue, consumer=consumer)
+    reader = reader.options(maxMessagesPerTrigger=messages, maxBytesPerTrigger=size)
+    reader = reader.options(bodyType=body, failOnDataLoss=not accept_loss)
+    return reader.load()
+
+
+def require_queue(server: QueueServer, queue: str) -> None:
+    """Raises NoSuchQueueError when the server has no such queue, NoServerError when it cannot be reached."""
+    try:
+        with server.client() as client:
+            client.stats(queue)
+    except NotFound as error:
+        raise NoSuchQueueError(
+            f"there is no queue {queue!r} on {server.endpoint} "
+            f"(to create it: qs --server {server.endpoint} new {queue})"
+        ) from error
+    except (ServerError, ServerUnavailable) as error:
+        raise translate(error) from error
+
+
+def acknowledge_finished(
+    checkpoint: Checkpoint, server: QueueServer, queue: str, consumer: str, *, accept_loss: bool = False
+) -> None:
+    """Acknowledges what the last finished batch has read. accept_loss: ignore that its claim is gone.
+
+    Spark acknowledges a batch when the next one begins, so the last batch of a run would stay claimed until the next
+    run. Also logs the claims of others, which hide messages from this job and may have been forgotten.
+    """
+    batch = checkpoint.last(COMMITS)
+    offset = (None if batch is None else checkpoint.end_offset(batch)) or {}
+    try:
+        with server.client() as client:
+            if offset.get("seq"):
+                checkpoint.sync(batch or 0)  # the commit must be durable before the acknowledgement
+                client.ack_claim(queue, consumer, int(offset["seq"]))
+            _warn_of_others(client, queue, consumer)
+    except (ServerError, ServerUnavailable) as error:
+        found = translate(error)
+        if accept_loss and isinstance(found, ConsumerInUseError | DataLossError):
+            return
+        raise found from error
+
+
+def _holder(claim: Claim) -> str:
+    if claim.owner is None:
+        return str(claim.consumer)
+    return f"{claim.consumer} of {claim.owner or 'a client without a principal'}"
+
+
+def _warn_of_others(client: QueueClient, queue: str, consumer: str) -> None:
+    held: Counter[str] = Counter()
+    for claim in client.list_claims(queue):
+        if claim.owner is not None or claim.consumer != consumer:
+            held[_holder(claim)] += claim.count
+    for other, count in sorted(held.items()):
+        what = f"1 message of {queue} is" if count == 1 else f"{count:,} messages of {queue} are"
+        log.warning("%s held by %s (qs claims %s)", what, other, queue)
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
+class FinishedBatch:
     """A finished batch. queue: its source; batch: its number, from 0; rows: its messages."""
 
     queue: str
@@ -35,7 +112,7 @@ class Step:
     rows: int
 
 
-Progress = Callable[[Step], None]
+Progress = Callable[[FinishedBatch], None]
 """Called in the thread of a query."""
 
 
@@ -74,7 +151,7 @@ class BatchHandler:
         self.rows = 0
         self.batches = 0
         self.last: int | None = None
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Processes a batch, for `foreachBatch`."""
@@ -85,17 +162,17 @@ class BatchHandler:
             self.batches += count > 0  # a stream's first batch may be empty
             self.last = batch
         except Exception as error:
-            self.trouble = error
+            self.error = error
             # Spark keeps only the text, and searches it with a pattern that is too slow for long Java traces.
             raise _BatchFailedError(type(error).__name__) from None
         finally:
             self.idle.set()
         if self._progress is not None:
-            self._progress(Step(self._queue, batch, count))
+            self._progress(FinishedBatch(self._queue, batch, count))
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningQuery:
     """A query and its handler."""
 
     query: StreamingQuery
@@ -103,7 +180,9 @@ class Running:
     checkpoint: Checkpoint
 
 
-def begin(writer: DataStreamWriter, handler: BatchHandler, checkpoint: Checkpoint, *, every: float | None) -> Running:
+def begin(
+    writer: DataStreamWriter, handler: BatchHandler, checkpoint: Checkpoint, *, every: float | None
+) -> RunningQuery:
     """Starts a query. every: seconds from one batch to the next, without end; None: read what is there, then end."""
     writer = writer.foreachBatch(handler).option("checkpointLocation", checkpoint.uri)
     if every is None:
@@ -111,10 +190,10 @@ def begin(writer: DataStreamWriter, handler: BatchHandler, checkpoint: Checkpoin
     else:
         writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
     with translated():
-        return Running(writer.start(), handler, checkpoint)
+        return RunningQuery(writer.start(), handler, checkpoint)
 
 
-def wait(running: Sequence[Running], stop: Stop) -> None:
+def wait(running: Sequence[RunningQuery], stop: Stop) -> None:
     """Waits until all queries have ended, one has failed, or a stop is asked for. No query runs afterwards.
 
     Raises the error of the failed query as one of the pipeline.
@@ -135,28 +214,28 @@ def wait(running: Sequence[Running], stop: Stop) -> None:
                 each.query.stop()
 
 
-def _raise_failures(running: Sequence[Running]) -> None:
+def _raise_failures(running: Sequence[RunningQuery]) -> None:
     for each in running:
         failure = None if each.query.isActive else each.query.exception()
         if failure is not None:
             raise failure
 
 
-def _between_batches(running: Sequence[Running], stop: Stop) -> None:
+def _between_batches(running: Sequence[RunningQuery], stop: Stop) -> None:
     """Stops the queries right after a batch, as Spark's `stop()` interrupts a running one. If one has just begun, the
     next run repeats it."""
     for each in running:
         while not each.handler.idle.wait(_POLL) and not stop.at_once:
             pass
-        trouble = each.handler.trouble
-        if trouble is None:
+        error = each.handler.error
+        if error is None:
             _await_commit(each, stop)
         each.query.stop()
-        if trouble is not None:
-            raise trouble
+        if error is not None:
+            raise error
 
 
-def _await_commit(running: Running, stop: Stop) -> None:
+def _await_commit(running: RunningQuery, stop: Stop) -> None:
     """Waits, some hundredths of a second, until Spark has noted that the last batch is finished."""
     last, until = running.handler.last, time.monotonic() + _COMMIT_WAIT
     while last is not None and running.query.isActive and not stop.at_once and time.monotonic() < until:
@@ -166,9 +245,10 @@ def _await_commit(running: Running, stop: Stop) -> None:
         time.sleep(_COMMIT_POLL)
 
 
-def _cause(running: Sequence[Running], error: Exception) -> PipelineError:
-    trouble = next((each.handler.trouble for each in running if each.handler.trouble is not None), None)
-    return translate(trouble or error)
+def _cause(running: Sequence[RunningQuery], error: Exception) -> PipelineError:
+    # The handler's error is the cause; Spark's own says only that the batch function failed.
+    cause = next((each.handler.error for each in running if each.handler.error is not None), None)
+    return translate(cause or error)
 
 
 @contextlib.contextmanager

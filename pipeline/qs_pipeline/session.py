@@ -20,8 +20,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from .errors import PipelineError
-from .java import find_java
-from .worker_python import worker_python
+from .interpreters import find_java, worker_python
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts."""
@@ -31,6 +30,7 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",  # opens no port
     "spark.ui.showConsoleProgress": "false",
 }
+
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",  # the default, this machine's name, may not resolve
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,6 +43,22 @@ _FEW_BYTES = 4096
 _SHORT = 200
 _NO_REASON = ("Error: Could not create the Java Virtual Machine", "Error: A fatal exception has occurred")
 """The end of the message of every JVM that does not start; the reason comes before it."""
+
+
+@contextlib.contextmanager
+def restoring_active_session(spark: SparkSession) -> Iterator[None]:
+    """Restores the active session of this thread after the block."""
+    sessions: Any = SparkSession._get_j_spark_session_class(spark._jvm)
+    before, known = sessions.getActiveSession(), SparkSession._activeSession
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = known
+        with contextlib.suppress(Exception):  # the JVM has ended; the block raises that
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
 
 
 def start_session(

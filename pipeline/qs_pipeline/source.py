@@ -12,13 +12,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .arrow import check_read_schema, schema
 from .batch_reader import QsBatchReader
-from .batch_writer import QsBatchWriter
 from .options import Options, parse_options
-from .staging import check_write_schema
+from .reading import check_read_schema, schema
 from .stream_reader import QsStreamReader
-from .stream_writer import QsStreamWriter
+from .writing import QsBatchWriter, QsStreamWriter, check_write_schema
 
 
 class QsDataSource(DataSource):

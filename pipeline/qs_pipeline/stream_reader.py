@@ -22,11 +22,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .bounds import greatest_mid
-from .claiming import Claims
-from .connecting import Server
-from .offsets import INITIAL, Offset
+from .claims import INITIAL, Claims, Offset
+from .connection import QueueConnection
 from .options import Options, consumer_of
+from .pipelining import greatest_mid
 from .reading import ClaimPartition, claim_partitions, read_claim
 
 
@@ -36,7 +35,9 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._consumer = consumer_of(options, "a stream")
-        self._server: Server | None = None  # connected only in the driver, in the process that asks for offsets
+        self._connection: QueueConnection | None = (
+            None  # connected only in the driver, in the process that asks for offsets
+        )
         self._cached_claims: Claims | None = None
         self._upto: int | None = None
         self._claimed = INITIAL
@@ -49,9 +50,9 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reported here."""
         if self._claimed != INITIAL:  # Spark asks again when it plans the first batch
             return INITIAL.to_json()
-        with Server(self._options, self._options.at_first) as server:
-            server.must_have_queue()
-            Claims(server, self._consumer).warn_of_others()
+        with QueueConnection(self._options, self._options.at_first) as connection:
+            connection.must_have_queue()
+            Claims(connection, self._consumer).warn_of_others()
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -64,9 +65,9 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Notes the current greatest mid: later messages belong to the next run."""
-        server = self._connected()
-        server.must_have_queue()
-        self._upto = server.ask(lambda client: greatest_mid(client, server.queue))
+        connection = self._connected()
+        connection.must_have_queue()
+        self._upto = connection.ask(lambda client: greatest_mid(client, connection.queue))
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acknowledges the claim in start, which is now in the commit log, and returns the next claim, or start if no
@@ -89,8 +90,8 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Closes the connection. Claims stay, as the query may start again."""
-        if self._server is not None:
-            self._server.close()
+        if self._connection is not None:
+            self._connection.close()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -113,10 +114,10 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None, limit.max_bytes
         return None, None
 
-    def _connected(self) -> Server:
-        if self._server is None:
-            self._server = Server(self._options, self._options.later)
-        return self._server
+    def _connected(self) -> QueueConnection:
+        if self._connection is None:
+            self._connection = QueueConnection(self._options, self._options.later)
+        return self._connection
 
     def _claims(self) -> Claims:
         if self._cached_claims is None:

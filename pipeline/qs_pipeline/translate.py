@@ -16,7 +16,7 @@ from . import errors
 from .errors import (
     BadQueryError,
     CheckpointLostError,
-    ClaimHeldError,
+    ConsumerInUseError,
     DataLossError,
     NoServerError,
     NoSuchQueueError,
@@ -38,8 +38,8 @@ _CLIENT: dict[str, type[PipelineError]] = {
     "ProtocolMismatch": NoServerError,
     "ShuttingDown": NoServerError,
     "NotFound": NoSuchQueueError,
-    "Stale": ClaimHeldError,
-    "Conflict": ClaimHeldError,
+    "Stale": ConsumerInUseError,
+    "Conflict": ConsumerInUseError,
 }
 _FAILED_EXPRESSION = re.compile(
     r"\[((?:CAST_|DIVIDE_|ARITHMETIC_|INVALID_ARRAY|NUMERIC_|USER_RAISED|DATETIME_|CANNOT_PARSE|INVALID_FRACTION|BINARY_"
@@ -62,7 +62,7 @@ def translate(error: BaseException) -> PipelineError:
     if isinstance(error, ServerUnavailable | ServerError):
         return _client_error(error)
     if isinstance(error, ParseException | AnalysisException) and _SINK not in str(error):
-        return BadQueryError(sql_trouble(error))
+        return BadQueryError(sql_error_text(error))
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
         return PipelineError(_JVM_GONE)
     if isinstance(error, PySparkException | Py4JError):
@@ -77,7 +77,7 @@ def _client_error(error: Exception) -> PipelineError:
     return cls(str(error))
 
 
-def sql_trouble(error: PySparkException) -> str:
+def sql_error_text(error: PySparkException) -> str:
     """Returns what is wrong with a query, without Spark's drawings and plans."""
     text = str(error)
     first = next((line for line in text.splitlines() if line.strip()), text)

@@ -10,9 +10,9 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from support.serving import PROJECT
 from support.spark_queues import SHORT_LIVED_JVM
 
-from qs_pipeline.document_check import Rules, checker
+from qs_pipeline.document_check import Requirements, checker
 from qs_pipeline.errors import NoJavaError
-from qs_pipeline.java import find_java
+from qs_pipeline.interpreters import find_java
 from qs_pipeline.xml_parsing import read_xsd
 
 PAGE = PROJECT / "docs" / "pipeline.md"
@@ -75,8 +75,8 @@ def test_faults_and_what_is_said_of_them(tmp_path: Path, payload: str, fault: st
     by_xsd, by_columns = faults_of_the_page(fault)
     (tmp_path / "order.xsd").write_text(ORDER % "")
     for said, rules in (
-        (by_xsd, Rules(COLUMNS, "order", read_xsd(str(tmp_path / "order.xsd")))),
-        (by_columns if "the same" not in by_columns else by_xsd, Rules(COLUMNS, "order")),
+        (by_xsd, Requirements(COLUMNS, "order", read_xsd(str(tmp_path / "order.xsd")))),
+        (by_columns if "the same" not in by_columns else by_xsd, Requirements(COLUMNS, "order")),
     ):
         reason = " / ".join(filter(None, checker(rules).check(payload.encode()))) or "fits"
         assert reason in said or any(reason.startswith(quoted) for quoted in re.findall("`([^`]+)`", said))
@@ -86,5 +86,5 @@ def test_another_namespace_is_told_with_both(tmp_path: Path) -> None:
     """The message is that of the page's table."""
     (tmp_path / "order.xsd").write_text(ORDER % 'targetNamespace="urn:o" elementFormDefault="qualified"')
     xsd = read_xsd(str(tmp_path / "order.xsd"))
-    reason, _ = checker(Rules(COLUMNS, xsd.tag("order"), xsd)).check(b"<order xmlns='urn:x'><id>1</id></order>")
+    reason, _ = checker(Requirements(COLUMNS, xsd.tag("order"), xsd)).check(b"<order xmlns='urn:x'><id>1</id></order>")
     assert f"`{reason}`" in faults_of_the_page("another namespace")[0]

@@ -14,8 +14,7 @@ from support.spark_queues import SparkQueue
 
 from qs_client import QueueClient
 from qs_pipeline import archive as archive_module
-from qs_pipeline.archive import Archived, archive
-from qs_pipeline.archive_batch import BatchWriter
+from qs_pipeline.archive import Archived, BatchWriter, archive
 from qs_pipeline.archive_layout import QueueState
 from qs_pipeline.command import main
 from qs_pipeline.errors import (
@@ -27,7 +26,7 @@ from qs_pipeline.errors import (
     UsageError,
 )
 from qs_pipeline.files import HadoopFiles, LocalFiles, open_files
-from qs_pipeline.running import Step, Stop
+from qs_pipeline.running import FinishedBatch, Stop
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_a_queue_becomes_a_table(queue: SparkQueue, to: Path, run: Callable[...,
     """Every payload is there as it was, in batches; the queue is empty; a second run takes what is new only."""
     payloads = [b"<a/>", b"\xff\x00", "ä€😀".encode(), b"", b"x" * 100_000]
     mids = queue.push(*payloads)
-    steps: list[Step] = []
+    steps: list[FinishedBatch] = []
     assert run(batch=2, progress=steps.append).messages == {queue.name: 5}
     assert [(step.queue, step.batch, step.rows) for step in steps] == [
         (queue.name, n, r) for n, r in enumerate((2, 2, 1))
@@ -95,7 +94,7 @@ def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callab
     queue.push(b"1")
     stop = Stop()
 
-    def after(step: Step) -> None:
+    def after(step: FinishedBatch) -> None:
         if step.batch < 2:
             queue.client.push(queue.name, f"{step.batch + 2}")
         else:

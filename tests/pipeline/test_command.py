@@ -12,8 +12,7 @@ import pytest
 from qs_client import QueueClient
 from qs_pipeline import command, errors
 from qs_pipeline.arguments import EPILOG, parse
-from qs_pipeline.progress import ProgressLine
-from qs_pipeline.running import Step
+from qs_pipeline.running import FinishedBatch
 
 COMMAND = [sys.executable, "-m", "qs_pipeline.command"]
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.PipelineError)]
@@ -258,10 +257,10 @@ class Clock:
 def test_progress_on_a_terminal_is_one_line() -> None:
     """Progress is one line, written anew, not for every batch, and removed at the end."""
     stream, clock = io.StringIO(), Clock()
-    line = ProgressLine(stream, terminal=True, verbose=False, clock=clock)
+    line = command.ProgressLine(stream, terminal=True, verbose=False, clock=clock)
     for batch in range(3):
         clock.now += 0.06
-        line(Step("orders", batch, 1000))
+        line(FinishedBatch("orders", batch, 1000))
     line.clear()
     shown = stream.getvalue().split("\r\x1b[K")
     assert shown == ["", "orders: batch 0, 1,000 messages, 16,667/s", "orders: batch 2, 3,000 messages, 16,667/s", ""]
@@ -272,9 +271,9 @@ def test_progress_on_a_terminal_is_one_line() -> None:
 def test_progress_elsewhere_is_for_those_who_ask(verbose: bool, lines: int) -> None:
     """Nothing in a log, unless with -v: then a line for each batch."""
     stream = io.StringIO()
-    line = ProgressLine(stream, terminal=False, verbose=verbose)
-    line(Step("orders", 0, 1))
-    line(Step("orders", 1, 1))
+    line = command.ProgressLine(stream, terminal=False, verbose=verbose)
+    line(FinishedBatch("orders", 0, 1))
+    line(FinishedBatch("orders", 1, 1))
     line.clear()
     assert stream.getvalue().count("\n") == lines
     assert "\x1b" not in stream.getvalue()

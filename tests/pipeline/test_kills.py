@@ -12,7 +12,7 @@ from support.spark_queues import SHORT_LIVED_JVM
 
 from qs_client import QueueClient
 from qs_pipeline.errors import NoJavaError
-from qs_pipeline.java import find_java
+from qs_pipeline.interpreters import find_java
 
 SEED = int(os.environ.get("QS_PIPELINE_KILL_SEED", "20251121"))
 COMMON = [

@@ -15,14 +15,14 @@ from support.spark_queues import SparkQueue
 from qs_client import QueueClient
 from qs_pipeline import replay as replay_module
 from qs_pipeline import replay_plan
-from qs_pipeline.archive_batch import BatchWriter
+from qs_pipeline.archive import BatchWriter
 from qs_pipeline.archive_layout import QueueState, archive_id
 from qs_pipeline.command import main
 from qs_pipeline.errors import BadQueryError, NoSuchQueueError, UsageError
 from qs_pipeline.files import LocalFiles
-from qs_pipeline.replay import Replayed, find, replay
-from qs_pipeline.replay_plan import Choice, PlanStore
-from qs_pipeline.running import Step, Stop
+from qs_pipeline.replay import Replayed, preview, replay
+from qs_pipeline.replay_plan import PlanStore, Selection
+from qs_pipeline.running import FinishedBatch, Stop
 
 START = datetime(2025, 6, 30, 23, 59, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -66,9 +66,9 @@ def run(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> R
     """Replays to the queue of the test, in chunks of 40."""
     monkeypatch.setattr(replay_module, "CHUNK", 40)
 
-    def run(choice: Choice | None = None, **more: Any) -> Replayed:
+    def run(selection: Selection | None = None, **more: Any) -> Replayed:
         client = queue.client
-        return replay(queue.spark, str(archived), queue.name, choice, host=client.host, port=client.port, **more)
+        return replay(queue.spark, str(archived), queue.name, selection, host=client.host, port=client.port, **more)
 
     return run
 
@@ -103,7 +103,7 @@ def test_an_interrupted_one_goes_on(
 ) -> None:
     """After a chunk, and after one that was pushed and not noted; the archive grows meanwhile. Each message once."""
 
-    def stop_at(step: Step) -> None:
+    def stop_at(step: FinishedBatch) -> None:
         if step.batch == 0:
             raise InterruptedRun
 
@@ -147,11 +147,11 @@ def test_a_plan_that_was_not_finished_is_made_anew(
 def test_a_choice(queue: SparkQueue, run: Run) -> None:
     """A condition on the columns, the body as text, and times, of which the end is not in."""
     begin, end = START + 55 * SECOND, START + 65 * SECOND
-    assert run(Choice("queue = 'a' AND body LIKE '%5'", begin, end)).pushed == 1
-    assert run(Choice(None, begin, end)).pushed == 10
-    assert run(Choice("date = DATE'2025-07-01' AND mid < 62")).pushed == 2
-    assert run(Choice("queue = 'c'")) == Replayed(0, 0, 0)
-    assert run(Choice(None, START + timedelta(days=9))) == Replayed(0, 0, 0)
+    assert run(Selection("queue = 'a' AND body LIKE '%5'", begin, end)).pushed == 1
+    assert run(Selection(None, begin, end)).pushed == 10
+    assert run(Selection("date = DATE'2025-07-01' AND mid < 62")).pushed == 2
+    assert run(Selection("queue = 'c'")) == Replayed(0, 0, 0)
+    assert run(Selection(None, START + timedelta(days=9))) == Replayed(0, 0, 0)
     assert queue.bodies() == [b"a-55", *names("a", range(55, 65)), b"a-60", b"a-61"]
 
 
@@ -163,7 +163,7 @@ def test_half_a_batch_is_left_out(queue: SparkQueue, run: Run, archived: Path) -
     last = state.batch()
     assert last is not None
     state.set_batch(1, 30, last["moves"], done=False)
-    assert run(Choice("queue = 'a'")).messages == 70
+    assert run(Selection("queue = 'a'")).messages == 70
 
 
 class Clock:
@@ -185,7 +185,7 @@ class Clock:
 def test_a_rate(queue: SparkQueue, run: Run) -> None:
     """30 messages at 10 a second, those of a second at a time: the last begins after 2 s. One file holds them all."""
     clock = Clock()
-    assert run(Choice("queue = 'a' AND mid < 30"), rate=10, clock=clock, sleep=clock.sleep).pushed == 30
+    assert run(Selection("queue = 'a' AND mid < 30"), rate=10, clock=clock, sleep=clock.sleep).pushed == 30
     assert clock.now == pytest.approx(2)
     assert queue.bodies() == names("a", range(30))
 
@@ -223,11 +223,11 @@ def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
 def test_what_goes_wrong(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
     """Each in one line, before anything is pushed."""
     with pytest.raises(BadQueryError, match=r"--where: .*bodi"):
-        run(Choice("bodi = 'x'"))
+        run(Selection("bodi = 'x'"))
     with pytest.raises(BadQueryError, match="--where"):
-        run(Choice("mid = = 3"))
+        run(Selection("mid = = 3"))
     with pytest.raises(BadQueryError, match="--where"):
-        run(Choice("CAST(body AS INT) > 3"))
+        run(Selection("CAST(body AS INT) > 3"))
     with pytest.raises(UsageError, match="is no archive"):
         replay(queue.spark, str(tmp_path / "none"), queue.name, port=queue.client.port)
     with pytest.raises(NoSuchQueueError):
@@ -246,7 +246,7 @@ def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFi
         "b  20 messages, pushed 2025-06-30 23:59:10Z to 2025-06-30 23:59:29Z",
     ]
     assert queue.bodies() == []
-    assert find(queue.spark, str(archived), Choice("queue = 'none'")) == []
+    assert preview(queue.spark, str(archived), Selection("queue = 'none'")) == []
     assert main(common) == 0
     assert capsys.readouterr().out.startswith(f"pushed 80 messages to {queue.name} (")
     assert main(common) == UsageError.exit_code
@@ -275,7 +275,7 @@ def test_times_of_a_dry_run_are_utc(spark: SparkSession, archived: Path, monkeyp
         patched.setenv("TZ", "Asia/Tokyo")
         time.tzset()
         try:
-            found = find(spark, str(archived), Choice("queue = 'b'"))
+            found = preview(spark, str(archived), Selection("queue = 'b'"))
         finally:
             patched.undo()
             time.tzset()

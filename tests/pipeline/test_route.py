@@ -19,8 +19,7 @@ from qs_pipeline.errors import (
     PipelineError,
     UsageError,
 )
-from qs_pipeline.query import Query
-from qs_pipeline.route import Routed, default_state, route
+from qs_pipeline.route import Query, Routed, default_state, route
 
 UPPER = "SELECT upper(body) AS body FROM messages WHERE body <> 'skip' ORDER BY mid"
 NUMBERS = "SELECT mid, CAST(try_cast(body AS INT) * 2 AS STRING) AS value FROM messages"

@@ -12,7 +12,7 @@ from support.serving import FAST, WITH_SUPPORT, serving
 
 from qs_client import QueueClient
 from qs_pipeline.errors import NoJavaError
-from qs_pipeline.java import find_java
+from qs_pipeline.interpreters import find_java
 
 CA = str(authority().cert)
 

@@ -7,7 +7,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row
 from support.spark_queues import Batches, SparkQueue, copy, die_in, drain, told
 
-from qs_pipeline.errors import CheckpointLostError, ClaimHeldError, DataLossError, NoSuchQueueError, PipelineError
+from qs_pipeline.errors import CheckpointLostError, ConsumerInUseError, DataLossError, NoSuchQueueError, PipelineError
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_two_queries_of_one_consumer(queue: SparkQueue, checkpoint: Path) -> Non
     queue.push(b"1", b"2")
     drain(queue.stream(maxMessagesPerTrigger=1), checkpoint)
     error = fails(queue.stream(), older)
-    assert isinstance(error, ClaimHeldError)
+    assert isinstance(error, ConsumerInUseError)
     assert "another query works under the same name" in str(error)
 
 
@@ -145,7 +145,7 @@ def test_a_claim_that_another_query_made(queue: SparkQueue, checkpoint: Path) ->
     queue.client.release_claim(queue.name, "c", 1)
     queue.client.claim_messages(queue.name, "c", 1, max=1)
     error = fails(queue.stream(), checkpoint)
-    assert isinstance(error, ClaimHeldError)
+    assert isinstance(error, ConsumerInUseError)
     assert "claim 1 of the consumer 'c'" in str(error)
     assert "holds other messages" in str(error)
 

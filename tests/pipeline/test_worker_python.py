@@ -9,7 +9,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from qs_pipeline.worker_python import worker_python
+from qs_pipeline.interpreters import worker_python
 
 SAYS = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:], sep='|')"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from qs_client import BadRequest, Claim, Conflict, Delivery, ListMessages, NotFound, Part, QueueClient, Stale
-from qs_pipeline.connecting import Server
+from qs_pipeline.connection import QueueConnection
 from qs_pipeline.options import Options
 
 QUEUE = "orders"
@@ -42,9 +42,9 @@ class Ledger:
     def last(self, consumer: str) -> int:
         return max([self.acknowledged.get(consumer, 0), *(seq for name, seq in self.claims if name == consumer)])
 
-    def server(self, **options: Any) -> Server:
-        """A `Server` whose client is one of this queue; it never waits."""
-        return Server(
+    def server(self, **options: Any) -> QueueConnection:
+        """A `QueueConnection` whose client is one of this queue; it never waits."""
+        return QueueConnection(
             Options(QUEUE, **options), 1.0, lambda *_, **__: cast(QueueClient, LedgerClient(self)), sleep=lambda _: None
         )
 

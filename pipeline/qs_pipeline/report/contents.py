@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from . import plots, series
+from .folder import Row, rows
 from .page import Number, Page, Picture, Section, Table, render
-from .saved import Row, rows
 from .series import Bins
 from .text import duration, moment, number, share, size
 

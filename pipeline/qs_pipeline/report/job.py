@@ -12,15 +12,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
-from ..active import restoring_active_session
 from ..errors import PipelineError, UsageError
+from ..session import restoring_active_session
 from ..translate import translate
 from . import tables
 from .contents import Results, write_page
-from .folder import KIND, MARK, building, check_target
-from .lifecycles import with_lifecycles
-from .record import Record, find_record, read_events
-from .saved import save, write_csv
+from .folder import KIND, MARK, building, check_target, save, write_csv
+from .history import HistoryFiles, find_history, read_events, with_lifecycles
 from .series import EPOCH, Bins, bins_between, bins_of
 
 Progress = Callable[[str], None]
@@ -72,17 +70,17 @@ def report(
     place = check_target(fspath(to))
     with _translated(), restoring_active_session(spark):
         session = _session(spark)
-        record = find_record(session, fspath(history_dir))
+        history = find_history(session, fspath(history_dir))
     with building(place) as work, _translated(), restoring_active_session(spark):
         say("reading the record")
-        lifecycles = _lives(session, record).persist(StorageLevel.MEMORY_AND_DISK)
+        lifecycles = _lifecycles(session, history).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            results = _compute(lifecycles, work, fspath(history_dir), record, top=top, say=say)
+            results = _compute(lifecycles, work, fspath(history_dir), history, top=top, say=say)
         finally:
             lifecycles.unpersist()
         say("drawing")
         write_page(results, work)
-        summary = _summary(results, place, record)
+        summary = _summary(results, place, history)
         (work / MARK).write_text(_mark(summary), encoding="utf-8")
     return summary
 
@@ -109,8 +107,8 @@ def _session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def _lives(session: SparkSession, record: Record) -> DataFrame:
-    events = read_events(session, record)
+def _lifecycles(session: SparkSession, history: HistoryFiles) -> DataFrame:
+    events = read_events(session, history)
     plan = events._jdf.queryExecution().optimizedPlan()
     partitions = int(plan.stats().sizeInBytes()) // _PARTITION + 1
     configured = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -118,7 +116,9 @@ def _lives(session: SparkSession, record: Record) -> DataFrame:
     return with_lifecycles(events)
 
 
-def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, top: int, say: Progress) -> Results:
+def _compute(
+    lifecycles: DataFrame, work: Path, source: str, history: HistoryFiles, *, top: int, say: Progress
+) -> Results:
     """Computes all that needs Spark: the tables, and the data of plots and page."""
     overview = _overview(lifecycles)
     if not overview["events"]:
@@ -148,7 +148,7 @@ def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, 
         events=overview["events"],
         unreadable=overview["unreadable"],
         torn_files=_torn_files(lifecycles) if overview["unreadable"] else [],
-        files=record.files,
+        files=history.files,
         begin=_time(begin),
         end=_time(end),
         tables=saved,
@@ -182,10 +182,10 @@ def _time(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
-def _summary(results: Results, place: Path, record: Record) -> ReportSummary:
+def _summary(results: Results, place: Path, history: HistoryFiles) -> ReportSummary:
     return ReportSummary(
         page=str(place / "index.html"),
-        files=record.files,
+        files=history.files,
         events=results.events,
         unreadable=results.unreadable,
         queues=results.queues(),

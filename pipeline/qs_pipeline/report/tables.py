@@ -9,7 +9,7 @@ import functools
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
-from .lifecycles import ENDS, WAITING
+from .history import ENDS, WAITING
 
 HOUR = 3_600_000_000
 ACCURACY = 1000
@@ -111,7 +111,7 @@ def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
     """Returns the `top` messages that were received most often, more than once. `state`: at the end of the record."""
     again = lifecycles.where((F.col("event") == "received") & (F.col("receives") > 1))
     most = again.groupBy("mid", "queue").agg(F.max("receives").alias("times"))
-    chosen = most.orderBy(F.desc("times"), "queue", "mid").limit(top)
+    top_messages = most.orderBy(F.desc("times"), "queue", "mid").limit(top)
     event, time = F.col("event"), F.col("time")
     state = (
         F.when(F.col("ended").isin(*ENDS), F.col("ended"))
@@ -119,7 +119,7 @@ def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
         .otherwise("handed out")
     )
     found = (
-        lifecycles.join(F.broadcast(chosen), ["mid", "queue"])
+        lifecycles.join(F.broadcast(top_messages), ["mid", "queue"])
         .groupBy("mid", "queue")
         .agg(
             F.max("times").alias("receives"),
@@ -153,8 +153,8 @@ def waited_longest(lifecycles: DataFrame, top: int, end: int) -> DataFrame:
         F.when(still, F.lit("nothing")).otherwise(event).alias("ended_by"),
     ).where(F.col("wait").isNotNull())
     longest = waits.groupBy("mid", "queue").agg(F.max("wait").alias("wait"))
-    chosen = longest.orderBy(F.desc("wait"), "queue", "mid").limit(top)
-    found = waits.join(F.broadcast(chosen), ["mid", "queue", "wait"]).dropDuplicates(["mid", "queue"])
+    top_messages = longest.orderBy(F.desc("wait"), "queue", "mid").limit(top)
+    found = waits.join(F.broadcast(top_messages), ["mid", "queue", "wait"]).dropDuplicates(["mid", "queue"])
     shown = found.select(
         "queue", "mid", (F.col("wait") / 1e6).alias("waited"), "size", _at(F.col("begin"), "begin"),
         _at(F.col("begin") + F.col("wait"), "end"), "ended_by",

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from qs_pipeline.document_check import Rules, check_payloads, checker
+from qs_pipeline.document_check import Requirements, check_payloads, checker
 from qs_pipeline.errors import PipelineError, SchemaMismatchError, UsageError
 from qs_pipeline.xml_parsing import Xsd, read_xsd
 
@@ -42,7 +42,7 @@ def xsd(tmp_path: Path, text: str = ORDER, attributes: str = "") -> Xsd:
     return read_xsd(str(tmp_path / "a b.xsd"))
 
 
-def misfit(rules: Rules, body: str | bytes) -> str | None:
+def misfit(rules: Requirements, body: str | bytes) -> str | None:
     return checker(rules).check(body.encode() if isinstance(body, str) else body)[0]
 
 
@@ -63,7 +63,7 @@ SYNTAX: list[tuple[str | bytes, str]] = [
 @pytest.mark.parametrize("validated", [True, False])
 def test_a_payload_is_one_document(tmp_path: Path, body: str | bytes, reason: str, validated: bool) -> None:
     """With any schema, a payload that is no single XML document does not fit, and no entity is expanded."""
-    rules = Rules(NUMBERS, xsd=xsd(tmp_path) if validated else None)
+    rules = Requirements(NUMBERS, xsd=xsd(tmp_path) if validated else None)
     assert reason in (misfit(rules, body) or "fits")
 
 
@@ -86,7 +86,7 @@ def test_a_payload_is_one_document(tmp_path: Path, body: str | bytes, reason: st
 def test_an_xsd_is_validated_by(tmp_path: Path, body: str, reason: str | None) -> None:
     """An XSD validates the root, missing, repeated and superfluous elements, and values: the first fault is told, in
     less than 600 characters."""
-    told = misfit(Rules(NUMBERS, "order", xsd(tmp_path)), body)
+    told = misfit(Requirements(NUMBERS, "order", xsd(tmp_path)), body)
     assert (told is None) if reason is None else (told is not None and reason in told and len(told) < 600)
 
 
@@ -95,14 +95,14 @@ def test_what_a_payload_names_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "own.xsd").write_text(XSD % ("", '<xs:element name="order" type="xs:string"/>'))
     hint = f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:noNamespaceSchemaLocation="{tmp_path}/own.xsd"'
     assert "is not a valid value" in (
-        misfit(Rules(NUMBERS, xsd=xsd(tmp_path)), f"<order {hint}><id>a</id></order>") or ""
+        misfit(Requirements(NUMBERS, xsd=xsd(tmp_path)), f"<order {hint}><id>a</id></order>") or ""
     )
 
 
 def test_many_faults_take_no_longer_than_few(tmp_path: Path) -> None:
     """400,000 values that are not valid are a matter of a second; it was minutes in libxml2's other way."""
     body = "<order><id>1</id>" + "<item>b</item>" * 400_000 + "</order>"
-    assert "'b' is not a valid value" in (misfit(Rules(NUMBERS, xsd=xsd(tmp_path)), body) or "")
+    assert "'b' is not a valid value" in (misfit(Requirements(NUMBERS, xsd=xsd(tmp_path)), body) or "")
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_columns_are_compared_with_a_document(body: str, reason: str | None) -> 
     kinds = columns(
         "id", id=IntegerType(), item=ArrayType(StringType()), sub=inside, map=MapType(StringType(), IntegerType())
     )
-    told = misfit(Rules(kinds), body)
+    told = misfit(Requirements(kinds), body)
     assert told == reason if reason is None else reason in (told or "fits")
 
 
 def test_required_attributes() -> None:
     """An attribute that is NOT NULL has to be there, with whatever prefix."""
-    rules = Rules(columns("_at", _at=StringType()))
+    rules = Requirements(columns("_at", _at=StringType()))
     assert misfit(rules, "<o at='1'/>") is None
     assert misfit(rules, "<o n:at='1' xmlns:n='urn:x'/>") is None
     assert misfit(rules, "<o/>") == "o lacks the attribute at, whose column is NOT NULL"
@@ -150,12 +150,12 @@ def test_required_attributes() -> None:
 )
 def test_a_root_that_is_asked_for(root: str | None, body: str, fits: bool) -> None:
     """Without an XSD any root fits, unless one is named, with or without its namespace."""
-    assert (misfit(Rules(NUMBERS, root), body) is None) == fits
+    assert (misfit(Requirements(NUMBERS, root), body) is None) == fits
 
 
 def test_values_that_spark_may_not_read_are_named() -> None:
     """Values that Spark may not read are no misfit here: Spark decides."""
-    rules = Rules(columns(id=IntegerType(), f=DoubleType(), d=DateType(), _at=IntegerType(), s=StringType()))
+    rules = Requirements(columns(id=IntegerType(), f=DoubleType(), d=DateType(), _at=IntegerType(), s=StringType()))
     cases = {
         "<o><id>2147483648</id></o>": "o/id is '2147483648', which its column of the type int cannot hold",
         "<o><f>INF</f></o>": "o/f is 'INF'",
@@ -172,10 +172,10 @@ def test_values_that_spark_may_not_read_are_named() -> None:
 
 def test_a_column_of_payloads(tmp_path: Path) -> None:
     """Each gets its verdict, in order, also what is null; the checker is made once in a process."""
-    rules = Rules(NUMBERS, "order", xsd(tmp_path))
+    rules = Requirements(NUMBERS, "order", xsd(tmp_path))
     found = check_payloads(pa.array([b"<order><id>1</id></order>", b"<a/>", None], pa.binary()), rules)
     assert [each["misfit"] is None for each in found.to_pylist()] == [True, False, False]
-    assert checker(rules) is checker(Rules(NUMBERS, "order", xsd(tmp_path)))
+    assert checker(rules) is checker(Requirements(NUMBERS, "order", xsd(tmp_path)))
 
 
 # -- XSD files ------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_files_that_an_xsd_includes_go_with_it(tmp_path: Path) -> None:
         Path(path).unlink()
     assert found.elements == ("order",)
     assert len(found.files) == 4
-    rules = Rules(columns(id=StringType(), x=StringType()), "order", found)
+    rules = Requirements(columns(id=StringType(), x=StringType()), "order", found)
     assert misfit(rules, "<order><id>1</id><x>2025-01-01</x></order>") is None
     assert "'one' is not a valid value" in (misfit(rules, "<order><id>one</id><x>2025-01-01</x></order>") or "")
     assert "'soon' is not a valid value" in (misfit(rules, "<order><id>1</id><x>soon</x></order>") or "")

@@ -59,7 +59,7 @@ def test_causes_in_texts(text: str, kind: type[errors.PipelineError], said: str)
         (NoAnswer("late"), errors.NoServerError),
         (NotFound(404, "not-found", "no such queue 'a'"), errors.NoSuchQueueError),
         (NotFound(404, "not-found", "no such claim"), errors.DataLossError),
-        (Stale(409, "stale", "acknowledged"), errors.ClaimHeldError),
+        (Stale(409, "stale", "acknowledged"), errors.ConsumerInUseError),
         (
             AnalysisException("[UNRESOLVED_COLUMN] no `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project"),
             errors.BadQueryError,

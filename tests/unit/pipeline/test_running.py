@@ -9,12 +9,11 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from qs_client import Claim
-from qs_pipeline import finishing
 from qs_pipeline.checkpoint import COMMITS, OFFSETS, Checkpoint
 from qs_pipeline.errors import BadMessageError, BadQueryError, DataLossError, PipelineError, UsageError
 from qs_pipeline.files import LocalFiles, file_errors
 from qs_pipeline.route_state import RouteState, Targets
-from qs_pipeline.running import BatchHandler
+from qs_pipeline.running import BatchHandler, acknowledge_finished
 from qs_pipeline.security import QueueServer
 from qs_pipeline.translate import from_text, translate
 
@@ -139,7 +138,7 @@ def test_claims_of_others_are_told(
 
     monkeypatch.setattr(QueueServer, "client", Client)
     with caplog.at_level(logging.WARNING, "qs_pipeline"):
-        finishing.acknowledge_finished(Checkpoint(LocalFiles(str(tmp_path)), "c"), QueueServer("h", 1), "q", "mine")
+        acknowledge_finished(Checkpoint(LocalFiles(str(tmp_path)), "c"), QueueServer("h", 1), "q", "mine")
     assert caplog.messages == [
         "3 messages of q are held by a (qs claims q)",
         "1 message of q is held by b (qs claims q)",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qs_pipeline.java import find_java, java_version
+from qs_pipeline.interpreters import find_java, java_version
 
 
 def java(home: Path, says: str) -> Path:
@@ -49,7 +49,7 @@ def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.Monkey
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\necho \'openjdk version "25"\' >&2\nfor each do echo "$each"; done\n')
     program.chmod(0o755)
-    monkeypatch.setattr("qs_pipeline.java._packaged", lambda: program)
+    monkeypatch.setattr("qs_pipeline.interpreters._packaged", lambda: program)
     found = find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert found.version == 25
     assert found.home is not None

@@ -1,12 +1,20 @@
-"""Reads the history record: each line once, in no order. Lines that are no events are kept and counted.
+"""Reads the server's history: an event for each line, in no order, and what each event ended in a message's life.
 
-Reads finished files only: Spark ignores names that begin with a dot, as those of unfinished files do.
+Reads finished files only: Spark ignores names that begin with a dot, as those of unfinished files do. Lines that are no
+events are kept and counted.
+
+A message is `(queue, mid)`. Its events are ordered by time, then by `receives` (events of a batch have the same time,
+and that number only grows), then by lifecycle: pushed, received, extended, released or expired, then what ends it:
+dead, redriven, retired or deleted. Each event except `extended` ends what the previous one began:
+
+- waiting: from pushed, released or expired to the next event;
+- handling: from received to deleted. A release, an expiry or a death is a failed handling, without a handling time.
 """
 
 import re
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
 from ..errors import UsageError
@@ -23,15 +31,21 @@ _SCHEMA = f"time BIGINT, event STRING, queue STRING, mid BIGINT, size BIGINT, re
 _END_OF_TIME = 253_402_300_800_000_000
 """The year 10000, in microseconds, where the timestamps of Spark and Python end."""
 
+WAITING = ("pushed", "released", "expired")
+"""After these events a message waits."""
 
-class Record(NamedTuple):
+ENDS = ("dead", "redriven", "retired", "deleted")
+"""After these events a message is no longer in its queue."""
+
+
+class HistoryFiles(NamedTuple):
     """The files of the record. uri: of the directory, for Spark; files: how many there are."""
 
     uri: str
     files: int
 
 
-def find_record(spark: SparkSession, directory: str) -> Record:
+def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
     """Finds the record in a directory. UsageError, with what to do, when there is none."""
     files = open_files(spark, directory)
     try:
@@ -54,10 +68,10 @@ def find_record(spark: SparkSession, directory: str) -> Record:
             else ": name the directory that queue-server.py --history writes to"
         )
         raise UsageError(f"there is no finished history file (history-*.jsonl) in {directory}{more}")
-    return Record(re.sub(r"([\\*?\[\]{}])", r"\\\1", files.uri("")), count)
+    return HistoryFiles(re.sub(r"([\\*?\[\]{}])", r"\\\1", files.uri("")), count)
 
 
-def read_events(spark: SparkSession, record: Record) -> DataFrame:
+def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
     """Returns a row for each line: time (microseconds), event, queue, mid, size, receives, broken.
 
     broken: the line is torn, or no event of a known kind. Such a row has an event of null, a unique mid, and the file's
@@ -69,7 +83,7 @@ def read_events(spark: SparkSession, record: Record) -> DataFrame:
         .option("columnNameOfCorruptRecord", _BROKEN)
         .option("pathGlobFilter", _GLOB)
         .option("ignoreMissingFiles", "true")  # --history-keep may remove the oldest meanwhile
-        .json(record.uri)
+        .json(history.uri)
     )
     good = F.coalesce(
         F.col(_BROKEN).isNull()
@@ -89,3 +103,39 @@ def read_events(spark: SparkSession, record: Record) -> DataFrame:
         "receives",
         (~F.col("good")).alias("broken"),
     )
+
+
+def with_lifecycles(events: DataFrame) -> DataFrame:
+    """Adds to the rows of `read_events` what each event ended:
+
+    - `seen_before` (boolean): an earlier event of the message is in the record;
+    - `last` (boolean): no later event of it is in the record;
+    - `waited` (long, microseconds): the wait that ended here, by a receive or as the message left the queue; otherwise
+      null. Null for the first event of a message too, as nothing tells when that wait began;
+    - `handled` (long, microseconds): the handling that ended well here; otherwise null. A deletion without `receives`
+      came with the queue's, and ends no handling.
+
+    Needs one shuffle and one sort. Both start with the id: numbers compare faster than names.
+    """
+    rank = F.array_position(F.array(*map(F.lit, EVENTS)), F.col("event")).cast("tinyint")
+    life = Window.partitionBy("mid", "queue").orderBy("time", F.asc_nulls_last("receives"), "rank")
+    earlier = life.rowsBetween(Window.unboundedPreceding, -1)
+    counts = F.col("event") != "extended"
+    joined = events.withColumn("rank", rank).select(
+        *events.columns,
+        F.last(F.when(counts, F.col("event")), ignorenulls=True).over(earlier).alias("before"),
+        F.last(F.when(counts, F.col("time")), ignorenulls=True).over(earlier).alias("since"),
+        F.lag("broken").over(life).isNotNull().alias("seen_before"),
+        F.lead("broken").over(life).isNull().alias("last"),
+    )
+    return joined.select(*events.columns, "seen_before", "last", _waited().alias("waited"), _handled().alias("handled"))
+
+
+def _waited() -> Column:
+    ended = F.col("event").isin("received", *ENDS) & F.col("before").isin(*WAITING)
+    return F.when(ended, F.col("time") - F.col("since"))
+
+
+def _handled() -> Column:
+    ended = (F.col("event") == "deleted") & (F.col("before") == "received") & F.col("receives").isNotNull()
+    return F.when(ended, F.col("time") - F.col("since"))

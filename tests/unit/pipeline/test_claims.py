@@ -1,15 +1,104 @@
-"""A consumer and its claims: what is acknowledged when, and what it means when the server's numbers are others."""
+"""The claims of a consumer: offsets in Spark's log, slices, and what each refusal of the server becomes."""
 
+import json
 import logging
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.claim_ledger import QUEUE, Ledger
 
-from qs_client import Conflict, NotImplementedByServer, Stale
-from qs_pipeline.claiming import Claims, search
-from qs_pipeline.errors import CheckpointLostError, ClaimHeldError, DataLossError, NoSuchQueueError, PipelineError
-from qs_pipeline.offsets import INITIAL, Offset
-from qs_pipeline.slices import Slice
+from qs_client import Claim, Conflict, NotImplementedByServer, Stale
+from qs_pipeline.claims import INITIAL, PARTITIONS, SLICE_BYTES, SLICE_MOST, Claims, Offset, Slice, partitions, search
+from qs_pipeline.errors import CheckpointLostError, ConsumerInUseError, DataLossError, NoSuchQueueError, PipelineError
+
+
+@given(st.integers(1, 10**18), st.integers(1, 10**5), st.integers(0, 10**12), st.text(max_size=20))
+def test_round_trip(seq: int, count: int, size: int, checksum: str) -> None:
+    """An offset is read as written, and written again as the same text: Spark compares texts."""
+    offset = Offset.of(Claim(seq, count, size, 1, 2, checksum))
+    text = json.dumps(offset.to_json())
+    assert Offset.from_json(json.loads(text)) == offset
+    assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
+
+
+def test_the_initial_one() -> None:
+    """Before the first claim there are no messages, and so neither ids nor a checksum."""
+    assert INITIAL.to_json() == {"seq": 0, "count": 0, "bytes": 0}
+    assert Offset.from_json(INITIAL.to_json()) == INITIAL
+    assert Offset.from_json({"seq": 1, "count": 1, "lost": 2}).to_json()["lost"] == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"logOffset": 5},
+        {"seq": "1", "count": 1},
+        {"seq": -1, "count": 1},
+        {"seq": True, "count": 1},
+        {"seq": 0, "count": 1},
+        {"seq": 1, "count": 0},
+    ],
+)
+def test_another_sources_offset(values: dict[str, Any]) -> None:
+    """A checkpoint of another source is refused, and named."""
+    with pytest.raises(CheckpointLostError, match="is no offset of the source qs"):
+        Offset.from_json(values)
+
+
+def _positions(piece: Slice, count: int) -> range:
+    start = count * piece.part // piece.parts
+    return range(start, start + piece.size(count))
+
+
+@given(st.integers(1, 100_000), st.integers(0, 10**10), st.none() | st.integers(1, 3000))
+def test_every_position_once_and_in_order(count: int, size: int, wanted: int | None) -> None:
+    """The slices of all partitions, one after the other, are the whole claim; each can be asked for."""
+    end = 0
+    for partition in partitions(count, size, wanted):
+        assert partition.size(count) >= 1
+        for piece in partition.cut(count, size):
+            positions = _positions(piece, count)
+            assert positions.start == end
+            assert 1 <= len(positions) <= SLICE_MOST
+            end = positions.stop
+    assert end == count
+
+
+@given(st.integers(1, 100_000), st.integers(1, 500), st.data())
+def test_halves(count: int, parts: int, data: st.DataObject) -> None:
+    """A slice is its two halves, one after the other."""
+    piece = Slice(data.draw(st.integers(0, parts - 1)), parts)
+    left, right = piece.halves()
+    assert [*_positions(left, count), *_positions(right, count)] == list(_positions(piece, count))
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "wanted", "parts"),
+    [
+        (5, 5, None, 1),
+        (5, 5, 3, 3),
+        (2, 5, 3, 2),
+        (10_000, 10_000, None, 1),
+        (10_001, 10_000, None, 2),
+        (100_000, 0, None, 10),
+        (10, 8 * 8 * SLICE_BYTES, None, 8),
+        (100_000, 10**12, None, PARTITIONS),
+        (100_000, 0, 100, 100),
+        (0, 0, None, 0),
+        (0, 0, 4, 0),
+    ],
+)
+def test_how_many_partitions(count: int, size: int, wanted: int | None, parts: int) -> None:
+    """There are as many partitions as asked for, else as many as pay; none is empty."""
+    assert len(partitions(count, size, wanted)) == parts
+
+
+def test_slices_by_bytes() -> None:
+    """Large messages are asked for in smaller slices."""
+    (partition,) = partitions(100, 20 * SLICE_BYTES, 1)
+    assert len(list(partition.cut(100, 20 * SLICE_BYTES))) == 20
 
 
 @pytest.fixture
@@ -75,7 +164,7 @@ def test_two_queries_of_one_name(ledger: Ledger) -> None:
     first = _after(claims, INITIAL, 4)
     claims.acknowledge(_after(claims, first, 4))
     with pytest.raises(
-        ClaimHeldError, match=r"at claim 1 of the consumer 'c'.*another query works under the same name"
+        ConsumerInUseError, match=r"at claim 1 of the consumer 'c'.*another query works under the same name"
     ):
         _after(_claims(ledger), first)
 
@@ -113,7 +202,7 @@ def test_a_claim_that_holds_others(ledger: Ledger) -> None:
     claims = _claims(ledger)
     made = _after(claims, INITIAL, 4)
     assert claims.is_there(made)
-    with pytest.raises(ClaimHeldError, match=r"claim 1 of the consumer 'c'.*holds other messages"):
+    with pytest.raises(ConsumerInUseError, match=r"claim 1 of the consumer 'c'.*holds other messages"):
         claims.is_there(Offset(1, 4, 4, 1, 4, "other"))
 
 
@@ -188,7 +277,7 @@ def test_a_search_that_finds_none() -> None:
     def claim(seq: int) -> Offset:
         raise Stale(409, "stale", "") if seq < 10 else Conflict(409, "conflict", "")
 
-    with pytest.raises(ClaimHeldError, match="claims are changing"):
+    with pytest.raises(ConsumerInUseError, match="claims are changing"):
         search(claim)
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from support.claim_ledger import QUEUE, Ledger, LedgerClient
 
 from qs_client import Full, ServerUnavailable
-from qs_pipeline.connecting import Server
+from qs_pipeline.connection import QueueConnection
 from qs_pipeline.errors import (
     BadMessageError,
     BadOptionError,
@@ -19,10 +19,10 @@ from qs_pipeline.errors import (
     SchemaMismatchError,
 )
 from qs_pipeline.options import Options
-from qs_pipeline.staging import (
+from qs_pipeline.writing import (
     PARTS,
     PUBLISHED,
-    Staged,
+    StagedParts,
     attempt_number,
     check_write_schema,
     discard,
@@ -67,7 +67,7 @@ def test_an_answer_that_is_lost(ledger: Ledger) -> None:
             raise ServerUnavailable("the connection broke")
 
     client = LedgerClient(ledger, trouble)
-    server = Server(Options(QUEUE), 10.0, lambda *_, **__: client, sleep=lambda _: None)
+    server = QueueConnection(Options(QUEUE), 10.0, lambda *_, **__: client, sleep=lambda _: None)
     publish(server, [stage(server, _bodies(5000), "p", 1, 0, 0)])
     assert _held(ledger) == list(_bodies(5000))
     assert client.asked.count("stage_messages") > 5
@@ -123,7 +123,7 @@ def test_a_full_queue(ledger: Ledger) -> None:
         raise Full(507, "full", "the queue holds 10 messages, its capacity")
 
     client = LedgerClient(ledger, trouble)
-    server = Server(Options(QUEUE), 10.0, lambda *_, **__: client)
+    server = QueueConnection(Options(QUEUE), 10.0, lambda *_, **__: client)
     with pytest.raises(PipelineError, match="refused staging on the queue 'orders': 507 full: the queue holds 10"):
         stage(server, _bodies(1), "p", 1, 0, 0)
 
@@ -142,7 +142,7 @@ def test_discard(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_more_parts_than_one_publishing_names(ledger: Ledger) -> None:
     """The error says how many there are, and what to do."""
-    staged = Staged("p", 1, tuple((number, 0) for number in range(PUBLISHED + 1)))
+    staged = StagedParts("p", 1, tuple((number, 0) for number in range(PUBLISHED + 1)))
     with pytest.raises(PipelineError, match=r"has 10001 parts, .*write smaller batches"):
         publish(ledger.server(), [staged])
 

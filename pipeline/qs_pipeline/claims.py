@@ -1,41 +1,135 @@
-"""The claims of one consumer, and what the server's refusals mean.
+"""The claims of one consumer: what identifies a claim, how it is made, read and acknowledged, and what refusals mean.
 
-A claim is made, read any number of times, and acknowledged. Its number is the consumer's next one, so the numbers
-reveal a second query under the same name, or a checkpoint of another consumer.
+A claim is made, read any number of times, and acknowledged. It never changes, and the server returns it by its number.
+So some 120 bytes, the offset in Spark's offset log, say exactly which messages a batch has, however many they are. A
+claim's number is the consumer's next one, so the numbers reveal a second query under the same name, or a checkpoint of
+another consumer.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from qs_client import BadRequest, Claim, Conflict, Delivery, NotFound, QueueClient, ServerError, Stale
 
-from .connecting import Server
-from .errors import CheckpointLostError, ClaimHeldError, DataLossError, PipelineError
-from .offsets import Offset
+from .connection import QueueConnection
+from .errors import CheckpointLostError, ConsumerInUseError, DataLossError, PipelineError
 from .options import parse_options
 from .security import OPEN, QueueServer, Security
-from .slices import Slice
 
 T = TypeVar("T")
-
-MOST = 100_000
+CLAIM_MOST = 100_000
 """Messages that the server puts into one claim, at most."""
 
+SLICE_MOST = 1000
+"""Messages of a slice: the protocol's bound."""
+
+SLICE_BYTES = 2 * 1024 * 1024
+"""Average bytes of a slice: enough to make requests cheap, and so far below a document's bound that a slice rarely
+exceeds it, even where large messages stand together."""
+
+PARTITION_MOST = 10_000
+PARTITION_BYTES = 8 * SLICE_BYTES
+"""The size of a partition without numPartitions: some tenths of a second of work."""
+
+PARTITIONS = 16
+"""The most partitions without numPartitions."""
+
 log = logging.getLogger("qs_pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A claim. seq: its number, 0 before the first; count: messages; bytes: of their payloads; first, last: least and
+    greatest mid; checksum: of the messages, from the server; lost: how often the query went on with other claims than
+    the checkpoint says (failOnDataLoss false), as a number may then stand for other messages."""
+
+    seq: int = 0
+    count: int = 0
+    bytes: int = 0
+    first: int | None = None
+    last: int | None = None
+    checksum: str | None = None
+    lost: int = 0
+
+    @classmethod
+    def of(cls, claim: Claim) -> "Offset":
+        """Returns the offset of a claim."""
+        return cls(claim.seq, claim.count, claim.bytes, claim.first, claim.last, claim.checksum)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Offset":
+        """Reads an offset from Spark's log. CheckpointLostError when another source has written it."""
+        wrong = CheckpointLostError(
+            f"the checkpoint holds {dict(values)!r}, which is no offset of the source qs: it belongs to another query, "
+            "or is damaged; start with a new checkpoint"
+        )
+        if set(values) - set(cls.__slots__):
+            raise wrong
+        offset = cls(**values)
+        numbers = (offset.seq, offset.count, offset.bytes, offset.lost)
+        if not all(type(number) is int and number >= 0 for number in numbers) or (offset.seq == 0) != (
+            offset.count == 0
+        ):
+            raise wrong
+        return offset
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the offset as Spark writes it to its log, without fields that are None."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in values.items() if value is not None and (name != "lost" or value)}
+
+
+INITIAL = Offset()
+"""The start of a query without a checkpoint: nothing is claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Part `part` of `parts` of a claim."""
+
+    part: int
+    parts: int
+
+    def size(self, count: int) -> int:
+        """Returns how many of count messages it holds."""
+        return count * (self.part + 1) // self.parts - count * self.part // self.parts
+
+    def halves(self) -> tuple["Slice", "Slice"]:
+        """Returns the two slices that it consists of."""
+        return Slice(2 * self.part, 2 * self.parts), Slice(2 * self.part + 1, 2 * self.parts)
+
+    def cut(self, count: int, size: int) -> Iterator["Slice"]:
+        """Yields the slices in which it is read, in order: at most SLICE_MOST messages each, SLICE_BYTES on average.
+        count, size: messages and bytes of the whole claim."""
+        own = self.size(count)
+        share = size * own // count if count else 0
+        pieces = max(min(max(-(-own // SLICE_MOST), -(-share // SLICE_BYTES)), own), 1)
+        for piece in range(pieces):
+            yield Slice(self.part * pieces + piece, self.parts * pieces)
+
+
+def partitions(count: int, size: int, wanted: int | None) -> list[Slice]:
+    """Returns the partitions of a claim of count messages and size bytes. wanted: how many, None for a suitable number.
+
+    There are never more partitions than messages, so none is empty.
+    """
+    parts = wanted or min(max(-(-count // PARTITION_MOST), -(-size // PARTITION_BYTES)), PARTITIONS)
+    parts = min(max(parts, 1), count)
+    return [Slice(part, parts) for part in range(parts)]
 
 
 class Claims:
     """The claims of a consumer on a queue. strict: missing messages are an error (failOnDataLoss), otherwise a
     warning."""
 
-    def __init__(self, server: Server, consumer: str, strict: bool = True) -> None:
-        self._server = server
+    def __init__(self, connection: QueueConnection, consumer: str, strict: bool = True) -> None:
+        self._connection = connection
         self._consumer = consumer
         self._strict = strict
         self._warned: set[str] = set()
-        self._who = f"the consumer {consumer!r} of the queue {server.queue!r} on {server.place}"
+        self._who = f"the consumer {consumer!r} of the queue {connection.queue!r} on {connection.place}"
 
     def claim(self, seq: int, most: int | None = None, size: int | None = None, upto: int | None = None) -> Offset:
         """Returns claim number seq: the existing one, or a new one of the oldest visible messages. count 0: there are
@@ -43,8 +137,8 @@ class Claims:
 
         most: messages; size: bytes; upto: the greatest mid. Raises Stale and Conflict like the client.
         """
-        queue, consumer = self._server.queue, self._consumer
-        most = MOST if most is None else min(most, MOST)
+        queue, consumer = self._connection.queue, self._consumer
+        most = CLAIM_MOST if most is None else min(most, CLAIM_MOST)
         made = self._ask(
             lambda client: client.claim_messages(queue, consumer, seq, max=most, max_bytes=size, upto=upto)
         )
@@ -82,7 +176,7 @@ class Claims:
     def acknowledge(self, done: Offset) -> None:
         """Removes the messages of this claim and of all before it for good. Can be repeated. DataLossError when the
         server has never made that claim."""
-        queue, consumer = self._server.queue, self._consumer
+        queue, consumer = self._connection.queue, self._consumer
         try:
             self._ask(lambda client: client.ack_claim(queue, consumer, done.seq))
         except Conflict:
@@ -91,7 +185,7 @@ class Claims:
     def outstanding(self) -> list[Claim]:
         """Returns the unacknowledged claims, in order. Others have an owner: those of another principal's consumer of
         this name, which a principal with the right admin is shown too."""
-        queue = self._server.queue
+        queue = self._connection.queue
         claims = self._ask(lambda client: client.list_claims(queue))
         own = (claim for claim in claims if claim.owner is None and claim.consumer == self._consumer)
         return sorted(own, key=lambda claim: claim.seq)
@@ -115,7 +209,7 @@ class Claims:
             self._report_loss(self._gone_text(offset.seq))
             return False
         if found.checksum != offset.checksum:
-            raise ClaimHeldError(
+            raise ConsumerInUseError(
                 f"claim {offset.seq} of {self._who} holds other messages than the checkpoint says: another query works "
                 "under the same name, or the claim was released and made again; give each query a consumer name of its "
                 "own, and this one a new checkpoint"
@@ -125,7 +219,7 @@ class Claims:
     def read(self, offset: Offset, piece: Slice) -> list[Delivery]:
         """Returns the messages of a slice of a claim. Missing messages are lost: DataLossError if strict, otherwise a
         warning. BadRequest when the slice exceeds one answer."""
-        queue, consumer = self._server.queue, self._consumer
+        queue, consumer = self._connection.queue, self._consumer
         try:
             messages = self._ask(
                 lambda client: client.get_claim(queue, consumer, offset.seq, part=piece.part, parts=piece.parts)
@@ -145,14 +239,14 @@ class Claims:
 
     def _ask(self, question: Callable[[QueueClient], T]) -> T:
         try:
-            return self._server.ask(question)
+            return self._connection.ask(question)
         except NotFound:
-            self._server.must_have_queue()
+            self._connection.must_have_queue()
             raise
         except (Conflict, BadRequest):
             raise
         except ServerError as error:
-            raise self._server.refused("claims", error) from error
+            raise self._connection.refused("claims", error) from error
 
     def _report_loss(self, text: str) -> None:
         if self._strict:
@@ -180,9 +274,9 @@ class Claims:
                 f"this query starts from the beginning, and {self._who} has acknowledged claims already: the "
                 "checkpoint was deleted, or another query works under that name; start with a consumer name that was "
                 f"never used here (what the old one holds is given back by: qs claims --release {self._consumer} "
-                f"{self._server.queue})"
+                f"{self._connection.queue})"
             )
-        return ClaimHeldError(
+        return ConsumerInUseError(
             f"the checkpoint is at claim {done.seq} of {self._who}, which has acknowledged later ones already: another "
             "query works under the same name, or the checkpoint is an older copy; give each query a consumer name of "
             "its own"
@@ -205,7 +299,7 @@ def search(claim: Callable[[int], Offset]) -> Offset:
             low, step = seq, step * 2
         except Conflict:
             high = seq
-    raise ClaimHeldError(
+    raise ConsumerInUseError(
         "the consumer's claims are changing: something else works under its name; stop it, or use another name"
     )
 
@@ -226,8 +320,8 @@ def acknowledge(
     processing the rows and this call succeed or fail together, or if the processing can be repeated.
     """
     options = parse_options({"queue": queue, "consumer": consumer, **QueueServer(host, port, security).options()})
-    with Server(options, options.at_first) as server:
-        claims = Claims(server, consumer)
+    with QueueConnection(options, options.at_first) as connection:
+        claims = Claims(connection, consumer)
         done = [claim for claim in claims.outstanding() if seq is None or claim.seq <= seq]
         if done:
             claims.acknowledge(Offset.of(done[-1]))

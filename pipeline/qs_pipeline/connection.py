@@ -29,7 +29,7 @@ TIMEOUT = 60.0
 """Seconds for one answer. A claim of 100,000 messages takes the server a second or more, and it may be busy."""
 
 
-class Server(Closing):
+class QueueConnection(Closing):
     """The queue server with the queue of the options. Connects when first asked. patience: seconds for which a lost
     connection is tried again; open_client, clock, sleep: for tests."""
 

@@ -6,7 +6,7 @@ import pytest
 from support.claim_ledger import Ledger, LedgerClient
 
 from qs_client import NotFound, ProtocolMismatch, QueueClient, ServerUnavailable, ShuttingDown, TooMany
-from qs_pipeline.connecting import Server
+from qs_pipeline.connection import QueueConnection
 from qs_pipeline.errors import NoServerError, NoSuchQueueError
 from qs_pipeline.options import Options
 
@@ -30,9 +30,11 @@ def time() -> Time:
     return Time()
 
 
-def _server(time: Time, trouble: Callable[[str], None], patience: float = 10.0, ledger: Ledger | None = None) -> Server:
+def _server(
+    time: Time, trouble: Callable[[str], None], patience: float = 10.0, ledger: Ledger | None = None
+) -> QueueConnection:
     client = LedgerClient(ledger or Ledger(), trouble)
-    return Server(Options("orders"), patience, lambda *_, **__: client, time.clock, time.sleep)
+    return QueueConnection(Options("orders"), patience, lambda *_, **__: client, time.clock, time.sleep)
 
 
 def _stats(client: QueueClient) -> object:

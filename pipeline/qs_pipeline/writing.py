@@ -1,0 +1,221 @@
+"""Writes rows to a queue: `df.write.format("qs")` and `df.writeStream.format("qs")`.
+
+Tasks stage their rows on the server, durable and invisible; the driver then publishes all parts in one step. Each list
+of messages is a part of its own under a unique attempt. Leftovers of an earlier try of the task or of this call do no
+harm, as only the parts that a commit names are published.
+"""
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from qs_client import Conflict, NotFound, Part, QueueClient, ServerError
+from qs_client.batches import drafts_in_batches
+
+from .connection import QueueConnection
+from .errors import BadMessageError, BadOptionError, DataLossError, PipelineError, SchemaMismatchError
+from .options import Options
+
+PARTS = 1_000_000
+"""Parts that one task may stage: its part numbers start at its partition's number times this."""
+
+PUBLISHED = 10_000
+"""Parts of one publish: the protocol's bound."""
+
+_DIGITS = 10**15
+
+log = logging.getLogger("qs_pipeline")
+
+
+@dataclass(frozen=True)
+class StagedParts(WriterCommitMessage):
+    """The parts that a task has staged. parts: number and attempt of each list; batch: as the server counts it."""
+
+    producer: str
+    batch: int
+    parts: tuple[tuple[int, int], ...]
+
+
+def check_write_schema(schema: StructType, overwrite: bool) -> None:
+    """Raises SchemaMismatchError or BadOptionError unless one column of bodies is to be appended."""
+    if overwrite:
+        raise BadOptionError("a queue is append-only: write with mode append, or a stream with outputMode append")
+    fields = schema.fields
+    names = len(fields) == 1 and fields[0].name.lower() in ("body", "value")
+    if not names or not isinstance(fields[0].dataType, BinaryType | StringType):
+        raise SchemaMismatchError(
+            f"what is written to a queue has one column, body or value, of type binary or string, not "
+            f"{schema.simpleString()}: .select('body'), or .selectExpr('to_json(struct(*)) AS body')"
+        )
+
+
+def payloads(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | str]:
+    """Yields the bodies of rows, in order. BadMessageError when one is null."""
+    for batch in batches:
+        column = batch.column(0)
+        if column.null_count:
+            raise BadMessageError(
+                f"a row for the queue {queue!r} has a null for a body: filter such rows out, or coalesce"
+            )
+        yield from column.to_pylist()
+
+
+def attempt_number(attempt: int, randbelow: Callable[[int], int] = secrets.randbelow) -> int:
+    """Returns a unique number of at most 18 digits, whose last three are the task's attempt, for people."""
+    return randbelow(_DIGITS) * 1000 + attempt % 1000
+
+
+def stage(  # noqa: PLR0917 - the server's arguments
+    connection: QueueConnection, bodies: Iterable[bytes | str], producer: str, batch: int, partition: int, attempt: int
+) -> StagedParts:
+    """Stages the bodies of one task. A list that may have arrived is staged again under another number.
+
+    NoServerError, NoSuchQueueError; PipelineError when the server refuses, as for a full queue or a body that is too
+    large.
+    """
+    parts: list[tuple[int, int]] = []
+    for index, drafts in enumerate(drafts_in_batches(bodies)):
+        part = partition * PARTS + index
+        entries = [draft.payload for draft in drafts]
+
+        def once(client: QueueClient, part: int = part, entries: list[bytes | str] = entries) -> int:
+            number = attempt_number(attempt)
+            client.stage_messages(connection.queue, producer, entries, batch=batch, part=part, attempt=number)
+            return number
+
+        try:
+            parts.append((part, connection.ask(once)))
+        except ServerError as error:
+            raise _failed(connection, "staging", error) from error
+    return StagedParts(producer, batch, tuple(parts))
+
+
+def publish(connection: QueueConnection, staged: Iterable[StagedParts]) -> None:
+    """Makes what tasks have staged visible, all or nothing, in order of part. A repeated call has no further effect.
+
+    Sends nothing when there are no rows. DataLossError when staged parts are gone.
+    """
+    messages = list(staged)
+    parts = sorted(part for message in messages for part in message.parts)
+    if not parts:
+        return
+    if len(parts) > PUBLISHED:
+        raise PipelineError(
+            f"a batch for the queue {connection.queue!r} has {len(parts)} parts, and {PUBLISHED} can be published at "
+            "once: write smaller batches, or fewer partitions with repartition()"
+        )
+    ((producer, batch),) = {(message.producer, message.batch) for message in messages}
+    published = [Part(number, attempt) for number, attempt in parts]
+    try:
+        connection.ask(lambda client: client.publish_staged(connection.queue, producer, batch, published))
+    except (NotFound, Conflict) as error:
+        connection.must_have_queue()
+        raise DataLossError(
+            f"not all that was staged for batch {batch} of the producer {producer!r} on the queue {connection.queue!r} "
+            f"is still there ({error}): run it again"
+        ) from error
+    except ServerError as error:
+        raise _failed(connection, "publishing", error) from error
+
+
+def discard(connection: QueueConnection, producer: str, batch: int) -> None:
+    """Drops what a producer of this write alone has staged for a batch, which can then never be published: publishes
+    an empty part in its place.
+
+    Only logs errors: the write has already failed with an error of its own.
+    """
+
+    def once(client: QueueClient) -> None:
+        number = attempt_number(0)
+        client.stage_messages(connection.queue, producer, [], batch=batch, part=0, attempt=number)
+        client.publish_staged(connection.queue, producer, batch, [Part(0, number)])
+
+    try:
+        connection.ask(once)
+    except (ServerError, PipelineError) as error:
+        log.warning(
+            "what was staged for %s on the queue %s could not be dropped: %s", producer, connection.queue, error
+        )
+
+
+def task() -> TaskContext:
+    """Returns the current task."""
+    context = TaskContext.get()
+    if context is None:
+        raise PipelineError("rows can only be written in a task of Spark")
+    return context
+
+
+def sink(options: Options) -> QueueConnection:
+    """Returns the server to write to."""
+    return QueueConnection(options, options.later)
+
+
+def _failed(connection: QueueConnection, what: str, error: ServerError) -> PipelineError:
+    if isinstance(error, NotFound):
+        connection.must_have_queue()
+    return connection.refused(what, error)
+
+
+class QsBatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._own = options.txn_app is None
+        self._producer = options.txn_app or f"{options.producer}.{uuid.uuid4().hex}"
+        self._batch = (options.txn_version or 0) + 1  # the server counts from 1
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of a task."""
+        context = task()
+        with sink(self._options) as connection:
+            bodies = payloads(iterator, self._options.queue)
+            return stage(
+                connection, bodies, self._producer, self._batch, context.partitionId(), context.attemptNumber()
+            )
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publishes what the tasks have staged."""
+        with sink(self._options) as connection:
+            publish(connection, [message for message in messages if isinstance(message, StagedParts)])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drops what was staged, if no other write uses the same producer; otherwise the next write drops it."""
+        if self._own:
+            with sink(self._options) as connection:
+                discard(connection, self._producer, self._batch)
+
+
+class QsStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of a task."""
+        options, context = self._options, task()
+        producer = f"{options.producer}.{_property(context, 'sql.streaming.queryId')}"
+        batch = int(_property(context, "streaming.sql.batchId")) + 1  # the server counts from 1
+        with sink(options) as connection:
+            bodies = payloads(iterator, options.queue)
+            return stage(connection, bodies, producer, batch, context.partitionId(), context.attemptNumber())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publishes the batch."""
+        with sink(self._options) as connection:
+            publish(connection, [message for message in messages if isinstance(message, StagedParts)])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Does nothing: what was staged is invisible, and dropped when the batch is published."""
+
+
+def _property(context: TaskContext, name: str) -> str:
+    value = context.getLocalProperty(name)
+    if not value:
+        raise PipelineError(f"Spark does not tell {name} in a stream's task: is this pyspark 4.2 or later?")
+    return value
