@@ -1,6 +1,6 @@
 """Reads the documents that nearly all clients send into messages, without a parser.
 
-It takes 0.15 to 0.25 of the parser's time, which is why it is there (scripts/bench/second_paths.py).
+It takes 0.15 to 0.25 of the parser's time, which is why it is there (scripts/bench/documents.py).
 
 A document is plain when it is written as qs writes it: no declaration, prefix, comment or CDATA section, `qs` in the
 default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no white

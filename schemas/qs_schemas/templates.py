@@ -1,6 +1,6 @@
 """Writes the most frequent requests and answers like `serialize`, in 0.4 to 0.6 of its time.
 
-That is why there are two ways. scripts/bench/second_paths.py measures them, and a property test compares them.
+That is why there are two ways. scripts/bench/documents.py measures them, and a property test compares them.
 
 1. A template writes byte for byte what `serialize` would.
 2. It writes only fields of exactly the types that `messages` names, within the bounds of the contract. For every other

@@ -1,36 +1,71 @@
-#!/usr/bin/env python3
-"""The archive of the pipeline, beside Spark without a queue and a loop without Spark: archive_rates.py --help
+"""The archive of the pipeline, beside Spark without a queue and a loop without Spark; and what checking XML costs it.
 
-In one run, one after the other, each once, of the same 1 KiB messages: (a) Spark writes the rows from a range of
-numbers to Parquet; qs-pipeline's archive moves them there from a queue; (b) a plain loop receives, writes with pyarrow
-and deletes. The queue is filled before each, and its messages are in files by then. Beside the rates: what the server
-spends of the processor, and what the driver has in memory after 10,000 messages and after all of them. All files are in
-a temporary folder that is removed at the end: 1,000,000 messages need some 5 GB.
+**Rates.** In one run, one after the other, each once, of the same 1 KiB messages: (a) Spark writes the rows from a
+range of numbers to Parquet; qs-pipeline's archive moves them there from a queue; (b) a plain loop receives, writes with
+pyarrow and deletes. The queue is filled before each, and its messages are in files by then. Beside the rates: what the
+server spends of the processor, and what the driver has in memory after 10,000 messages and after all of them. 1,000,000
+messages need some 5 GB.
+
+**XML.** The same documents of 1 KiB, in two settings. Archives of a queue: without a schema, with columns as DDL, and
+validated by an XSD. And the step alone, from Parquet to nowhere: Spark's `from_xml` by itself, and what an archive
+does, with DDL and with an XSD. Each in turn, round by round.
 """
 
-import argparse
 import gc
 import os
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from compare_system import cpu_seconds, highest_bytes
-from machine import machine_line
-from processes import Listening, queue_server
-from pyspark.sql import SparkSession
-from table import Row, print_table
+from machine import highest_bytes
+from measuring import Figure, Run, ratio
+from processes import Process, queue_server
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
 from qs_client import QueueClient
 from qs_pipeline.archive import archive
+from qs_pipeline.documents import DocumentSchema, read_schema, with_document
 from qs_pipeline.session import start_session
 
 MESSAGES, QUICK, FEW = 1_000_000, 50_000, 10_000
 SIZE = 1024
+
+LINE = "<line><sku>abc-{0}</sku><count>2</count><price>10.50</price></line>"
+ORDER = (
+    '<order at="2025-06-30T12:00:00Z"><id>{0}</id><customer><name>A. Person</name><city>Somewhere</city></customer>'
+    f"{LINE * 5}<placed>2025-06-30T12:00:00Z</placed><note>"
+)
+
+END = "</note></order>"
+DDL = (
+    "id INT, customer STRUCT<name: STRING, city: STRING>, line ARRAY<STRUCT<sku: STRING, count: INT, "
+    "price: DECIMAL(38,18)>>, placed TIMESTAMP, note STRING, _at TIMESTAMP"
+)
+
+XSD = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
+<xs:element name="order"><xs:complexType>
+  <xs:sequence>
+    <xs:element name="id" type="xs:int"/>
+    <xs:element name="customer"><xs:complexType><xs:sequence>
+      <xs:element name="name" type="xs:string"/>
+      <xs:element name="city" type="xs:string"/>
+    </xs:sequence></xs:complexType></xs:element>
+    <xs:element name="line" maxOccurs="unbounded"><xs:complexType><xs:sequence>
+      <xs:element name="sku" type="xs:string"/>
+      <xs:element name="count" type="xs:int"/>
+      <xs:element name="price" type="xs:decimal"/>
+    </xs:sequence></xs:complexType></xs:element>
+    <xs:element name="placed" type="xs:dateTime"/>
+    <xs:element name="note" type="xs:string"/>
+  </xs:sequence>
+  <xs:attribute name="at" type="xs:dateTime"/>
+</xs:complexType></xs:element></xs:schema>"""
 
 
 class Spent(NamedTuple):
@@ -50,12 +85,12 @@ class Spent(NamedTuple):
         return f"{self.wall:.1f} s, server {self.server / self.messages * 1e6:.1f} us of CPU a message"
 
 
-def measured(server: Listening, messages: int, work: Callable[[], object]) -> Spent:
-    """Does the work, and what it took."""
+def measured(server: Process, messages: int, work: Callable[[], object]) -> Spent:
+    """Does the work, and returns what it took."""
     gc.collect()
-    started, cpu = time.monotonic(), cpu_seconds([server.process.pid])
+    started, used = time.monotonic(), server.processor_seconds()
     work()
-    return Spent(time.monotonic() - started, cpu_seconds([server.process.pid]) - cpu, messages)
+    return Spent(time.monotonic() - started, server.processor_seconds() - used, messages)
 
 
 def numbered(number: int) -> str:
@@ -64,7 +99,7 @@ def numbered(number: int) -> str:
 
 
 def fill(
-    server: Listening, client: QueueClient, queue: str, count: int, payload: Callable[[int], str] = numbered
+    server: Process, client: QueueClient, queue: str, count: int, payload: Callable[[int], str] = numbered
 ) -> None:
     """New messages, and time for the server to write them to files."""
     client.new_queue(queue)
@@ -72,7 +107,7 @@ def fill(
     print(f"{count:,} messages are in {queue}", flush=True)
     deadline = time.monotonic() + 60 + count / 5_000
     before = -1.0
-    while (spent := cpu_seconds([server.process.pid])) - before > 0.1 and time.monotonic() < deadline:
+    while (spent := server.processor_seconds()) - before > 0.1 and time.monotonic() < deadline:
         before = spent
         time.sleep(2)  # as long as the server is busy, it writes messages to files: there is nothing else to do
 
@@ -118,14 +153,25 @@ def memory(spark: SparkSession) -> tuple[int, int]:
     return highest_bytes([os.getpid()]) >> 20, (runtime.totalMemory() - runtime.freeMemory()) >> 20
 
 
-def rows(folder: Path, count: int, conf: dict[str, str]) -> list[Row]:
-    """Returns all rows, in order."""
+@contextmanager
+def _session(run: Run, name: str) -> Iterator[SparkSession]:
+    """Yields a quiet session of Spark whose files are in the run's folder."""
+    conf = {"spark.driver.memory": run.options.memory, "spark.local.dir": str(run.folder / "spark")}
+    spark = start_session(name, conf=conf)
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def archive_rates(run: Run) -> list[Figure]:
+    """an archive of 1,000,000 messages of 1 KiB against Spark alone, and against a loop without Spark"""
+    folder, count = run.folder, run.options.messages or (QUICK if run.quick else MESSAGES)
     with queue_server(folder / "queues") as server:
         host, port = server.address
         client = QueueClient(host, port, timeout=120)
-        spark = start_session("archive_rates", conf=conf)
-        try:
-            spark.sparkContext.setLogLevel("ERROR")
+        with _session(run, "archive_rates") as spark:
 
             def archived(queue: str) -> None:
                 archive(spark, [queue], str(folder / "archive"), host=host, port=port, batch=100_000)
@@ -141,41 +187,85 @@ def rows(folder: Path, count: int, conf: dict[str, str]) -> list[Row]:
             found = spark.read.parquet(str(folder / "archive" / "queue=many")).count()
             if found != count:
                 raise RuntimeError(f"{found} of {count} messages are in the archive")
-        finally:
-            spark.stop()
         loops = max(count // 10, FEW)
         fill(server, client, "loop", loops)
         loop = measured(server, loops, lambda: plain_loop(client, "loop", folder / "loop"))
     return [
-        Row("(a) range to Parquet", f"{ranged.rate:,.0f}/s", figures=f"{ranged.wall:.1f} s"),
-        Row(f"archive of {count:,}", f"{ours.rate:,.0f}/s", figures=ours.figures()),
-        Row(f"(b) plain loop, {loops:,}", f"{loop.rate:,.0f}/s", figures=loop.figures()),
-        Row("archive / (a)", f"{ours.rate / ranged.rate:.2f}", ">= 0.3"),
-        Row("archive / (b)", f"{ours.rate / loop.rate:.2f}", ">= 3"),
-        Row("driver, Python", f"{large[0]} MB", figures=f"{small[0]} MB after {FEW:,} messages (highest)"),
-        Row("driver, JVM heap", f"{large[1]} MB", figures=f"{small[1]} MB after {FEW:,} messages (collected)"),
+        Figure("(a) range to Parquet", ranged.rate, unit="/s", of=f"{ranged.wall:.1f} s", digits=0),
+        Figure(f"archive of {count:,}", ours.rate, unit="/s", of=ours.figures(), digits=0),
+        Figure(f"(b) plain loop, {loops:,}", loop.rate, unit="/s", of=loop.figures(), digits=0),
+        Figure("archive / (a)", ours.rate / ranged.rate, 0.3),
+        Figure("archive / (b)", ours.rate / loop.rate, 3),
+        Figure("driver, Python", large[0], unit=" MB", of=f"{small[0]} MB after {FEW:,} messages (highest)", digits=0),
+        Figure(
+            "driver, JVM heap", large[1], unit=" MB", of=f"{small[1]} MB after {FEW:,} messages (collected)", digits=0
+        ),
     ]
 
 
-def main() -> None:
-    """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(
-        description="Measures qs-pipeline archive beside Spark alone and a plain loop. Prints a table."
-    )
-    parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"(default: {MESSAGES:,})")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} messages")
-    parser.add_argument(
-        "--memory", default="1g", metavar="SIZE", help="memory of Spark's JVM (default: 1g, which is Spark's)"
-    )
-    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="qs-archive-", dir=arguments.dir) as made:
-        folder = Path(made)
-        (folder / "queues").mkdir()
-        print(machine_line(folder), flush=True)
-        conf = {"spark.driver.memory": arguments.memory, "spark.local.dir": str(folder / "spark")}
-        print_table(rows(folder, QUICK if arguments.quick else arguments.messages, conf))
+def order(number: int) -> str:
+    """A document of 1 KiB."""
+    text = ORDER.format(number)
+    return f"{text}{'x' * (1024 - len(text) - len(END))}{END}"
 
 
-if __name__ == "__main__":
-    main()
+def schemas(spark: SparkSession, folder: Path) -> dict[str, DocumentSchema]:
+    """Returns schemas of the same columns, from DDL and from an XSD."""
+    found = {}
+    for name, text in (("DDL", DDL), ("XSD", XSD)):
+        (folder / name).write_text(text)
+        found[name] = read_schema(spark, str(folder / name))
+    return found
+
+
+def steps(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Figure]:
+    """Payloads to columns, without a queue."""
+    made = pa.table({"body": [order(number).encode() for number in range(count)]})
+    pq.write_table(made, folder / "bodies.parquet")
+    bodies = spark.read.parquet(str(folder / "bodies.parquet")).repartition(2).persist()
+    bodies.count()
+    known = schemas(spark, folder)
+
+    def by_spark(rows: DataFrame) -> DataFrame:
+        return rows.withColumn("document", F.from_xml(rows.body.cast("string"), known["DDL"]))
+
+    ways: dict[str, Callable[[DataFrame], DataFrame]] = {"from_xml": by_spark}
+    ways |= {name: lambda rows, schema=schema: with_document(rows, schema) for name, schema in known.items()}
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            started = time.monotonic()
+            way(bodies).write.format("noop").mode("overwrite").save()
+            if number:  # the first is for the JVM
+                taken[name].append(count / (time.monotonic() - started))
+    return _ratios("step", taken, "from_xml")
+
+
+def archives(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Figure]:
+    """Archives of queues that hold the same."""
+    known = {"no schema": None, **schemas(spark, folder)}
+    taken: dict[str, list[float]] = {name: [] for name in known}
+    with queue_server(folder / "queues") as server:
+        host, port = server.address
+        client = QueueClient(host, port, timeout=120)
+        for number in range(rounds + 1):
+            for name, schema in known.items():
+                queue = f"{number}-{name.replace(' ', '-')}"
+                fill(server, client, queue, count, order)
+                work = partial(archive, spark, [queue], str(folder / queue), host=host, port=port, schema=schema)
+                spent = measured(server, count, work)
+                if number:
+                    taken[name].append(spent.rate)
+    return _ratios("archive", taken, "no schema")
+
+
+def _ratios(what: str, taken: dict[str, list[float]], base: str) -> list[Figure]:
+    """Returns each way's rate, as a ratio to one of them."""
+    return [ratio(f"{what}, {name} / {base}", rates, taken[base]) for name, rates in taken.items()]
+
+
+def archive_xml(run: Run) -> list[Figure]:
+    """what checking XML payloads costs an archive, with columns as DDL and with an XSD, and the step alone"""
+    count, rounds = run.options.messages or (QUICK // 10 if run.quick else QUICK), 1 if run.quick else 3
+    with _session(run, "archive_xml") as spark:
+        return [*steps(spark, run.folder, count, rounds), *archives(spark, run.folder, count, rounds)]

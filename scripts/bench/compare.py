@@ -1,40 +1,38 @@
-#!/usr/bin/env python3
-"""qs beside other queues: python scripts/bench/compare.py --help
+"""qs beside other queues. What is measured, and how to read it, stands in docs/performance-method.md.
 
 Runs every peer on loopback with its own data directory, drives each with its usual Python client, and writes
-results.json, table.md and plots to a folder. What is measured, and how to read it, stands in docs/performance.md.
+results.json, table.md and plots to a folder. Peers that are not installed are left out, with a line that says what is
+missing. Ctrl-C ends it and writes what was measured until then.
 """
 
 import argparse
 import importlib.metadata
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-import compare_docs
-import compare_table
+import compare_tables
 import peer_beanstalkd
 import peer_libraries
 import peer_nats
 import peer_qs
 import peer_rabbitmq
 import peer_redis
-from compare_cells import Bench, Cell, Progress, chosen
-from compare_plan import FULL, QUICK, ROWS, Plan, points
+from compare_cells import FULL, QUICK, ROWS, Bench, Cell, Plan, Progress, chosen, points
 from compare_ratios import Ratios
-from compare_system import memory_bytes
-from compare_table import Results
-from machine import machine_line
-from open_files import room_for
+from compare_tables import Results
+from machine import machine_line, memory_bytes, room_for
+from measuring import Figure, Run
 from peer import Peer
-from systems import debian_version
+from processes import debian_version
 
 _KINDS = (*ROWS, "ratios")
+
+
 _BUSY = 0.4
 _QUICK_NOTE = (
     "A quick run: base points and a short round of the ratios. Left out are other numbers of clients, batches, sizes, "
@@ -54,36 +52,15 @@ def peers(storage: str, nats_server: str) -> list[Peer]:
     ]
 
 
-def arguments(known: Sequence[str]) -> argparse.ArgumentParser:
-    """The command's flags. known: keys of peers."""
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description="Measures qs beside other queues. Writes results.json, table.md and plots to a folder.",
-        epilog="Peers that are not installed are left out, with a line that says what is missing. The full run takes "
-        "up to half an hour. Ctrl-C ends it and writes what was measured until then.",
-    )
-    add = parser.add_argument
-    add("--quick", action="store_true", help="two minutes: base points and short rounds only")
-    add(
-        "--out",
-        type=Path,
-        default=Path("comparison"),
-        metavar="FOLDER",
-        help="folder for the results (default: %(default)s)",
-    )
-    add(
-        "--dir",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for data directories, on the disk to measure (default: the system's temporary folder)",
-    )
-    add("--only", nargs="+", choices=known, metavar="PEER", help=f"measure only these: {', '.join(known)}")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that only `compare` knows."""
+    add = parser.add_argument_group("compare").add_argument
+    add("--out", type=Path, default=Path("comparison"), metavar="FOLDER", help="for the results (default: comparison)")
+    add("--peers", nargs="+", metavar="PEER", help="measure only these, by their keys: qs, redis, beanstalkd, nats, …")
     add("--rows", nargs="+", choices=_KINDS, metavar="ROW", help=f"measure only these: {', '.join(_KINDS)}")
     add("--qs-storage", choices=("journal", "files"), default="journal", help="qs's storage (default: %(default)s)")
     add("--nats-server", default="nats-server", metavar="PROGRAM", help="NATS program; `sync_interval` needs 2.10")
-    add("--docs", action="store_true", help="also rewrite the figures in docs/performance.md")
     add("--again", action="store_true", help="measure nothing: table, plots (and --docs) from results.json in --out")
-    return parser
 
 
 def versions_of(peer: Peer) -> list[str]:
@@ -112,9 +89,13 @@ def lacks(peer: Peer) -> str:
     return ""
 
 
-def run(parsed: argparse.Namespace, known: Sequence[Peer], plan: Plan, results: Results) -> None:
+def _measure(run: Run, known: Sequence[Peer], plan: Plan, results: Results) -> None:
     """Measures what is asked for, and adds it to the results as it comes."""
-    wanted = [peer for peer in known if not parsed.only or peer.key in parsed.only]
+    options = run.options
+    unknown = set(options.peers or ()) - {peer.key for peer in known}
+    if unknown:
+        raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(peer.key for peer in known)}")
+    wanted = [peer for peer in known if not options.peers or peer.key in options.peers]
     absent = {peer.key: f"{peer.name}: {lacks(peer)}" for peer in known if lacks(peer)}
     for peer in wanted:
         if peer.key in absent:
@@ -128,31 +109,29 @@ def run(parsed: argparse.Namespace, known: Sequence[Peer], plan: Plan, results: 
         }
         for peer in able
     ]  # fmt: skip
-    rows = [row for row in parsed.rows or () if row != "ratios"]
-    with tempfile.TemporaryDirectory(prefix="qs-compare-", dir=parsed.dir) as name:
-        folder = Path(name)
-        machine = machine_line(folder)
-        results["machine"] = f"{machine}, {memory_bytes() / 2**30:.0f} GiB of memory"
-        print(results["machine"], file=sys.stderr, flush=True)
-        if not parsed.rows or "ratios" in parsed.rows:
-            own = folder / "ratios"
-            own.mkdir()
-            found: list = []
+    rows = [row for row in options.rows or () if row != "ratios"]
+    machine = machine_line(run.folder)
+    results["machine"] = f"{machine}, {memory_bytes() / 2**30:.0f} GiB of memory"
+    print(results["machine"], file=sys.stderr, flush=True)
+    if not options.rows or "ratios" in options.rows:
+        own = run.folder / "ratios"
+        own.mkdir()
+        found: list[Figure] = []
+        try:
+            Ratios({peer.key: peer for peer in able}, absent, own, plan, found).measure()
+        finally:
+            results["ratios"] = [asdict(ratio) for ratio in found]
+    if not options.rows or rows:
+        planned = chosen(points(run.quick), rows)
+        progress = Progress(len(planned) * len(able), plan.most)
+        cells = run.folder / "cells"
+        cells.mkdir()
+        bench = Bench(cells, plan, progress, results["cells"])
+        for peer in able:
             try:
-                Ratios({peer.key: peer for peer in able}, absent, own, plan, found).measure()
-            finally:
-                results["ratios"] = [asdict(ratio) for ratio in found]
-        if not parsed.rows or rows:
-            planned = chosen(points(parsed.quick), rows)
-            progress = Progress(len(planned) * len(able), plan.most)
-            cells = folder / "cells"
-            cells.mkdir()
-            bench = Bench(cells, plan, progress, results["cells"])
-            for peer in able:
-                try:
-                    bench.measure(peer, planned)
-                except (OSError, RuntimeError) as error:
-                    print(f"{peer.name}: {error}", file=sys.stderr, flush=True)
+                bench.measure(peer, planned)
+            except (OSError, RuntimeError) as error:
+                print(f"{peer.name}: {error}", file=sys.stderr, flush=True)
 
 
 def disturbed(cells: Sequence[Cell]) -> list[str]:
@@ -165,11 +144,11 @@ def disturbed(cells: Sequence[Cell]) -> list[str]:
     return [warning]
 
 
-def report(results: Results, out: Path, docs: bool) -> None:
-    """Writes everything, and prints the ratios."""
+def _report(results: Results, out: Path, docs: bool) -> list[Figure]:
+    """Writes everything, and returns the ratios."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    (out / "table.md").write_text(compare_table.whole(results), encoding="utf-8")
+    (out / "table.md").write_text(compare_tables.whole(results), encoding="utf-8")
     try:
         import compare_plots  # noqa: PLC0415 - everything else goes without matplotlib
     except ModuleNotFoundError as error:
@@ -178,26 +157,25 @@ def report(results: Results, out: Path, docs: bool) -> None:
     else:
         drawn = compare_plots.draw(results, out)
     if docs:
-        compare_docs.write(results, drawn)
-    print("\n".join(compare_table.ratio_table(results)))
+        compare_tables.write(results, drawn)
     print(f"written to {out}: results.json, table.md, {len(drawn)} plots")
+    return [Figure(**written) for written in results["ratios"]]
 
 
-def main() -> int:
-    """The command. 130 when it was interrupted."""
-    parser = arguments([peer.key for peer in peers("journal", "nats-server")])
-    parsed = parser.parse_args()
-    if parsed.again:
-        report(json.loads((parsed.out / "results.json").read_text(encoding="utf-8")), parsed.out, parsed.docs)
-        return 0
+def compare(run: Run) -> list[Figure]:
+    """qs beside other queues, each with its usual Python client: rates, latencies, processor time, memory, ratios"""
+    options = run.options
+    if options.again:
+        kept = json.loads((options.out / "results.json").read_text(encoding="utf-8"))
+        return _report(kept, options.out, options.docs)
     started = time.monotonic()
     room_for(1000)
-    notes = [_QUICK_NOTE] if parsed.quick else []
+    notes = [_QUICK_NOTE] if run.quick else []
     results: Results = {"date": time.strftime("%Y-%m-%d"), "machine": "", "notes": notes, "missing": {}}
     results |= {"peers": [], "cells": [], "ratios": []}
     interrupted = False
     try:
-        run(parsed, peers(parsed.qs_storage, parsed.nats_server), QUICK if parsed.quick else FULL, results)
+        _measure(run, peers(options.qs_storage, options.nats_server), QUICK if run.quick else FULL, results)
     except KeyboardInterrupt:
         interrupted = True
         notes.append("This run was interrupted: the missing rows were not measured.")
@@ -205,9 +183,7 @@ def main() -> int:
     results["seconds"] = round(time.monotonic() - started)
     notes += disturbed(results["cells"])
     notes.append(f"The run took {results['seconds'] // 60} min {results['seconds'] % 60} s.")
-    report(results, parsed.out, parsed.docs)
-    return 130 if interrupted else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    figures = _report(results, options.out, options.docs)
+    if interrupted:
+        raise KeyboardInterrupt
+    return figures

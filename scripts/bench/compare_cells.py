@@ -1,26 +1,172 @@
-"""The cells of the table, peer by peer: a server and a folder for each, but for the depths, which share one."""
+"""The cells of the table of `compare`: their plan, and how they are measured, peer by peer.
+
+The plan is a star: from a base point one thing at a time varies, for two kinds of work. Each cell has a server and a
+folder of its own, but for the depths, which share one: a queue that gets deeper and deeper.
+"""
 
 import contextlib
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare_depths import DeepQueue
-from compare_figures import Figures
-from compare_load import CellError, measured
-from compare_plan import Plan, Point, unable
-from compare_system import Disk
+from compare_load import CellError, Figures, Span, filled, measured
 from compare_worker import Work
+from machine import Disk
 from peer import Peer, Running
+
+WORKS = {"push": "push only", "cycle": "push + receive + delete"}
+ROWS = ("base", "clients", "batch", "size", "depth")
+
+_SIZE = 1024
+_TELLING = 50_000
+"""Messages: how long as many took says how long more will take; fewer, mostly how long a start takes."""
 
 Cell = dict[str, Any]
 """peer: its key; point; figures, or None and a note that says why there are none."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """row: what it varies; clients; batch: messages at once; size: bytes; depth: messages before it begins."""
+
+    work: str
+    row: str = "base"
+    clients: int = 32
+    batch: int = 1
+    size: int = 1024
+    depth: int = 0
+
+    @property
+    def name(self) -> str:
+        """In the table's head: what differs from the base."""
+        return {
+            "base": "base",
+            "clients": f"{self.clients} client{'s'[: self.clients > 1]}",
+            "batch": f"batches of {self.batch}",
+            "size": f"{self.size} B" if self.size < 1024 else f"{self.size // 1024} KiB",
+            "depth": f"{self.depth:,} deep",
+        }[self.row]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """full or quick. span: of a cell; fill: seconds that a depth may take to be made; rounds, round: of the ratios;
+    depth: of the ratio of depths, 0 to leave it out; most, ratios: seconds of all cells, and of all ratios."""
+
+    span: Span
+    fill: float
+    rounds: int
+    round: Span
+    depth: int
+    most: float
+    ratios: float
+
+
+FULL = Plan(Span(0.3, 1.4), 60, 3, Span(0.25, 1.0), 1_000_000, 24 * 60, 5.5 * 60)
+QUICK = Plan(Span(0.2, 0.5), 10, 1, Span(0.15, 0.4), 0, 55, 60)
+
+
+def points(quick: bool) -> Iterator[Point]:
+    """Returns the points of a peer in the order in which they are measured. quick: base points only."""
+    for work in WORKS:
+        base = Point(work)
+        yield base
+        if quick:
+            continue
+        for clients in (1, 8, 128):
+            yield replace(base, row="clients", clients=clients)
+        yield replace(base, row="batch", batch=100)
+        for size in (100, 65536):
+            yield replace(base, row="size", size=size)
+    if not quick:
+        for depth in (1000, 100_000, 1_000_000):
+            for work in ("cycle", "push"):  # the push makes it deeper
+                yield Point(work, "depth", depth=depth)
+
+
+def in_table() -> list[Point]:
+    """The points of one kind of work, as the table's columns have them; of the full run."""
+    return [point for point in points(False) if point.work == "push"]
+
+
+def unable(peer: Peer, point: Point) -> str:
+    """Why this peer has no such cell; "" when it has."""
+    if point.batch > 1 and not peer.batches:
+        return "its client has no batches"
+    if point.batch > 1 and peer.raw and point.work == "cycle":
+        return "raw sockets: only pushes are batched"
+    if point.row in ("size", "depth") and not peer.deep:
+        return "not measured: see the peer's other rows"
+    return ""
+
+
+class DeepQueue:
+    """folder: made here; kept: the server, where one serves all cells; seconds: that a filling may take.
+
+    What was filled is kept for the next depth. A peer that fills apart has a server of its own for that, which need not
+    sync, and is started again afterwards.
+    """
+
+    def __init__(self, peer: Peer, folder: Path, kept: Running | None, seconds: float) -> None:
+        folder.mkdir()
+        self._peer = peer
+        self._folder = folder
+        self._seconds = seconds
+        self._stack = contextlib.ExitStack()
+        self._running = kept
+        self._there = 0
+        self._why = ""
+        self._each = 0.0
+
+    def filled_to(self, depth: int) -> Running:
+        """The server, with that many messages at least. CellError when that takes too long, or has before."""
+        missing = max(0, depth - self._there)
+        if not self._why and self._each * missing > 1.5 * self._seconds:
+            self._why = f"filling it takes longer than {self._seconds:.0f} s"
+        if self._why:
+            raise CellError(self._why)
+        if not missing and self._running is not None:
+            return self._running
+        try:
+            return self._fill(missing)
+        except (CellError, OSError, RuntimeError) as error:
+            self._why = str(error)
+            raise
+
+    def pushed(self, messages: int) -> None:
+        """A load has made it deeper."""
+        self._there += messages
+
+    def _fill(self, missing: int) -> Running:
+        began = time.monotonic()
+        if self._peer.fills_apart:
+            self._stack.close()  # of the depth before
+            with self._peer.started(self._folder, filling=True) as filling:
+                self._push(filling, missing)
+            self._running = self._stack.enter_context(self._peer.started(self._folder))
+        else:
+            if self._running is None:
+                self._running = self._stack.enter_context(self._peer.started(self._folder))
+            self._push(self._running, missing)
+        if missing >= _TELLING:
+            self._each = (time.monotonic() - began) / missing
+        return self._running
+
+    def _push(self, running: Running, missing: int) -> None:
+        pushed = filled(self._peer, running, missing, _SIZE, self._seconds)
+        self._there += pushed
+        if pushed < 0.98 * missing:
+            raise CellError(f"only {pushed:,} of {missing:,} messages in {self._seconds:.0f} s")
+
+    def close(self) -> None:
+        """Ends the server, if it is one of its own."""
+        self._stack.close()
 
 
 @dataclass

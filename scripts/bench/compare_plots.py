@@ -9,8 +9,8 @@ import matplotlib as mpl
 
 mpl.use("Agg")  # without a display
 
-from compare_plan import Point
-from compare_table import Results, figures_of, grouped
+from compare_cells import Point
+from compare_tables import Results, figures_of, grouped
 from matplotlib import pyplot
 
 _STYLES = {"always": "-", "interval": "--", "none": ":"}

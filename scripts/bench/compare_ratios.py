@@ -11,16 +11,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from bare_journal import BareJournal
+from bare_disk import BareJournal
+from compare_cells import Plan
 from compare_load import CellError, measured
-from compare_plan import Plan
-from compare_system import Disk
 from compare_worker import Work
+from journal_load import fill
+from machine import Disk
+from measuring import Bound, Figure, ratio
 from peer import QUEUE, Peer, Running
-from processes import Listening
-from store_load import fill
+from processes import bare_server
 
 from qs_client import QueueClient
 
@@ -30,44 +30,6 @@ _LEAST_BATCHED = 50_000
 """Messages a second in lists of 100 that are the target where the journal alone does not manage four times as many."""
 Side = Callable[[], float]
 """Measures a rate once."""
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A line. value: None when it could not be measured, and figures says why; target: None for what is information.
-
-    above: whether it has to be more than the target, and not just as much.
-    """
-
-    name: str
-    value: float | None
-    target: float | None
-    figures: str
-    above: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """None without a target or without a value."""
-        if self.target is None or self.value is None:
-            return None
-        return self.value > self.target if self.above else self.value >= self.target
-
-    def line(self) -> str:
-        value = "-" if self.value is None else f"{self.value:.2f}"
-        goal = "" if self.target is None else f"{'>' if self.above else '>='} {self.target:g}"
-        return f"| {self.name} | {value} | {goal} | {shown(self.met)} | {self.figures} |"
-
-
-def shown(met: bool | None) -> str:
-    return {None: "", True: "yes", False: "**no**"}[met]
-
-
-HEAD = ["| ratio | measured | target | met | of what |", "|---|---:|---:|---|---|"]
-
-
-def ratio_of(written: dict[str, Any]) -> Ratio:
-    """Reads a ratio as `asdict` has written it."""
-    return Ratio(**written)
 
 
 def _say(what: str) -> None:
@@ -82,7 +44,7 @@ class Ratios:
     absent: Mapping[str, str]
     folder: Path
     plan: Plan
-    found: list[Ratio]
+    found: list[Figure]
 
     def __post_init__(self) -> None:
         self._disk = Disk.of(self.folder)
@@ -97,13 +59,11 @@ class Ratios:
                     raise CellError("no time was left")
                 part()
             except (CellError, OSError, RuntimeError) as error:
-                self._add(Ratio(f"{part.__name__.strip('_')}", None, None, str(error).replace("\n", " ")[:300]))
+                self._add(Figure(part.__name__.strip("_"), None, of=str(error).replace("\n", " ")[:300]))
 
-    def _add(self, ratio: Ratio) -> None:
-        self.found.append(ratio)
-        _say(
-            f"{ratio.name}: {'-' if ratio.value is None else f'{ratio.value:,.2f}'} {shown(ratio.met)} {ratio.figures}"
-        )
+    def _add(self, figure: Figure) -> None:
+        self.found.append(figure)
+        _say(" ".join(figure.cells()))
 
     def _side(self, peer: Peer, running: Running, work: str, clients: int, batch: int = 1) -> Side:
         done = Work(work, _SIZE, batch, clients, peer.threads, peer.raw)
@@ -142,15 +102,14 @@ class Ratios:
         rates: Mapping[str, Sequence[float]],
         sides: tuple[str, str],
         target: float | None,
-        above: bool = False,
+        bound: Bound = "at least",
     ) -> None:
         over, under = (rates.get(side) for side in sides)
         if not over or not under:
             why = "; ".join(self._why.get(side, f"{side} was left out") for side in sides if not rates.get(side))
-            self._add(Ratio(name, None, target, why, above))
+            self._add(Figure(name, None, target, bound, of=why))
             return
-        value = median(a / b for a, b in zip(over, under, strict=True))
-        self._add(Ratio(name, value, target, f"{median(over):,.0f}/s to {median(under):,.0f}/s", above))
+        self._add(ratio(name, over, under, target, bound))
 
     def _pushes(self) -> None:
         with ExitStack() as stack:
@@ -160,8 +119,8 @@ class Ratios:
         name = "durable push, 32 clients, one at a time: qs / "
         self._versus(f"{name}beanstalkd -f 0", rates, ("qs", "beanstalkd"), 3)
         self._versus(f"{name}Redis always", rates, ("qs", "redis"), 2)
-        self._versus(f"{name}RabbitMQ confirms", rates, ("qs", "rabbitmq"), 1, above=True)
-        self._versus(f"{name}JetStream sync always", rates, ("qs", "nats-always"), 1, above=True)
+        self._versus(f"{name}RabbitMQ confirms", rates, ("qs", "rabbitmq"), 1, "more than")
+        self._versus(f"{name}JetStream sync always", rates, ("qs", "nats-always"), 1, "more than")
         self._versus(f"{name}beanstalkd -f 0, raw sockets both", rates, ("qs-raw", "beanstalkd-raw"), 3)
         self._versus(f"{name}Redis always, raw sockets both", rates, ("qs-raw", "redis-raw"), 2)
 
@@ -178,10 +137,9 @@ class Ratios:
             self._versus(f"{name}, raw sockets both", rates, ("qs-raw", "beanstalkd-raw"), target)
 
     @contextmanager
-    def _bare(self, *flags: str) -> Iterator[Running]:
-        command = [str(Path(__file__).with_name("bare_answers.py")), *flags]
-        with Listening(command, self.folder / "bare_answers.log") as server:
-            yield Running({"module": "peer_qs", "address": server.address, "lists": False}, server.process.pid)
+    def _bare(self, kind: str) -> Iterator[Running]:
+        with bare_server(self.folder, kind) as server:
+            yield Running({"module": "peer_qs", "address": server.address, "lists": False}, server.pid)
 
     def _pipelines(self) -> None:
         if "qs-raw" not in self.peers:
@@ -190,7 +148,7 @@ class Ratios:
         with ExitStack() as stack:
             server = self._started(stack, ("qs-raw",), "pipelines")["qs-raw"]
             server.target["lists"] = False
-            bare, once = stack.enter_context(self._bare()), stack.enter_context(self._bare("--once"))
+            bare, once = (stack.enter_context(self._bare(kind)) for kind in ("answers", "answers-once"))
             together = {"qs": server, "bare": bare}
             rates = self._turns({name: self._side(peer, one, "push", 8, 32) for name, one in together.items()})
             apart = {**together, "once": once}

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from load import Connection, drive
 from peer import Client
-from raw_load import Connection, drive
 
 
 @dataclass

@@ -1,25 +1,14 @@
-#!/usr/bin/env python3
-"""Directory queues as a library, beside the package dirq: python scripts/bench/dirq_rates.py --help
+"""Directory queues as a library, beside the package dirq, and beside a bare loop."""
 
-Every figure is a ratio of two things measured in this very run, alternately, round by round; what is shown is the
-median of the rounds' ratios. All files are in a temporary folder that is removed at the end.
-
-On ext4, do not run it twice within some minutes: for up to five minutes the inode of a deleted file is not given to a
-new one, and each creation has to pass over all of them. Or name a tmpfs with --dir; but there, syncing costs nothing.
-"""
-
-import argparse
 import itertools
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bare_files import BareFiles
-from machine import machine_line
-from table import Row, print_table, ratio_row
+from bare_disk import BareFiles
+from measuring import Figure, Run, ratio
 
 from qs_storage.dirq import QueueSimple
 
@@ -73,16 +62,16 @@ def rates(count: int, over: Part, under: Part) -> tuple[float, float]:
     return count / seconds[0], count / seconds[1]
 
 
-def row(name: str, found: list[tuple[float, float]], target: float) -> Row:
+def figure(name: str, found: list[tuple[float, float]], target: float) -> Figure:
     """Without the first round, which warms up."""
-    return ratio_row(name, [over for over, _ in found[1:]], [under for _, under in found[1:]], target)
+    return ratio(name, [over for over, _ in found[1:]], [under for _, under in found[1:]], target)
 
 
 def parts_of(names: list[str]) -> list[list[str]]:
     return [names[number::PARTS] for number in range(PARTS)]
 
 
-def beside_the_original(folder: Path, rounds: int, count: int) -> list[Row]:
+def beside_the_original(folder: Path, rounds: int, count: int) -> list[Figure]:
     """Adds and consumes with both, without syncing, each round in new queues."""
     from dirq.QueueSimple import QueueSimple as Original  # type: ignore[import-untyped]  # noqa: PLC0415
 
@@ -94,8 +83,8 @@ def beside_the_original(folder: Path, rounds: int, count: int) -> list[Row]:
         adds.append(rates(count, lambda _, q=ours: add(q, part), lambda _, q=theirs: add(q, part)))  # type: ignore[misc]
         consumes.append(both_consume(ours, list(ours), theirs, list(theirs)))
     return [
-        row("add, not synced / the package dirq", adds, 1.0),
-        row("lock, get and remove / the package dirq", consumes, 1.0),
+        figure("add, not synced / the package dirq", adds, 1.0),
+        figure("lock, get and remove / the package dirq", consumes, 1.0),
     ]
 
 
@@ -105,7 +94,7 @@ def both_consume(over: Any, names: list[str], under: Any, others: list[str]) -> 
     return rates(len(names), lambda at: consume(over, ours[at]), lambda at: consume(under, theirs[at]))
 
 
-def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Row]:
+def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Figure]:
     """Synced additions, and a loop of create, write, fsync, rename, fsync of the directory."""
     queue = QueueSimple(folder / "synced")
     part = count // PARTS
@@ -118,7 +107,7 @@ def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Row]:
 
     with BareFiles(folder / "bare", SIZE, sync=True) as files:
         found = [rates(count, lambda _: add(queue, part), store) for _ in range(rounds + 1)]
-    return [row("add, synced / create, fsync, rename, fsync", found, 0.8)]
+    return [figure("add, synced / create, fsync, rename, fsync", found, 0.8)]
 
 
 def filled(path: Path, count: int) -> QueueSimple:
@@ -136,7 +125,7 @@ def filled(path: Path, count: int) -> QueueSimple:
     return queue
 
 
-def by_depth(folder: Path, rounds: int) -> list[Row]:
+def by_depth(folder: Path, rounds: int) -> list[Figure]:
     """A queue of 100,000 elements against new ones of 1,000. Half as many are added and consumed in a round, and what
     is consumed was there before: to remove what the file system has not even written yet costs less."""
     each = SHALLOW // 2
@@ -151,34 +140,15 @@ def by_depth(folder: Path, rounds: int) -> list[Row]:
         consumes.append(both_consume(deep, names[0], queue, names[1]))
     what = f"{DEEP:,} elements / {SHALLOW:,}"
     return [
-        row(f"add, not synced, {what}", adds, 0.9),
-        row(f"lock, get and remove, {what}", consumes, 0.9),
-        row(f"iteration, an element, {what}", walks, 0.9),
+        figure(f"add, not synced, {what}", adds, 0.9),
+        figure(f"lock, get and remove, {what}", consumes, 0.9),
+        figure(f"iteration, an element, {what}", walks, 0.9),
     ]
 
 
-def judged(line: Row) -> Row:
-    """With the word that says whether the target is reached."""
-    reached = float(line.measured) >= float(line.target.removeprefix(">= "))
-    return line._replace(figures=f"{'reached' if reached else 'NOT REACHED'}: {line.figures}")
-
-
-def main() -> None:
-    """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="Measures qs_storage.dirq beside the package dirq. Prints a table.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and no deep queue: takes some seconds")
-    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
-    arguments = parser.parse_args()
-    rounds, count = (5, 500) if arguments.quick else (12, 2000)
-    with tempfile.TemporaryDirectory(prefix="qs-dirq-", dir=arguments.dir) as made:
-        folder = Path(made)
-        print(machine_line(folder), flush=True)
-        rows = beside_the_original(folder, rounds, count)
-        rows += beside_a_bare_loop(folder, rounds, count // 10)
-        if not arguments.quick:
-            rows += by_depth(folder, rounds)
-        print_table([judged(line) for line in rows])
-
-
-if __name__ == "__main__":
-    main()
+def dirq(run: Run) -> list[Figure]:
+    """adding, and lock, get and remove, against the package dirq; synced additions against a bare loop; by depth"""
+    rounds, count = (5, 500) if run.quick else (12, 2000)
+    figures = beside_the_original(run.folder, rounds, count)
+    figures += beside_a_bare_loop(run.folder, rounds, count // 10)
+    return figures if run.quick else [*figures, *by_depth(run.folder, rounds)]

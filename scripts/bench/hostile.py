@@ -1,23 +1,28 @@
-"""Measures 100 clients while others attack the server, with half handshakes or with wrong tokens.
+"""Clients that work while others attack the server, with half handshakes or with wrong tokens.
 
 Rounds of peace and of attack take turns on one server. The attacker is a process of its own; on two cores it takes a
-part of the load's core, which counts against the server.
+part of the load's core, which counts against the server. Run as a program, it is the attacker, which says when it is at
+it and ends when its stdin does: hostile.py handshakes HOST PORT COUNT, or hostile.py tokens HOST PORT RATE
 """
 
-import hashlib
+import contextlib
 import re
 import secrets
+import selectors
 import socket
 import ssl
-import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from load import Client, document, push_document, rate_of_many
-from processes import Listening, queue_server
-from table import Row, ratio_row
+from credentials import make_certificate, write_access
+from load import Client, TlsClient, document, push_document, rate_of_many
+from machine import room_for
+from measuring import Figure, Run, ratio
+from processes import Assistant, Process, queue_server
 
 _CLIENTS = 100
 _HANDSHAKES = 2000
@@ -25,63 +30,50 @@ _TOKENS = 10_000
 _TARGET = 0.9
 _PUSH = push_document("q", 1024)
 _FLAGS = ("--durability", "none")
-_CERTIFICATE = (
-    "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-)  # fmt: skip
+
+_TOKENS = 10
+"""Wrong tokens that a connection sends at once: after so many, the server closes it."""
+
+_STEP = 0.01
+_BURST = 50
+"""Connections that are begun between two looks at the answers."""
 
 
-def measure(folder: Path, quick: bool) -> list[Row]:
+def hostile(run: Run) -> list[Figure]:
     """pushes of 100 clients beside 2,000 half handshakes that are held open, and beside 10,000 wrong tokens a second"""
-    rounds, seconds = (3, 2.0) if quick else (7, 5.0)
-    return [_beside_handshakes(folder, rounds, seconds), _beside_tokens(folder, rounds, seconds)]
+    rounds, seconds = (3, 2.0) if run.quick else (7, 5.0)
+    return [_beside_handshakes(run.folder, rounds, seconds), _beside_tokens(run.folder, rounds, seconds)]
 
 
-def _beside_handshakes(folder: Path, rounds: int, seconds: float) -> Row:
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run([*_CERTIFICATE, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    context = ssl.create_default_context(cafile=str(cert))
+def _beside_handshakes(folder: Path, rounds: int, seconds: float) -> Figure:
+    tls = make_certificate(folder)
     with ExitStack() as stack:
-        flags = ("--tls-cert", str(cert), "--tls-key", str(key))
-        server = stack.enter_context(queue_server(folder / "tls", *_FLAGS, *flags))
-        clients = [stack.enter_context(_TlsClient(server.address, context)) for _ in range(_CLIENTS)]
+        server = stack.enter_context(queue_server(folder / "tls", *_FLAGS, *tls.flags))
+        clients = [stack.enter_context(TlsClient(server.address, tls.context)) for _ in range(_CLIENTS)]
         clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
         attacked, calm = _in_turns(server, clients, ("handshakes", _HANDSHAKES), rounds, seconds)
     name = f"pushes over TLS, {_CLIENTS} clients, beside {_HANDSHAKES:,} half handshakes / alone"
-    return ratio_row(name, attacked, calm, _TARGET)
+    return ratio(name, attacked, calm, _TARGET)
 
 
-def _beside_tokens(folder: Path, rounds: int, seconds: float) -> Row:
+def _beside_tokens(folder: Path, rounds: int, seconds: float) -> Figure:
     token = f"qs_{secrets.token_urlsafe(32)}"
-    access = folder / "access.toml"
-    access.write_text(
-        f'[principals.load]\ntokens = ["sha256:{hashlib.sha256(token.encode()).hexdigest()}"]\nadmin = true\n'
-    )
-    access.chmod(0o600)
+    access = write_access(folder, token)
     with ExitStack() as stack:
-        server = stack.enter_context(queue_server(folder / "access", *_FLAGS, "--access", str(access)))
+        server = stack.enter_context(queue_server(folder / "access", *_FLAGS, *access))
         clients = [stack.enter_context(Client(server.address)) for _ in range(_CLIENTS)]
         for client in clients:
             client.lines(document(b"authenticate", b"<token>%s</token>" % token.encode()))
         clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
         attacked, calm = _in_turns(server, clients, ("tokens", _TOKENS), rounds, seconds)
     name = f"pushes, {_CLIENTS} clients, beside {_TOKENS:,} wrong tokens a second / alone"
-    row = ratio_row(name, attacked, calm, _TARGET)
+    figure = ratio(name, attacked, calm, _TARGET)
     counted = sum(int(count) for count in re.findall(r"(\d+) wrong tokens", (folder / "access.log").read_text()))
-    return row._replace(figures=f"{row.figures}; {counted:,} wrong tokens were looked up, others waited for their turn")
-
-
-class _TlsClient(Client):
-    """A blocking connection over TLS. An answer is one record, so a read gives all of it."""
-
-    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
-        super().__init__(address)
-        plain: socket.socket = self.socket
-        self.socket = context.wrap_socket(plain, server_hostname="localhost")
+    return replace(figure, of=f"{figure.of}; {counted:,} wrong tokens were looked up, others waited for their turn")
 
 
 def _in_turns(
-    server: Listening, clients: list[Client], attack: tuple[str, int], rounds: int, seconds: float
+    server: Process, clients: list[Client], attack: tuple[str, int], rounds: int, seconds: float
 ) -> tuple[list[float], list[float]]:
     """Returns the rates under attack, and the rates in peace."""
     rate_of_many(clients, _PUSH, 1)
@@ -94,15 +86,93 @@ def _in_turns(
 
 
 @contextmanager
-def _attacking(server: Listening, kind: str, number: int) -> Iterator[None]:
+def _attacking(server: Process, kind: str, number: int) -> Iterator[None]:
     """Attacks the server inside the block."""
-    host, port = server.address
-    command = [sys.executable, str(Path(__file__).with_name("attacker.py")), kind, host, str(port), str(number)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
-        assert attacker.stdin is not None
-        assert attacker.stdout is not None
-        assert attacker.stdout.readline() == "ready\n"
+    with Assistant("hostile.py", kind, *server.address, number) as attacker:
         yield
-        attacker.stdin.close()
-        if attacker.wait() != 0:
-            raise RuntimeError(f"the attacker ended with {attacker.returncode}")
+        attacker.finish()
+
+
+def half_handshake() -> bytes:
+    """The first half of what a client sends first."""
+    written = ssl.MemoryBIO()
+    channel = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), written, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        channel.do_handshake()
+    hello = written.read()
+    return hello[: len(hello) // 2]
+
+
+def handshakes(address: tuple[str, int], count: int) -> None:
+    """Opens the connections, one after the other, and holds them."""
+    hello = half_handshake()
+    held = []
+    for _ in range(room_for(count)):
+        held.append(socket.create_connection(address))
+        held[-1].sendall(hello)
+    print("ready", flush=True)
+    sys.stdin.read()
+    for each in held:
+        each.close()
+
+
+class _Tokens:
+    """Connections that send wrong tokens, so many a second in all."""
+
+    def __init__(self, address: tuple[str, int], rate: int) -> None:
+        self._address = address
+        self._rate = rate
+        self._batch = b"".join(document(b"authenticate", b"<token>qs_%040d</token>" % i) for i in range(_TOKENS))
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(sys.stdin, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Attacks until stdin ends. Each connection is as many tokens; what cannot be begun in time is left out."""
+        started = due = time.monotonic()
+        most = room_for(self._rate)
+        told = False
+        while not self._read():
+            now = time.monotonic()
+            for _ in range(_BURST):
+                if due > now or len(self._selector.get_map()) > most:
+                    break
+                self._begin()
+                due += _TOKENS / self._rate
+            due = max(due, now - _STEP)
+            if not told and now - started > 2:
+                print("ready", flush=True)
+                told = True
+
+    def _begin(self) -> None:
+        connection = socket.create_connection(self._address)
+        connection.setblocking(False)
+        connection.send(self._batch)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self) -> bool:
+        """Returns True when stdin has ended."""
+        for key, _ in self._selector.select(_STEP):
+            connection = key.fileobj
+            if not isinstance(connection, socket.socket):
+                return True
+            try:
+                data = connection.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self._selector.unregister(connection)
+                connection.close()
+        return False
+
+
+def main() -> None:
+    """Attacks as the arguments say."""
+    kind, host, port, number = sys.argv[1:]
+    if kind == "handshakes":
+        handshakes((host, int(port)), int(number))
+    else:
+        _Tokens((host, int(port)), int(number)).run()
+
+
+if __name__ == "__main__":
+    main()

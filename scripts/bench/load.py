@@ -1,15 +1,22 @@
-"""The load: documents made beforehand, a blocking socket, and lines counted. As little of its own as there can be."""
+"""The load: documents made beforehand, blocking sockets, and lines counted.
+
+As little of its own as there can be, so that the server is measured and not a client. `Client` is one connection whose
+caller waits; `Connection` and `drive` are many of them in one process, each in a script that says what it sends. It is
+the same loop for every server, so that only the server differs.
+"""
 
 import re
 import selectors
 import socket
+import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
+from typing import Protocol
 
 _OPEN = b'<qs xmlns="http://purl.oclc.org/DEFUZE/qs" type="request">'
 _TIMEOUT = 60
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20
 _MID = re.compile(rb'mid="(\d+)"|<mid[^>]*>(\d+)<')
 
 
@@ -79,6 +86,14 @@ class Client:
         self.close()
 
 
+class TlsClient(Client):
+    """A blocking connection over TLS. An answer is one record, so a read gives all of it."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
+        super().__init__(address)
+        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+
+
 def mid_in(answer: bytes) -> bytes:
     """The first message id of an answer."""
     found = _MID.search(answer)
@@ -126,3 +141,105 @@ def rate_of_many(clients: Sequence[Client], request: bytes, seconds: float) -> f
                 else:
                     under_way -= 1
     return done / (ended - started)
+
+
+Exchange = tuple[bytes, int]
+"""Bytes to send, and how many lines end in the answer."""
+
+
+class Script(Protocol):
+    """The requests of a raw connection: gets the answer, gives the next request."""
+
+    worth: int
+    """Messages that are done when a round is."""
+
+    def round(self) -> Iterator[Exchange]:
+        """One round after the other: yields exchanges, is sent their answers' bytes."""
+        ...
+
+
+_REFUSED = (
+    b'type="error"',
+    b"-ERR",
+    b"OUT_OF_MEMORY",
+    b"INTERNAL_ERROR",
+    b"JOB_TOO_BIG",
+    b"NOT_FOUND",
+    b"EXPECTED_CRLF",
+)
+
+
+class Pushes:
+    """Sends the same bytes again and again. lines: how many end in the answer; worth: messages in them."""
+
+    def __init__(self, request: bytes, lines: int, worth: int) -> None:
+        self.worth = worth
+        self._exchange = (request, lines)
+
+    def round(self) -> Iterator[Exchange]:
+        yield self._exchange
+
+
+class Connection:
+    """A socket, and where it is in its script."""
+
+    def __init__(self, address: tuple[str, int], script: Script) -> None:
+        self.socket = socket.create_connection(address, _TIMEOUT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._script = script
+        self._round: Generator[Exchange, bytes, None]
+        self._missing = 0
+        self._answer: list[bytes] = []
+        self.began = 0.0
+
+    def begin(self, now: float) -> None:
+        """Sends the first request of a round."""
+        self.began = now
+        self._round = self._script.round()  # type: ignore[assignment]
+        self._send(*next(self._round))
+
+    def _send(self, request: bytes, lines: int) -> None:
+        self._missing = lines
+        self._answer.clear()
+        self.socket.sendall(request)
+
+    def took(self) -> bool:
+        """Reads what has come; sends the next request if the answer is whole; True when the round is over."""
+        data = self.socket.recv(_CHUNK)
+        if not data:
+            raise RuntimeError("the connection was closed")
+        for word in _REFUSED:
+            if word in data:
+                raise RuntimeError(data[:500].decode(errors="replace"))
+        self._answer.append(data)
+        self._missing -= data.count(b"\n")
+        if self._missing > 0:
+            return False
+        try:
+            request, lines = self._round.send(b"".join(self._answer))
+        except StopIteration:
+            return True
+        self._send(request, lines)
+        return False
+
+
+def drive(connections: list[Connection], ended: Callable[[float, float], bool], until: float) -> None:
+    """Rounds on all connections at once until the time; then each ends its round. ended: is told when each round began
+    and ended, by the monotonic clock, and says whether there is more to do."""
+    with selectors.EpollSelector() as selector:
+        for connection in connections:
+            selector.register(connection.socket, selectors.EVENT_READ, connection)
+            connection.begin(time.monotonic())
+        under_way = len(connections)
+        while under_way:
+            ready = selector.select(_TIMEOUT)
+            if not ready:
+                raise RuntimeError(f"no answer in {_TIMEOUT} s")
+            for key, _ in ready:
+                connection = key.data
+                if connection.took():
+                    now = time.monotonic()
+                    if ended(connection.began, now) and now < until:
+                        connection.begin(now)
+                    else:
+                        under_way -= 1

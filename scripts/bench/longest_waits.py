@@ -9,11 +9,10 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from load import Client, document
-from processes import Listening, queue_server
-from table import Row
+from measuring import Figure, Run
+from processes import Process, queue_server
 
 _TARGET = 0.05
 _QUEUES, _LIST, _PIPELINE = 3000, 1000, 256
@@ -25,16 +24,16 @@ _MESSAGES = b"<messages>%s</messages>" % (b"<message><payload>%s</payload></mess
 _MID = re.compile(rb"<mid[^>]*>(\d+)</mid>")
 
 
-def measure(folder: Path, quick: bool) -> list[Row]:
+def longest_waits(run: Run) -> list[Figure]:
     """the work for which a ping waits, beside each of the longest requests: many or deep queues, lists, pipelines"""
-    queues, many, deep = (300, 1_000, 10_000) if quick else (_QUEUES, _MANY, _DEEP)
-    rows: list[Row] = []
-    with queue_server(folder / "root") as server, Client(server.address) as client:
+    queues, many, deep = (300, 1_000, 10_000) if run.quick else (_QUEUES, _MANY, _DEEP)
+    figures: list[Figure] = []
+    with queue_server(run.folder / "root") as server, Client(server.address) as client:
         names = [b"q%d" % number for number in range(many)]
         for title, request, count in _requests(client, names, queues, deep):
-            rows.append(_beside(server, client, title, request, count))
-            print(*rows[-1], flush=True)
-    return rows
+            figures.append(_beside(server, client, title, request, count))
+            print(*figures[-1].cells(), flush=True)
+    return figures
 
 
 def _requests(client: Client, names: list[bytes], queues: int, deep: int) -> Iterator[tuple[str, bytes, int]]:
@@ -119,7 +118,7 @@ def _dead(client: Client, names: list[bytes]) -> Iterator[tuple[str, bytes, int]
     yield "redrive of 1000 into their queues", document(b"redrive-messages", _qid(b"dead")), 1
 
 
-def _beside(server: Listening, client: Client, title: str, request: bytes, count: int) -> Row:
+def _beside(server: Process, client: Client, title: str, request: bytes, count: int) -> Figure:
     """Returns the most work for which a ping waits while the requests are answered."""
     waits: list[tuple[float, float]] = []  # processor time of the server, and time
     over = threading.Event()
@@ -143,8 +142,8 @@ def _beside(server: Listening, client: Client, title: str, request: bytes, count
     over.set()
     pinging.join()
     work, wait = max(waits)[0], max(wait for _, wait in waits)
-    figures = f"{used * 1000:,.0f} ms in all; longest wait {wait * 1000:,.0f} ms, answered after {took * 1000:,.0f} ms"
-    return Row(f"a ping beside: {title}", f"{work * 1000:,.0f} ms", f"<= {_TARGET * 1000:.0f} ms", figures)
+    of = f"{used * 1000:,.0f} ms in all; longest wait {wait * 1000:,.0f} ms, answered after {took * 1000:,.0f} ms"
+    return Figure(f"a ping beside: {title}", work * 1000, _TARGET * 1000, "at most", " ms", of, digits=0)
 
 
 def _fill(client: Client, qid: bytes, count: int) -> list[bytes]:

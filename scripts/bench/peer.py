@@ -1,12 +1,13 @@
-"""The peers that `compare` compares: a queue with its usual Python client, or with bytes on a raw socket.
+"""The peers that qs is compared with: a queue with its usual Python client, or with bytes on a raw socket, for
+`compare`; a system that gives a message to all, for `fan_out_peers`. Each module `peer_*` has both of one system.
 
 A peer has two sides. `started` runs its server, in the process of the bench. What it yields names a target: a
 dictionary that a load process gets as JSON, and from which it makes its clients with the function that the target
 names. So a client's package is imported where it is used, and nowhere else.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,6 +20,13 @@ Durability = Literal["always", "interval", "none"]
 
 Target = dict[str, Any]
 """module and connect: the function that makes a client of this target; queue; and whatever that function wants."""
+
+
+Publish = Callable[[Sequence[bytes]], Awaitable[float]]
+"""Publishes messages together, as is usual with the client. Returns when the system has taken them, in the way that it
+promises; what it returns is the clock from just before the first call."""
+Received = Callable[[int], None]
+"""Is told the number of a subscriber each time that it gets a message; from any thread."""
 
 
 class Client(Protocol):
@@ -40,21 +48,6 @@ class Client(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-Exchange = tuple[bytes, int]
-"""Bytes to send, and how many lines end in the answer."""
-
-
-class Script(Protocol):
-    """The requests of a raw connection: gets the answer, gives the next request."""
-
-    worth: int
-    """Messages that are done when a round is."""
-
-    def round(self) -> Iterator[Exchange]:
-        """One round after the other: yields exchanges, is sent their answers' bytes."""
-        ...
 
 
 @dataclass
@@ -107,3 +100,19 @@ class Peer:
         """Runs it with all its files in the folder, which exists. filling: as fast as it can, for what is not measured;
         afterwards it is started again on the same folder."""
         raise NotImplementedError
+
+
+class FanOutPeer(Protocol):
+    """A system that takes a message and gives it to every subscriber, with its usual Python client."""
+
+    name: str
+    survives: str
+    """Which messages are still there after a crash of the system, or a power loss, with these settings."""
+
+    def started(self, folder: Path) -> AbstractContextManager[None]:
+        """Runs it on loopback with all its files in the folder, which exists."""
+        ...
+
+    def subscribed(self, subscribers: int, received: Received) -> AbstractAsyncContextManager[Publish]:
+        """So many subscribers with a connection each, which all get every message from now on, and a publisher."""
+        ...

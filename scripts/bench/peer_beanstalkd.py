@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peer import Exchange, Peer, Running, Script, Target
-from raw_load import Pushes
-from systems import beanstalkd
+from load import Exchange, Pushes, Script
+from peer import Peer, Running, Target
+from processes import beanstalkd
 
 _LARGEST = 70_000
 """Bytes of a message: beanstalkd takes 65,535 unless it is told otherwise."""

@@ -1,76 +1,177 @@
 #!/usr/bin/env python3
-"""Benchmarks of the queue server and the bus: python scripts/bench/run.py --help
+"""The measurements of qs: python scripts/bench/run.py --help
 
-Every figure with a target is a ratio of two things measured in this very run, alternately, round by round; what is
-shown is the median of the rounds' ratios. So it says the same on a fast machine and on a slow one. The load comes from
-raw blocking sockets with bytes made beforehand, so that the server is measured and not a client. Nothing is asserted:
-the table shows the target beside what was measured. All files are in a temporary folder that is removed at the end.
-`rivals` is different: it uses clients, also qs's own, and compares systems by what a Python program gets from them.
+Nothing is asserted: the table shows what was measured, with a target where there is one. Most figures with a target are
+ratios of two things that were measured in this very run, alternately, round by round; what is shown is the median of
+the rounds' ratios. So they say the same on a fast machine and on a slow one. Most load comes from raw blocking sockets
+with bytes made beforehand, so that the server is measured and not a client. All files are in a temporary folder that is
+removed at the end.
 
-On ext4, do not run it twice within some minutes. For up to five minutes the inode of a deleted file is not given to a
-new one, and each creation has to pass over all of them: after 200,000 deletions a push costs several times as much.
-`roundtrips` shows what creating a file costs without a server, so that this can be seen. Or name a tmpfs with --dir.
+On ext4, do not run the same twice within some minutes. For up to five minutes the inode of a deleted file is not given
+to a new one, and each creation has to pass over all of them: after 200,000 deletions a push costs several times as
+much. `roundtrips` shows what creating a file costs without a server, so that this can be seen. Or name a tmpfs with
+--dir; but there, syncing costs nothing.
 """
 
 import argparse
+import importlib
+import json
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import depth
-import durable
-import fanout
-import hostile
-import idle
-import latency
-import longest_waits
-import rivals
-import roundtrips
-import scrapes
-import starts
+from compare import add_flags
 from machine import machine_line
-from table import Row, print_table
+from measuring import Figure, Run, text_table, write_rows
+from processes import PROJECT
 
-BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
-    "roundtrips": roundtrips.measure,
-    "starts": starts.measure,
-    "depth": depth.measure,
-    "durable": durable.measure,
-    "fanout": fanout.measure,
-    "latency": latency.measure,
-    "idle": idle.measure,
-    "hostile": hostile.measure,
-    "longest-waits": longest_waits.measure,
-    "scrapes": scrapes.measure,
-    "rivals": rivals.measure,
+GROUPS: dict[str, dict[str, str]] = {
+    "server": {
+        "roundtrips": "server_rates:roundtrips",
+        "durable": "server_rates:durable",
+        "depth": "server_rates:depth",
+        "starts": "server_rates:starts",
+        "longest-waits": "longest_waits:longest_waits",
+        "scrapes": "scrapes:scrapes",
+        "hostile": "hostile:hostile",
+    },
+    "bus": {
+        "fanout": "bus_rates:fanout",
+        "latency": "bus_rates:latency",
+        "idle": "bus_rates:idle",
+        "fan-out-peers": "fan_out_peers:fan_out_peers",
+    },
+    "security": {
+        "strangers": "strangers:strangers",
+        "tls": "security_rates:tls",
+        "tls-memory": "security_rates:tls_memory",
+        "access": "security_rates:access",
+    },
+    "journal": {
+        "sustained": "journal_pushes:sustained",
+        "singly": "journal_pushes:singly",
+        "cycle": "journal_pushes:cycle",
+        "restarts": "journal_cold:restarts",
+        "drain": "journal_cold:drain",
+        "amplification": "journal_cold:amplification",
+        "upkeep-latency": "journal_cold:upkeep_latency",
+        "stalls": "journal_due:stalls",
+        "slices": "journal_due:slices",
+        "policies": "journal_due:policies",
+    },
+    "documents": {
+        "document-costs": "documents:document_costs",
+        "second-paths": "documents:second_paths",
+        "hostile-documents": "documents:hostile_documents",
+    },
+    "libraries": {"dirq": "dirq_rates:dirq"},
+    "pipeline": {
+        "archive": "archive_rates:archive_rates",
+        "archive-xml": "archive_rates:archive_xml",
+        "report": "report_rates:report_rates",
+    },
+    "peers": {"compare": "compare:compare"},
 }
+"""By group and name: module and function. A module is imported when it is asked for, as those of the pipeline need
+Spark and DuckDB."""
+
+MEASUREMENTS = {name: where for group in GROUPS.values() for name, where in group.items()}
+
+DEFAULT = ("server", "bus")
+"""What is measured if nothing is named: it takes some minutes, and needs nothing that has to be installed."""
+
+JOURNAL_PAGE = PROJECT / "docs" / "performance-method.md"
+JOURNAL_MARK = "<!-- made by scripts/bench/run.py --only journal --docs: do not edit from here -->"
 
 
-def main() -> None:
-    """Runs what is asked for, one benchmark after the other, and prints one table."""
+def function_of(name: str) -> Callable[[Run], list[Figure]]:
+    """Returns the measurement of that name. Raises ImportError if a package that it needs is missing."""
+    module, _, function = MEASUREMENTS[name].partition(":")
+    found: Callable[[Run], list[Figure]] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def descriptions() -> Iterator[str]:
+    """Yields a line for each measurement: its docstring, or what is missing."""
+    for group, names in GROUPS.items():
+        yield f"{group}:"
+        for name in names:
+            try:
+                said = function_of(name).__doc__
+            except ImportError as error:
+                said = f"cannot run here: {error}"
+            yield f"  {name:<18} {said}"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
     parser = argparse.ArgumentParser(
-        description="Measures the queue server and the bus beside what the machine can do. Prints a table.",
-        epilog="; ".join(f"{name}: {run.__doc__}" for name, run in BENCHMARKS.items()),
+        description="Measures qs, beside what the machine can do, or beside other systems."
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: takes a few minutes")
-    parser.add_argument(
-        "--only", choices=list(BENCHMARKS), action="append", metavar="NAME", help="measure only this one"
+    add = parser.add_argument
+    add("--list", action="store_true", help="say what each measurement is, and measure nothing")
+    add(
+        "--only",
+        choices=[*GROUPS, *MEASUREMENTS],
+        action="append",
+        metavar="NAME",
+        help=f"measure only this one, or this group: see --list (default: {', '.join(DEFAULT)})",
     )
-    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
-    arguments = parser.parse_args()
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="qs-bench-", dir=arguments.dir) as folder:
-        print(machine_line(Path(folder)), flush=True)
-        for name in arguments.only or BENCHMARKS:
-            started = time.monotonic()
-            own = Path(folder) / name
-            own.mkdir()
-            rows += BENCHMARKS[name](own, arguments.quick)
-            print(f"{name}: measured in {time.monotonic() - started:.0f} s", flush=True)
+    add("--quick", action="store_true", help="fewer and shorter rounds: shows whether it works, and little more")
+    add("--dir", type=Path, help="folder for temporary files, on the disk to measure (default: the system's)")
+    add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    add("--docs", action="store_true", help="also write the figures of journal and compare into the pages of docs")
+    few = parser.add_argument_group("some measurements only")
+    few.add_argument("--seconds", type=float, help="sustained: seconds of pushes (default: 120; with --quick 15)")
+    few.add_argument("--messages", type=int, metavar="N", help="archive, archive-xml, report: messages, or events")
+    few.add_argument(
+        "--memory", default="1g", metavar="SIZE", help="pipeline: of Spark's JVM (default: 1g, as Spark's)"
+    )
+    add_flags(parser)
+    return parser
+
+
+def main() -> int:
+    """Measures what is asked for, one after the other, and prints one table. Returns 130 if it was interrupted."""
+    options = make_parser().parse_args()
+    if options.list:
+        print("\n".join(descriptions()))
+        return 0
+    asked = options.only or DEFAULT
+    names = [name for each in asked for name in GROUPS.get(each, (each,))]
+    figures: dict[str, list[Figure]] = {}
+    interrupted = False
+    with tempfile.TemporaryDirectory(prefix="qs-bench-", dir=options.dir) as folder:
+        machine = f"{machine_line(Path(folder))}, load average {os.getloadavg()[0]:.1f}"
+        print(machine, flush=True)
+        try:
+            for name in dict.fromkeys(names):
+                started = time.monotonic()
+                own = Path(folder) / name
+                own.mkdir()
+                try:
+                    measure = function_of(name)
+                except ImportError as error:
+                    print(f"{name}: left out: {error}", file=sys.stderr, flush=True)
+                    continue
+                figures[name] = measure(Run(own, options.quick, options))
+                print(f"{name}: measured in {time.monotonic() - started:.0f} s", flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
         # What was made is removed only now, because that makes creating files slow.
-    print_table(rows)
+    if options.json is not None:
+        content = {name: [figure.content() for figure in found] for name, found in figures.items()}
+        whole = {"machine": machine, "quick": options.quick, "figures": content}
+        options.json.write_text(json.dumps(whole, indent=2) + "\n")
+    journal = [figure for name, found in figures.items() if name in GROUPS["journal"] for figure in found]
+    if options.docs and journal:
+        write_rows(JOURNAL_PAGE, JOURNAL_MARK, journal, f"{time.strftime('%Y-%m-%d')}: {machine}")
+    print(text_table([figure for found in figures.values() for figure in found]))
+    return 130 if interrupted else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,10 @@
-"""Measures what a scrape of /metrics once a second costs clients that push.
+"""What a scrape of /metrics once a second costs clients that push. Run as a program, it is the scraper: scrapes.py URL
 
 The page and the scraper are processes of their own. With two cores they take time from the load and from the server,
 and so do all other programs of the machine: the rate of the pushes shows that too. The server's processor time for a
 push, and for a scrape without other load, does not.
 """
 
-import subprocess
 import sys
 import time
 import urllib.request
@@ -16,8 +15,8 @@ from statistics import median
 from typing import NamedTuple
 
 from load import Client, document, push_document, rate_of_many
-from processes import Listening, queue_server, queue_web
-from table import Row, ratio_row
+from measuring import Figure, Run, ratio
+from processes import Assistant, Process, queue_server, queue_web
 
 _SIZE = 1024
 _CLIENTS = 32
@@ -26,7 +25,6 @@ _TARGET = 0.98
 _AT_ONCE = 500
 _ALONE = 10
 """Scrapes without load, of which the median counts."""
-_SCRAPER = Path(__file__).with_name("scraper.py")
 
 
 class _Round(NamedTuple):
@@ -36,13 +34,13 @@ class _Round(NamedTuple):
     cost: float
 
 
-def measure(folder: Path, quick: bool) -> list[Row]:
+def scrapes(run: Run) -> list[Figure]:
     """durable pushes by 32 clients while /metrics is scraped once a second, against without; 10 to 10,000 queues"""
-    rounds, seconds = (3, 3) if quick else (7, 4)
-    return [row for queues in _QUEUES for row in _measure(folder, queues, rounds, seconds)]
+    rounds, seconds = (3, 3) if run.quick else (7, 4)
+    return [figure for queues in _QUEUES for figure in _measure(run.folder, queues, rounds, seconds)]
 
 
-def _measure(folder: Path, queues: int, rounds: int, seconds: float) -> Iterator[Row]:
+def _measure(folder: Path, queues: int, rounds: int, seconds: float) -> Iterator[Figure]:
     without: list[_Round] = []
     scraped: list[_Round] = []
     answers: list[tuple[float, int]] = []
@@ -59,17 +57,17 @@ def _measure(folder: Path, queues: int, rounds: int, seconds: float) -> Iterator
                 scraped.append(_round(server, clients, seconds))
     name = f"with {queues:,} queues, scraped / not scraped"
     rates = [[each.rate for each in some] for some in (scraped, without)]
-    yield ratio_row(f"durable pushes, {_CLIENTS} clients, {name}", *rates, _TARGET)
+    yield ratio(f"durable pushes, {_CLIENTS} clients, {name}", *rates, _TARGET)
     costs = [[each.cost for each in some] for some in (scraped, without)]
-    ratio = median(a / b for a, b in zip(*costs, strict=True))
-    shown = f"{median(costs[0]):.1f} µs to {median(costs[1]):.1f} µs"
-    yield Row(f"server's processor time for a push, {name}", f"{ratio:.3f}", f"<= {2 - _TARGET:g}", shown)
+    title = f"server's processor time for a push, {name}"
+    yield ratio(title, *costs, 2 - _TARGET, "at most", " us", digits=3)
     took = median(seconds for seconds, _ in answers) * 1000
-    shown = f"{took:.0f} ms until the answer under load, {answers[-1][1]:,} bytes"
-    yield Row(f"server's processor time for a scrape, {queues:,} queues", f"{alone * 1000:.1f} ms", "", shown)
+    of = f"{took:.0f} ms until the answer under load, {answers[-1][1]:,} bytes"
+    title = f"server's processor time for a scrape, {queues:,} queues"
+    yield Figure(title, alone * 1000, unit=" ms", of=of, digits=1)
 
 
-def _scrape_alone(server: Listening, page: Listening) -> float:
+def _scrape_alone(server: Process, page: Process) -> float:
     """Returns the seconds of processor time that a scrape costs the server while nothing else is asked of it."""
     used: list[float] = []
     for _ in range(_ALONE + 1):
@@ -80,7 +78,7 @@ def _scrape_alone(server: Listening, page: Listening) -> float:
     return median(used[1:])  # the first one connects
 
 
-def _metrics_of(page: Listening) -> str:
+def _metrics_of(page: Process) -> str:
     return f"http://{page.address[0]}:{page.address[1]}/metrics"
 
 
@@ -91,7 +89,7 @@ def _make_queues(client: Client, count: int) -> None:
         client.lines(b"".join(some), len(some))
 
 
-def _round(server: Listening, clients: list[Client], seconds: float) -> _Round:
+def _round(server: Process, clients: list[Client], seconds: float) -> _Round:
     began, used = time.perf_counter(), server.processor_seconds()
     rate = rate_of_many(clients, push_document("q0", _SIZE), seconds)
     pushes = rate * (time.perf_counter() - began)
@@ -99,16 +97,29 @@ def _round(server: Listening, clients: list[Client], seconds: float) -> _Round:
 
 
 @contextmanager
-def _scraping(page: Listening, answers: list[tuple[float, int]]) -> Iterator[None]:
+def _scraping(page: Process, answers: list[tuple[float, int]]) -> Iterator[None]:
     """Scrapes inside the block, from after the first answer. answers: gets the seconds and the bytes of each."""
-    with subprocess.Popen(
-        [sys.executable, str(_SCRAPER), _metrics_of(page)], stdout=subprocess.PIPE, text=True
-    ) as scraper:
-        assert scraper.stdout is not None
+    with Assistant("scrapes.py", _metrics_of(page)) as scraper:
         try:
-            scraper.stdout.readline()
             yield
         finally:
-            scraper.kill()
-        lines = scraper.stdout.read().splitlines()
+            scraper.process.kill()
+        lines = scraper.output.read().decode().splitlines()
     answers += [(float(seconds), int(size)) for seconds, size in map(str.split, lines)]
+
+
+def main() -> None:
+    """Scrapes a page once a second until it is killed, as Prometheus does. Prints how many seconds each answer took and
+    how many bytes it had: who starts it can wait for the first."""
+    due = time.monotonic()
+    while True:
+        began = time.monotonic()
+        with urllib.request.urlopen(sys.argv[1], timeout=30) as answer:
+            size = len(answer.read())
+        print(time.monotonic() - began, size, flush=True)
+        due += 1
+        time.sleep(max(due - time.monotonic(), 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,3 +1,27 @@
+"""What clients without a token cost the server and the bus. docs/security.md has the table.
+
+For each kind of attack, a server and a bus of their own are attacked with so many sockets or documents. The figure is
+the processor time of one of them; beside it stands the memory of one: the largest resident memory meanwhile, less what
+it was before, divided by the number of sockets. A client with a token pings meanwhile; its longest wait is shown, in
+which the attacker, the client and the server share the machine.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from credentials import make_certificate, write_access
+from hostile import half_handshake
+from load import document
+from machine import room_for
+from measuring import Figure, Run
+from processes import Process, queue_bus, queue_server
+
 #!/usr/bin/env python3
 """Measures what clients without a token cost: python scripts/bench/strangers.py --help
 
@@ -8,35 +32,12 @@ in which the attacker, the client and the server share the machine. docs/securit
 temporary folder that is removed at the end.
 """
 
-import argparse
-import hashlib
-import socket
-import ssl
-import subprocess
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import NamedTuple
 
-from attacker import half_handshake
-from load import document
-from machine import machine_line
-from open_files import room_for
-from processes import BUS, Listening, queue_server
-from table import Row, print_table
-
-_TOKEN = b"qs_benchmark"
-_SIGN_IN = document(b"authenticate", b"<token>%b</token>" % _TOKEN)
+_TOKEN = "qs_benchmark"
+_SIGN_IN = document(b"authenticate", b"<token>%b</token>" % _TOKEN.encode())
 _PING = document(b"ping")
 _WRONG = document(b"authenticate", b"<token>qs_%040d</token>" % 7)
 _LARGEST = 64 * 1024
-_CERTIFICATE = (
-    "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-)  # fmt: skip
 _WAIT = 120
 _NAMESPACE = b' xmlns="http://purl.oclc.org/DEFUZE/qs"'
 _PAUSE = 0.02
@@ -48,7 +49,7 @@ nothing to do but the pings."""
 class Target(NamedTuple):
     """What is attacked. trusting: the context of a client, None without TLS."""
 
-    process: Listening
+    process: Process
     trusting: ssl.SSLContext | None
 
     def connect(self) -> socket.socket:
@@ -206,24 +207,18 @@ KINDS = [
 def _target(which: str, folder: Path, *, tls: bool) -> Iterator[Target]:
     """A server, or a bus, with an access file."""
     folder.mkdir()
-    access = folder / "access.toml"
-    access.write_text(f'[principals.load]\ntokens = ["sha256:{hashlib.sha256(_TOKEN).hexdigest()}"]\nadmin = true\n')
-    access.chmod(0o600)
-    flags = ["--access", str(access)]
+    flags = [*write_access(folder, _TOKEN)]
     trusting = None
     if tls:
-        cert, key = folder / "cert.pem", folder / "key.pem"
-        subprocess.run([*_CERTIFICATE, "-keyout", key, "-out", cert], check=True, capture_output=True)
-        flags += ["--tls-cert", str(cert), "--tls-key", str(key)]
-        trusting = ssl.create_default_context(cafile=str(cert))
+        made = make_certificate(folder)
+        flags += made.flags
+        trusting = made.context
     with ExitStack() as stack:
         if which == "server":
             process = stack.enter_context(queue_server(folder / "root", "--durability", "none", *flags))
         else:
             server = stack.enter_context(queue_server(folder / "root", "--durability", "none"))
-            host, port = server.address
-            command = [str(BUS), "-s", f"{host}:{port}", "-q", "q", "--port", "0", *flags]
-            process = stack.enter_context(Listening(command, folder / "bus.log"))
+            process = stack.enter_context(queue_bus(folder, server.address, "q", flags=flags))
         yield Target(process, trusting)
 
 
@@ -262,7 +257,7 @@ class _Honest(threading.Thread):
         self._socket.close()
 
 
-def _settle(process: Listening) -> None:
+def _settle(process: Process) -> None:
     """Returns once the process has nothing to do any more."""
     before, rests = process.processor_seconds(), 0
     for _ in range(_WAIT):
@@ -274,16 +269,16 @@ def _settle(process: Listening) -> None:
         before = now
 
 
-def _peak(process: Listening) -> int:
+def _peak(process: Process) -> int:
     status = Path(f"/proc/{process.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def _forget_peak(process: Listening) -> None:
+def _forget_peak(process: Process) -> None:
     Path(f"/proc/{process.process.pid}/clear_refs").write_text("5")
 
 
-class Figures(NamedTuple):
+class Cost(NamedTuple):
     """What an attack cost. spent: seconds of processor time for one unit; grown: bytes of memory for one socket;
     longest: seconds that a client with a token has waited for an answer."""
 
@@ -292,7 +287,7 @@ class Figures(NamedTuple):
     longest: float
 
 
-def measure(target: Target, attack: Attack, count: int) -> Figures:
+def _cost(target: Target, attack: Attack, count: int) -> Cost:
     """Attacks, and returns what that cost."""
     honest = _Honest(target)
     honest.start()
@@ -309,46 +304,30 @@ def measure(target: Target, attack: Attack, count: int) -> Figures:
     grown = max(0, _peak(process) - memory)
     for each in held:
         each.close()
-    return Figures(spent / done, grown / max(1, len(held)), honest.longest)
+    return Cost(spent / done, grown / max(1, len(held)), honest.longest)
 
 
-def rows(folder: Path, *, quick: bool) -> list[Row]:
-    """Measures everything."""
+def strangers(run: Run) -> list[Figure]:
+    """processor time, memory and the longest wait of others, for what clients without a token can do at most"""
+    room_for(2000)
     found = []
     for which in ("server", "bus"):
         for number, kind in enumerate(KINDS):
-            with _target(which, folder / f"{which}-{number}", tls=kind.tls) as target:
-                figures = measure(target, kind.attack, kind.quick if quick else kind.count)
-            found.append(_row(f"{which}: {kind.name}", kind.unit, figures))
-        with _target(which, folder / f"{which}-worst", tls=False) as target:
-            found += _worst(which, target, 3 if quick else 10)
+            with _target(which, run.folder / f"{which}-{number}", tls=kind.tls) as target:
+                cost = _cost(target, kind.attack, kind.quick if run.quick else kind.count)
+            found.append(_figure(f"{which}: {kind.name}", kind.unit, cost))
+        with _target(which, run.folder / f"{which}-worst", tls=False) as target:
+            found += _worst(which, target, 3 if run.quick else 10)
     return found
 
 
-def _worst(which: str, target: Target, count: int) -> list[Row]:
+def _worst(which: str, target: Target, count: int) -> list[Figure]:
     """Measures all documents, and shows the three that take longest."""
-    found = {name: measure(target, _documents(worst), count) for name, worst in WORST.items()}
+    found = {name: _cost(target, _documents(worst), count) for name, worst in WORST.items()}
     longest = sorted(found, key=lambda name: found[name].spent, reverse=True)[:3]
-    return [_row(f"{which}: 64 KiB: {name}", "document", found[name]) for name in longest]
+    return [_figure(f"{which}: 64 KiB: {name}", "document", found[name]) for name in longest]
 
 
-def _row(name: str, unit: str, figures: Figures) -> Row:
-    """A line of the table: processor time in milliseconds, memory in KiB, the client's wait."""
-    measured = f"{1000 * figures.spent:.3f} ms a {unit}"
-    return Row(name, measured, f"{figures.grown / 1024:,.0f} KiB", f"waits {1000 * figures.longest:.0f} ms")
-
-
-def main() -> None:
-    """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="Measures what clients without a token cost the server and the bus.")
-    parser.add_argument("--quick", action="store_true", help="fewer sockets and documents: takes a minute")
-    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
-    arguments = parser.parse_args()
-    room_for(2000)
-    with tempfile.TemporaryDirectory(prefix="qs-strangers-", dir=arguments.dir) as made:
-        print(machine_line(Path(made)), flush=True)
-        print_table(rows(Path(made), quick=arguments.quick))
-
-
-if __name__ == "__main__":
-    main()
+def _figure(name: str, unit: str, cost: Cost) -> Figure:
+    of = f"{cost.grown / 1024:,.0f} KiB a socket; a client with a token waits {1000 * cost.longest:.0f} ms"
+    return Figure(name, 1000 * cost.spent, unit=f" ms a {unit}", of=of, digits=3)

@@ -1,53 +1,90 @@
-"""The process that reads as many subscribers, as the benchmarks see it."""
+"""Many subscribers in a process of their own, as cheap as can be: they count lines and bytes, and look at nothing.
 
-import subprocess
+Run as a program, its arguments are: host, port, how many, and what each of them sends first ("" for nothing; otherwise
+one line answers it). It prints `ready` when all are connected. Then each line that it reads, a number of messages, has
+it count until every subscriber got that many: it prints the clock each time that as many lines have come as there are
+subscribers, then `done` and the bytes. One that got more or less than the others ends it with an error.
+"""
+
+import os
+import select
+import socket
 import sys
-from pathlib import Path
-from types import TracebackType
-from typing import IO
+import time
+
+from processes import Assistant
+
+_TIMEOUT = 60
+_buffer = bytearray(1 << 16)
 
 
-class Subscribers:
-    """So many connections to the address in a process of their own; each has sent its greeting."""
+class Subscribers(Assistant):
+    """Many connections to an address in a process of their own; each has sent its greeting."""
 
     def __init__(self, address: tuple[str, int], many: int, greeting: bytes = b"") -> None:
-        program = str(Path(__file__).with_name("counting_reader.py"))
+        """many: connections; greeting: what each of them sends first, which one line answers; empty for nothing."""
+        super().__init__("subscribers.py", *address, many, greeting.decode())
         self.many = many
-        self._process = subprocess.Popen(
-            [sys.executable, program, address[0], str(address[1]), str(many), greeting.decode()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        if self.line() != b"ready":
-            raise RuntimeError("the subscribers could not connect")
-
-    @property
-    def output(self) -> IO[bytes]:
-        """Waits for the output; `line` then does not block for long."""
-        assert self._process.stdout is not None
-        return self._process.stdout
 
     def expect(self, messages: int) -> None:
         """Begins to count."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"%d\n" % messages)
+        self.tell(b"%d" % messages)
 
-    def line(self) -> bytes:
-        """Returns its next line, see counting_reader.py. After a failure it says why on its own."""
-        line = self.output.readline()
-        if not line:
-            raise RuntimeError("the subscribers' process failed")
-        return line.strip()
 
-    def __enter__(self) -> "Subscribers":
-        return self
+def connect(address: tuple[str, int], greeting: bytes) -> socket.socket:
+    """A subscriber: its greeting is answered."""
+    connected = socket.create_connection(address, _TIMEOUT)
+    if greeting:
+        connected.sendall(greeting)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            data = connected.recv(4096)
+            if not data:
+                raise RuntimeError(f"the connection was closed after {answer!r}")
+            answer += data
+        if b'type="error"' in answer:
+            raise RuntimeError(answer.decode())
+    return connected
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.terminate()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self.output.close()
+
+def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int) -> int:
+    """Reads until each subscriber got so many messages, and returns the bytes of all."""
+    lines = dict.fromkeys(sockets, 0)
+    each = len(sockets)
+    got = size = 0
+    mark = each
+    while got < messages * each:
+        ready = epoll.poll(_TIMEOUT)
+        if not ready:
+            raise RuntimeError(f"nothing came in {_TIMEOUT} s, after {got} of {messages * each} deliveries")
+        for descriptor, _ in ready:
+            length = sockets[descriptor].recv_into(_buffer)
+            if not length:
+                raise RuntimeError(f"a connection was closed after {lines[descriptor]} deliveries")
+            found = _buffer.count(b"\n", 0, length)
+            lines[descriptor] += found
+            got += found
+            size += length
+        while got >= mark:
+            os.write(1, b"%.6f\n" % time.perf_counter())
+            mark += each
+    if set(lines.values()) != {messages}:
+        raise RuntimeError(f"{messages} messages, but {min(lines.values())} to {max(lines.values())} deliveries")
+    return size
+
+
+def main() -> None:
+    """See above."""
+    host, port, many, greeting = sys.argv[1:]
+    connected = [connect((host, int(port)), greeting.encode()) for _ in range(int(many))]
+    sockets = {subscriber.fileno(): subscriber for subscriber in connected}
+    epoll = select.epoll()
+    for descriptor in sockets:
+        epoll.register(descriptor, select.EPOLLIN)
+    os.write(1, b"ready\n")
+    for order in sys.stdin:
+        os.write(1, b"done %d\n" % count(epoll, sockets, int(order)))
+
+
+if __name__ == "__main__":
+    main()

@@ -26,8 +26,8 @@ def test_a_decision(page: Path) -> None:
 
 
 def test_figures_of_decisions() -> None:
-    """A rate, a time or a ratio in a table of a decision stands on the page Performance."""
-    known = set(re.findall(r"\d[\d,.]*\d", (DOCS / "performance.md").read_text(encoding="utf-8")))
+    """A rate, a time or a ratio in a table of a decision stands among the figures of how performance is measured."""
+    known = set(re.findall(r"\d[\d,.]*\d", (DOCS / "performance-method.md").read_text(encoding="utf-8")))
     for page in DECISIONS:
         for line in page.read_text(encoding="utf-8").splitlines():
             cells = line.split("|")[2:-1] if line.startswith("| ") else []

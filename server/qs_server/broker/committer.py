@@ -10,7 +10,7 @@ A batch has one of three forms, in `_batch`:
 - With queues of files, it does its pushes first, so that their files are synced together (1.5 times as fast with 16
   programs that push and 16 that receive).
 - With other queues, its pushes, from many clients or from one that pipelines, are merged into one push for each queue,
-  in half the time (scripts/bench/second_paths.py); then the other requests follow in their order.
+  in half the time (scripts/bench/documents.py); then the other requests follow in their order.
 - With a history, each request runs by itself, as each event needs the address of its client.
 """
 

@@ -6,16 +6,12 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import ExitStack
-from pathlib import Path
-from statistics import median
 
-from load import Client, document, mid_in, push_document
-from peer import Exchange
+from journal_cold import longest_of
+from journal_load import Address, close, connect, new_queue, rate
+from load import Client, Connection, Exchange, document, mid_in, push_document
+from measuring import Figure, Run, ratio
 from processes import queue_server
-from raw_load import Connection
-from store_figures import Figure
-from store_load import Address, close, connect, new_queue, rate
-from store_upkeep import longest_of
 
 from qs_client import Draft, PushMessage
 from qs_schemas import serialize
@@ -36,10 +32,10 @@ _CHUNK, _SLICE = 200, 0.002
 _SHARES = (("half", 0.5), ("99 %", 0.99), ("99.9 %", 0.999), ("all", 1.0))
 
 
-def stalls(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def stalls(run: Run) -> list[Figure]:
     """1,000,000 windows end, and 1,000,000 messages retire, at the same moment: how long the requests of others take"""
-    messages = 100_000 if quick else 1_000_000
-    with queue_server(folder / "root") as server, Client(server.address) as client:
+    messages = 100_000 if run.quick else 1_000_000
+    with queue_server(run.folder / "root") as server, Client(server.address) as client:
         for qid in (_DUE, _BESIDE):
             new_queue(server.address, qid)
         _fill(client, messages)
@@ -119,15 +115,15 @@ class _Beside:
         return figures
 
 
-def slices(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def slices(run: Run) -> list[Figure]:
     """the same in this process, by CPU time: the longest slice, its commit included, and messages a second"""
-    messages = 100_000 if quick else 1_000_000
+    messages = 100_000 if run.quick else 1_000_000
     ahead = 0
 
     def clock() -> int:
         return storage.wall_clock() + ahead
 
-    engine = JournalEngine(str(folder), clock=clock, durability=storage.Durability.ALWAYS)
+    engine = JournalEngine(str(run.folder), clock=clock, durability=storage.Durability.ALWAYS)
     engine.create(_DUE, storage.Options(retention=2 * _YEAR))
     queue = engine.queue(_DUE)
     for _ in range(messages // _LIST):
@@ -182,10 +178,10 @@ class _Cycle:
             yield document(b"delete-message", self._qid + b"<mid>%s</mid>" % mid_in(answer)), 1
 
 
-def policies(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def policies(run: Run) -> list[Figure]:
     """push, receive and delete: a queue with dead letters and a retention / one without, in turn on one server"""
-    rounds, each = (5, 0.5) if quick else (25, 1.0)
-    with queue_server(folder / "root") as server, ExitStack() as stack:
+    rounds, each = (5, 0.5) if run.quick else (25, 1.0)
+    with queue_server(run.folder / "root") as server, ExitStack() as stack:
         sides: dict[str, list[Connection]] = {}
         for qid, options in (("bare", b""), ("policy", b'retention="86400" dead-letter="dead" max-receives="5"')):
             _make(server.address, qid, options)
@@ -197,9 +193,7 @@ def policies(folder: Path, seconds: float, quick: bool) -> list[Figure]:
                 measured = rate(sides[qid], 1, each)
                 if number:  # the first one warms up
                     rates[qid].append(measured)
-    ratio = median(a / b for a, b in zip(rates["policy"], rates["bare"], strict=True))
-    of = f"{median(rates['policy']):,.0f}/s to {median(rates['bare']):,.0f}/s"
-    return [Figure("push, receive, delete with a policy / without", ratio, 0.95, of=of)]
+    return [ratio("push, receive, delete with a policy / without", rates["policy"], rates["bare"], 0.95)]
 
 
 def _make(address: Address, qid: str, options: bytes) -> None:

@@ -1,5 +1,6 @@
-"""The pure parts of scripts/bench/compare.py: percentiles, what was the limit, figures, the star, the page."""
+"""The pure parts of scripts/bench: percentiles, what was the limit, figures, the star, the tables and the pages."""
 
+import ast
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -18,20 +19,18 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Imports the modules of the bench as scripts find each other, and forgets them afterwards."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(_BENCH)
-    import compare_docs
-    import compare_figures
-    import compare_plan
+    import compare_cells
+    import compare_load
     import compare_ratios
-    import compare_table
-    import peer
+    import compare_tables
+    import measuring
 
     yield SimpleNamespace(
-        docs=compare_docs,
-        figures=compare_figures,
-        plan=compare_plan,
+        cells=compare_cells,
+        load=compare_load,
+        measuring=measuring,
         ratios=compare_ratios,
-        table=compare_table,
-        peer=peer,
+        tables=compare_tables,
     )
     for name in set(sys.modules) - before:
         if str(Path(getattr(sys.modules[name], "__file__", None) or "/").parent) == _BENCH:
@@ -41,11 +40,11 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 def test_percentile(bench: SimpleNamespace) -> None:
     """The smallest value that the share does not exceed, of any number of values."""
     values = [float(number) for number in range(1, 101)]
-    assert bench.figures.percentile(values, 0.5) == 50
-    assert bench.figures.percentile(values, 0.99) == 99
-    assert bench.figures.percentile([7.0], 0.99) == 7
+    assert bench.load.percentile(values, 0.5) == 50
+    assert bench.load.percentile(values, 0.99) == 99
+    assert bench.load.percentile([7.0], 0.99) == 7
     with pytest.raises(ValueError, match="no values"):
-        bench.figures.percentile([], 0.5)
+        bench.load.percentile([], 0.5)
 
 
 @pytest.mark.parametrize(
@@ -63,29 +62,29 @@ def test_limit(
     bench: SimpleNamespace, server: float | None, clients: float, disk: float, single: bool, expected: str
 ) -> None:
     """The side that is used up, of two cores."""
-    assert bench.figures.limit(server, clients, disk, 2, single) == expected
+    assert bench.load.limit(server, clients, disk, 2, single) == expected
 
 
 def test_figures(bench: SimpleNamespace) -> None:
     """Rates are per second, CPU is per 10,000 messages; a library has no server."""
-    found = bench.figures.figures(20_000, 2.0, [0.003, 0.001, 0.002], 1.0, 3.0, 5, 0.0, 2, single=True)
+    found = bench.load.figures(20_000, 2.0, [0.003, 0.001, 0.002], 1.0, 3.0, 5, 0.0, 2, single=True)
     assert (found.rate, found.p50, found.p99, found.server, found.clients) == (10_000, 0.002, 0.003, 0.5, 1.5)
-    assert bench.figures.figures(1, 1.0, [0.1], None, 0.1, None, 0.0, 2, single=True).server is None
+    assert bench.load.figures(1, 1.0, [0.1], None, 0.1, None, 0.0, 2, single=True).server is None
     with pytest.raises(RuntimeError, match="nothing was done"):
-        bench.figures.figures(0, 1.0, [], None, 0.0, None, 0.0, 2, single=True)
+        bench.load.figures(0, 1.0, [], None, 0.0, None, 0.0, 2, single=True)
 
 
 def test_the_star(bench: SimpleNamespace) -> None:
     """Each point differs from the base in one thing, both kinds of work have the same, and quick has the bases."""
-    base = bench.plan.Point("push")
-    planned = list(bench.plan.points(quick=False))
+    base = bench.cells.Point("push")
+    planned = list(bench.cells.points(quick=False))
     for point in planned:
         varied = [name for name in ("clients", "batch", "size", "depth") if getattr(point, name) != getattr(base, name)]
         assert varied == ([] if point.row == "base" else [point.row])
-    by_work = [{point.name for point in planned if point.work == work} for work in bench.plan.WORKS]
+    by_work = [{point.name for point in planned if point.work == work} for work in bench.cells.WORKS]
     assert by_work[0] == by_work[1]
     assert len(by_work[0]) == 10
-    assert {point.row for point in bench.plan.points(quick=True)} == {"base"}
+    assert {point.row for point in bench.cells.points(quick=True)} == {"base"}
 
 
 def test_tables_and_page(bench: SimpleNamespace) -> None:
@@ -109,17 +108,19 @@ def test_tables_and_page(bench: SimpleNamespace) -> None:
             {"peer": "b", "point": point, "figures": None, "note": "it broke"},
         ],
     }  # fmt: skip
-    assert bench.table.rate_table(results, "push")[-2:] == ["| A | 1,234 |", "| B | - |"]
-    assert "| A | 1,234 | 1.00 ms | 200 ms | - | 0.50 | - | disk |" in bench.table.whole(results)
-    assert bench.table.dashes(results) == ["- B: it broke (push, base)"]
-    part = bench.docs.generated(results, ["push-cpu.png"])
-    page = bench.docs.replaced(f"before {bench.docs.BEGIN} old {bench.docs.END} after", part)
+    assert bench.tables.rate_table(results, "push")[-2:] == ["| A | 1,234 |", "| B | - |"]
+    assert "| A | 1,234 | 1.00 ms | 200 ms | - | 0.50 | - | disk |" in bench.tables.whole(results)
+    assert bench.tables.dashes(results) == ["- B: it broke (push, base)"]
+    part = bench.tables.generated(results, ["push-cpu.png"])
+    page = bench.measuring.replaced(
+        f"before {bench.tables.BEGIN} old {bench.measuring.END} after", bench.tables.BEGIN, part
+    )
     assert page.startswith("before ")
     assert page.endswith(" after")
     assert "(performance/push-cpu.png)" in page
     assert " old " not in page
     with pytest.raises(ValueError, match="marks"):
-        bench.docs.replaced("a page without", part)
+        bench.measuring.replaced("a page without", bench.tables.BEGIN, part)
 
 
 def test_batches_are_a_ratio(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,13 +135,14 @@ def test_batches_are_a_ratio(bench: SimpleNamespace, monkeypatch: pytest.MonkeyP
             return 100_000.0
 
     found: list[Any] = []
-    ratios = bench.ratios.Ratios({"qs": None}, {}, tmp_path, bench.plan.QUICK, found)
+    ratios = bench.ratios.Ratios({"qs": None}, {}, tmp_path, bench.cells.QUICK, found)
     monkeypatch.setattr(bench.ratios, "BareJournal", Journal)
     monkeypatch.setattr(ratios, "_started", lambda *_: {"qs": None})
     monkeypatch.setattr(ratios, "_side", lambda *_: lambda: 30_000.0)
     ratios._batches()
     name = "durable push, lists of 100, 8 Python clients: qs / the journal alone"
-    assert [ratio.line() for ratio in found] == [f"| {name} | 0.30 | >= 0.5 | **no** | 30,000/s to 100,000/s |"]
+    row = f"| {name} | 0.30 | at least 0.5 | **no** | 30,000/s to 100,000/s |"
+    assert [bench.measuring.markdown_row(figure) for figure in found] == [row]
 
 
 def test_the_short_table(bench: SimpleNamespace) -> None:
@@ -156,15 +158,57 @@ def test_the_short_table(bench: SimpleNamespace) -> None:
             {"peer": key, "point": point, "figures": {"rate": 1234.5, "memory": 5e6}, "note": ""} for key in "abc"
         ],
     }
-    assert bench.table.short_table(results)[2:] == ["| A | - | - | 1,234 | - | 5 MB |"]
+    assert bench.tables.short_table(results)[2:] == ["| A | - | - | 1,234 | - | 5 MB |"]
 
 
-def test_the_page_in_short() -> None:
-    """The short table of docs/performance.md has the figures of its long ones."""
-    page = (PROJECT / "docs" / "performance.md").read_text(encoding="utf-8")
-    short, long = (part.partition("<!-- to here -->")[0] for part in page.split("compare.py --docs")[-2:])
+def test_short_table_has_figures_of_long_ones() -> None:
+    """The short table of docs/performance.md has the figures of the long ones of docs/performance-method.md."""
+    short, long = (
+        (PROJECT / "docs" / name)
+        .read_text(encoding="utf-8")
+        .partition("--only compare --docs")[2]
+        .partition("<!-- to")[0]
+        for name in ("performance.md", "performance-method.md")
+    )
     rows = [row.split("|")[1:-1] for row in short.splitlines() if row.startswith("| ") and "messages/s" not in row]
     assert len(rows) == 6
     for name, *cells in rows:
         of_peer = "|".join(row for row in long.splitlines() if row.startswith(f"|{name}|"))
         assert [cell for cell in cells if f"|{cell}|" not in of_peer] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "met"),
+    [(2.0, "at least", "yes"), (2.0, "more than", "no"), (2.1, "at most", "no"), (None, "at most", "")],
+)
+def test_cells_of_figure(bench: SimpleNamespace, value: float | None, bound: str, met: str) -> None:
+    """A figure says whether it meets its target; without a value it says nothing."""
+    shown = "-" if value is None else f"{value:.2f} s"
+    figure = bench.measuring.Figure("a start", value, 2, bound, " s", "of this")
+    assert figure.cells() == ("a start", shown, f"{bound} 2 s", met, "of this")
+
+
+def test_written_rows_keep_what_was_not_measured(bench: SimpleNamespace, tmp_path: Path) -> None:
+    """A figure replaces its own row in the page; the others, and all outside the marks, stay."""
+    page = tmp_path / "page.md"
+    rows = "| measured | figure | target | met | of what |\n|---|---:|---:|---|---|\n| a | 1 | | | |\n| b | 2 | | | |"
+    page.write_text(f"before <!-- begin -->\n{rows}\n{bench.measuring.END} after")
+    bench.measuring.write_rows(page, "<!-- begin -->", [bench.measuring.Figure("b", 3.0)], "today: here")
+    text = page.read_text()
+    assert "| a | 1 | | | |\n| b | 3.00 |  |  |  |" in text
+    assert "Measured on today: here." in text
+    assert text.startswith("before ")
+    assert text.endswith(" after")
+
+
+def test_measurements_exist(bench: SimpleNamespace) -> None:
+    """Each measurement of the table of run.py is a function whose docstring says what it measures."""
+    import run
+
+    assert len(run.MEASUREMENTS) == sum(map(len, run.GROUPS.values()))
+    for where in run.MEASUREMENTS.values():
+        module, _, function = where.partition(":")
+        tree = ast.parse((Path(_BENCH) / f"{module}.py").read_text(encoding="utf-8"))
+        found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+        assert len(found) == 1, where
+        assert ast.get_docstring(found[0]), where

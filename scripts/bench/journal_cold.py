@@ -1,29 +1,113 @@
-"""Measures the upkeep of the store over messages that nobody takes: bytes written and kept, and who waits for it.
+"""A million cold messages: their memory, a stop and a start with them, how fast they drain, and what upkeep costs.
 
-The queue that is pushed to and drained is another one than that of the cold messages.
+Cold: their payloads are not in the server's cache, but for those that were pushed last. They may be in the page cache
+of the kernel. Where upkeep is measured, the queue that is pushed to and drained is another one than that of the cold
+messages.
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from load import Client
-from processes import Listening, queue_server
-from store_figures import Figure
-from store_load import LIST, SIZE, PushAndDrain, close, connect, fill, new_queue, run_rounds
+from journal_load import LIST, SIZE, Drain, PushAndDrain, close, connect, fill, filled_server, new_queue, run_rounds
+from load import Client, document
+from measuring import Figure, Run, ratio
+from processes import Process, queue_server
 
 from qs_storage.journal.log.records import record_size
+
+_MILLION = 1_000_000
+_QUICK = 100_000
+_ENTRY = 64
+"""Bytes of memory that a message may take, beside the 300 MB that the server may."""
+_REST = 300 << 20
 
 COLD = "cold"
 _STEP = 100
 """Rounds between two looks at the segments."""
+
 _TIMES = 6
 """Bytes that are pushed while it is measured, for each byte of cold messages."""
+
 _LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 50)
 """Milliseconds, of the histogram."""
 
 
-def _server(root: Path, cold: int) -> Listening:
+def _messages(quick: bool) -> int:
+    return _QUICK if quick else _MILLION
+
+
+def restarts(run: Run) -> list[Figure]:
+    """1,000,000 messages: resident memory, a clean stop, the start after it, the start after kill -9"""
+    messages = _messages(run.quick)
+    root = run.folder / "root"
+    with queue_server(run.folder / "empty") as server:
+        new_queue(server.address)
+        empty = server.resident_bytes()
+    with filled_server(root, messages) as server:
+        full = server.resident_bytes()
+        server.process.kill()
+        server.process.wait()
+    server, killed = _started(root)
+    with server:
+        fill(server.address, LIST)  # a server that has written nothing has nothing to do at its stop
+        stopping = time.monotonic()
+        server.process.terminate()
+        server.process.wait()
+        stop = time.monotonic() - stopping
+    server, clean = _started(root)
+    server.end()
+    of = f"{messages:,} messages"
+    memory = (full - empty) / messages
+    return [
+        Figure(f"resident memory with {of}", full / 2**20, (_ENTRY * messages + _REST) / 2**20, "at most", " MiB"),
+        Figure("resident memory of a message, cache included", memory, unit=" B", of=f"empty: {empty / 2**20:.0f} MiB"),
+        Figure("clean stop", stop, 2, "at most", " s", of),
+        Figure("start after a clean stop, to the first answer", clean, 1.5, "at most", " s", of),
+        Figure("start after kill -9, to the first answer", killed, 5, "at most", " s", of),
+    ]
+
+
+def _started(root: Path) -> tuple[Process, float]:
+    """A server on a root that is there already, and the seconds from its start to its first answer."""
+    server = queue_server(root)
+    with Client(server.address) as client:
+        client.lines(document(b"list-queues"))
+    return server, time.perf_counter() - server.started
+
+
+def drain(run: Run) -> list[Figure]:
+    """1,000,000 messages in lists of 100 by 8 connections: cold ones / those that are in the cache"""
+    messages = _messages(run.quick)
+    cache = str(2 * messages * SIZE)
+    with (
+        filled_server(run.folder / "cold", messages) as cold,
+        filled_server(run.folder / "hot", messages, "--cache", cache) as hot,
+    ):
+        rounds = 10
+        share = messages // LIST // rounds
+        sides = {"cold": cold, "hot": hot}
+        taken: dict[str, list[float]] = {key: [] for key in sides}
+        used = {key: server.processor_seconds() for key, server in sides.items()}
+        scripts = {key: Drain() for key in sides}
+        connections = {key: connect(server.address, scripts[key], 8) for key, server in sides.items()}
+        for number in range(rounds):
+            for key in list(sides) if number % 2 else reversed(sides):
+                before = scripts[key].taken
+                elapsed = run_rounds(connections[key], share)
+                taken[key].append((scripts[key].taken - before) / elapsed)
+        spent = {
+            key: (server.processor_seconds() - used[key]) / scripts[key].taken * 1e6 for key, server in sides.items()
+        }
+        for made in connections.values():
+            close(made)
+    figure = ratio(f"draining {messages:,} messages in lists of {LIST}: cold / hot", taken["cold"], taken["hot"], 0.7)
+    used_each = f"CPU of the server: {spent['cold']:.1f} us to {spent['hot']:.1f} us a message"
+    return [replace(figure, of=f"{figure.of}; {used_each}")]
+
+
+def _server(root: Path, cold: int) -> Process:
     """A server with that many messages in a queue that nobody touches, and an empty queue beside it."""
     server = queue_server(root)
     try:
@@ -39,7 +123,7 @@ def _server(root: Path, cold: int) -> Listening:
 class _Log:
     """The segments of a server's log, as the file system shows them."""
 
-    def __init__(self, root: Path, server: Listening) -> None:
+    def __init__(self, root: Path, server: Process) -> None:
         self._folder = root / ".journal"
         self._io = Path(f"/proc/{server.process.pid}/io")
 
@@ -59,12 +143,12 @@ class _Log:
         return total
 
 
-def amplification(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def amplification(run: Run) -> list[Figure]:
     """bytes written / bytes pushed, and disk / live bytes, while lists are pushed and drained over cold messages"""
-    cold = 100_000 if quick else 1_000_000
+    cold = 100_000 if run.quick else 1_000_000
     live = cold * record_size(SIZE)
-    with _server(folder / "root", cold) as server:
-        log = _Log(folder / "root", server)
+    with _server(run.folder / "root", cold) as server:
+        log = _Log(run.folder / "root", server)
         script = PushAndDrain()
         connections = connect(server.address, script, 4)
         while script.taken * SIZE < 2 * live:  # only brings the log to its size
@@ -85,12 +169,12 @@ def amplification(folder: Path, seconds: float, quick: bool) -> list[Figure]:
     ]
 
 
-def latency(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def upkeep_latency(run: Run) -> list[Figure]:
     """how long requests take beside compaction and checkpoints, against a server that has nothing to compact"""
-    cold = 100_000 if quick else 300_000
-    rounds, each = (2, 2.0) if quick else (20, 5.0)
+    cold = 100_000 if run.quick else 300_000
+    rounds, each = (2, 2.0) if run.quick else (20, 5.0)
     found: dict[str, list[float]] = {"beside": [], "without": []}
-    with _server(folder / "beside", cold) as beside, _server(folder / "without", LIST) as without:
+    with _server(run.folder / "beside", cold) as beside, _server(run.folder / "without", LIST) as without:
         for number in range(rounds):
             sides = [("beside", beside), ("without", without)]
             for key, server in sides if number % 2 else reversed(sides):
@@ -106,7 +190,7 @@ def latency(folder: Path, seconds: float, quick: bool) -> list[Figure]:
     return figures
 
 
-def _requests(server: Listening, seconds: float) -> list[float]:
+def _requests(server: Process, seconds: float) -> list[float]:
     """Seconds that each request takes of a connection that pushes, receives and deletes lists."""
     script = PushAndDrain()
     took: list[float] = []

@@ -15,97 +15,83 @@ a temporary directory. What is not installed is shown as such. Nothing else need
 """
 
 import asyncio
-import importlib
+import importlib.util
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
-from types import ModuleType
 
-from open_files import room_for
-from rival import Publish, Rival
-from systems import RABBITMQ
-from table import Row
+from machine import room_for
+from measuring import Figure, Run
+from peer import FanOutPeer, Publish
+from processes import RABBITMQ
 
 _SYSTEMS = {
-    "rival_qs": ("", "pip install -e '.[bench]'"),
-    "rival_redis": ("redis-server", "apt-get install redis-server; pip install 'redis[hiredis]'"),
-    "rival_rabbitmq": (
-        RABBITMQ,
-        "apt-get install rabbitmq-server; pip install pika",
-    ),
-    "rival_nats": ("nats-server", "apt-get install nats-server; pip install nats-py"),
+    "peer_qs": ("", "qs_client", "pip install -e '.[bench]'"),
+    "peer_redis": ("redis-server", "redis", "apt-get install redis-server; pip install 'redis[hiredis]'"),
+    "peer_rabbitmq": (RABBITMQ, "pika", "apt-get install rabbitmq-server; pip install pika"),
+    "peer_nats": ("nats-server", "nats", "apt-get install nats-server; pip install nats-py"),
 }
-"""By the module here that knows it: a program that it needs, and how to install that and its client."""
+"""By the module here that knows it: the program and the Python package that it needs, and how to install them."""
 _PAYLOAD = b"x" * 1024
 _FEW, _MANY = 10, 100
+_TITLE = f"1 KiB to {_FEW} subscribers, Python clients: {{}}"
 _TOGETHER = 32
 _AHEAD = 64
 _PAUSE = 0.005
 _TIMEOUT = 60
 
 
-def measure(folder: Path, quick: bool) -> list[Row]:
+def fan_out_peers(run: Run) -> list[Figure]:
     """deliveries a second and latency of the bus, Redis, NATS and RabbitMQ, each with its own Python client"""
-    rounds, seconds, samples = (1, 0.5, 60) if quick else (3, 2.0, 200)
+    rounds, seconds, samples = (1, 0.5, 60) if run.quick else (3, 2.0, 200)
     room_for(10 * _MANY)
-    rivals = list(_installed())
-    figures: dict[str, list[tuple[float, float, float]]] = {rival.name: [] for rival in rivals}
+    peers = list(_installed())
+    figures: dict[str, list[tuple[float, float, float]]] = {peer.name: [] for peer in peers}
     with ExitStack() as stack:
-        for number, rival in enumerate(rivals):
-            own = folder / str(number)
+        for number, peer in enumerate(peers):
+            own = run.folder / str(number)
             own.mkdir()
-            stack.enter_context(rival.started(own))
+            stack.enter_context(peer.started(own))
         for _ in range(rounds):
-            for rival in rivals:
-                latency = asyncio.run(_latency(rival, samples))
-                few, many = [asyncio.run(_rate(rival, subscribers, seconds)) for subscribers in (_FEW, _MANY)]
-                figures[rival.name].append((few, many, latency))
-    return [
-        Row(f"1 KiB to {_FEW} subscribers, Python clients", "", "", f"to {_MANY}; latency p50; what is kept"),
-        *(_row(rival, figures[rival.name]) for rival in rivals),
-        *_not_installed(),
-    ]
+            for peer in peers:
+                latency = asyncio.run(_latency(peer, samples))
+                few, many = [asyncio.run(_rate(peer, subscribers, seconds)) for subscribers in (_FEW, _MANY)]
+                figures[peer.name].append((few, many, latency))
+    return [*(_figure(peer, figures[peer.name]) for peer in peers), *_not_installed()]
 
 
-def _module(name: str, program: str) -> ModuleType | None:
-    """None when something is not installed."""
-    if program and shutil.which(program) is None:
-        return None
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
+def _is_installed(program: str, package: str) -> bool:
+    return (not program or shutil.which(program) is not None) and importlib.util.find_spec(package) is not None
 
 
-def _installed() -> Iterator[Rival]:
-    for name, (program, _) in _SYSTEMS.items():
-        module = _module(name, program)
-        if module is not None:
-            yield from module.RIVALS
+def _installed() -> Iterator[FanOutPeer]:
+    for name, (program, package, _) in _SYSTEMS.items():
+        if _is_installed(program, package):
+            yield from importlib.import_module(name).fan_out_peers()
 
 
-def _not_installed() -> Iterator[Row]:
-    for name, (program, install) in _SYSTEMS.items():
-        if _module(name, program) is None:
-            yield Row(f"- {name.removeprefix('rival_')}", "-", "", f"not installed: {install}")
+def _not_installed() -> Iterator[Figure]:
+    for name, (program, package, install) in _SYSTEMS.items():
+        if not _is_installed(program, package):
+            yield Figure(_TITLE.format(name.removeprefix("peer_")), None, of=f"not installed: {install}")
 
 
-def _row(rival: Rival, figures: Sequence[tuple[float, float, float]]) -> Row:
+def _figure(peer: FanOutPeer, figures: Sequence[tuple[float, float, float]]) -> Figure:
     few, many, latency = (median(column) for column in zip(*figures, strict=True))
-    return Row(f"- {rival.name}", f"{few:,.0f}/s", "", f"{many:,.0f}/s; {latency * 1e6:,.0f} us; {rival.survives}")
+    of = f"to {_MANY}: {many:,.0f}/s; latency p50 {latency * 1e6:,.0f} us; kept: {peer.survives}"
+    return Figure(_TITLE.format(peer.name), few, unit="/s", of=of, digits=0)
 
 
-async def _rate(rival: Rival, subscribers: int, seconds: float) -> float:
+async def _rate(peer: FanOutPeer, subscribers: int, seconds: float) -> float:
     """Deliveries a second, after a fifth of the time has passed."""
     counts = [0] * subscribers
 
     def received(number: int) -> None:
         counts[number] += 1
 
-    async with rival.subscribed(subscribers, received) as publish:
+    async with peer.subscribed(subscribers, received) as publish:
         published = await _publish_for(seconds / 5, publish, counts, 0)
         before, started = sum(counts), time.perf_counter()
         published = await _publish_for(seconds, publish, counts, published)
@@ -115,7 +101,7 @@ async def _rate(rival: Rival, subscribers: int, seconds: float) -> float:
             await asyncio.sleep(_PAUSE)
         await asyncio.sleep(_PAUSE)
         if set(counts) != {published}:
-            raise RuntimeError(f"{rival.name}: {published} messages, {min(counts)} to {max(counts)} deliveries")
+            raise RuntimeError(f"{peer.name}: {published} messages, {min(counts)} to {max(counts)} deliveries")
         return rate
 
 
@@ -131,17 +117,17 @@ async def _publish_for(seconds: float, publish: Publish, counts: list[int], publ
     return published
 
 
-async def _latency(rival: Rival, samples: int) -> float:
+async def _latency(peer: FanOutPeer, samples: int) -> float:
     """Seconds: the median, after some to warm up."""
     at: list[float] = []
     times: list[float] = []
-    async with rival.subscribed(1, lambda number: at.append(time.perf_counter())) as publish:
+    async with peer.subscribed(1, lambda number: at.append(time.perf_counter())) as publish:
         for sample in range(samples // 10 + samples):
             started = await publish([_PAYLOAD])
             until = time.monotonic() + _TIMEOUT
             while len(at) <= sample:
                 if time.monotonic() > until:
-                    raise RuntimeError(f"{rival.name}: a message did not arrive within {_TIMEOUT} s")
+                    raise RuntimeError(f"{peer.name}: a message did not arrive within {_TIMEOUT} s")
                 await asyncio.sleep(0.0005)
             times.append(at[sample] - started)
             await asyncio.sleep(_PAUSE)

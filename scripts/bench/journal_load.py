@@ -5,11 +5,9 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from compare_system import cpu_seconds
-from load import Client, document
-from peer import QUEUE, Exchange, Script
-from processes import Listening, queue_server
-from raw_load import Connection, Pushes, drive
+from load import Client, Connection, Exchange, Pushes, Script, document, drive
+from peer import QUEUE
+from processes import Process, queue_server
 
 from qs_client import Draft, PushMessage
 from qs_schemas import serialize
@@ -116,7 +114,7 @@ def fill(address: Address, messages: int, qid: str = QUEUE) -> None:
     close(connections)
 
 
-def filled_server(root: Path, messages: int, *flags: str) -> Listening:
+def filled_server(root: Path, messages: int, *flags: str) -> Process:
     """A server with that many messages in its queue."""
     server = queue_server(root, *flags)
     try:
@@ -126,8 +124,3 @@ def filled_server(root: Path, messages: int, *flags: str) -> Listening:
         server.end()
         raise
     return server
-
-
-def cpu(server: Listening) -> float:
-    """Seconds of CPU that the server has used."""
-    return cpu_seconds([server.process.pid])

@@ -1,10 +1,13 @@
-"""The tables of `compare`, as Markdown, from its results. Pure."""
+"""The tables of `compare`, as Markdown, from its results; and the parts of the pages that it writes."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from compare_plan import WORKS, Point, in_table
-from compare_ratios import HEAD, ratio_of
+from compare_cells import WORKS, Point, in_table
+from measuring import MARKDOWN_HEAD, Figure, markdown_row, replaced
+from processes import PROJECT
 
 Results = dict[str, Any]
 """The content of results.json: machine, versions, peers, missing, cells, ratios, notes, as `compare` writes it."""
@@ -13,6 +16,22 @@ _GROUPS = {
     "always": "an answer survives power loss",
     "interval": "power loss may take the last moments",
     "none": "nothing, or not all, is synced",
+}
+
+RESULTS_PAGE = PROJECT / "docs" / "performance.md"
+METHOD_PAGE = PROJECT / "docs" / "performance-method.md"
+PLOTS = PROJECT / "docs" / "performance"
+BEGIN = "<!-- made by scripts/bench/run.py --only compare --docs: do not edit from here -->"
+BEGIN_SHORT = "<!-- made by scripts/bench/run.py --only compare --docs, in short: do not edit from here -->"
+_CAPTIONS = {
+    "push-by-clients": "Pushes of 1 KiB, one at a time, by clients",
+    "push-by-size": "Pushes by 32 clients, by size",
+    "push-by-depth": "Pushes by 32 clients, by depth of the queue",
+    "cycle-by-depth": "Push, receive and delete by 32 clients, by depth of the queue",
+    "push-latency": "Latency of a push, 32 clients",
+    "cycle-latency": "Latency of push, receive and delete together",
+    "push-cpu": "CPU of a push",
+    "cycle-cpu": "CPU of push, receive and delete together",
 }
 
 
@@ -43,7 +62,7 @@ def grouped(results: Results) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def ratio_table(results: Results) -> list[str]:
     """Returns the table of ratios with their targets."""
-    return [*HEAD, *(ratio_of(written).line() for written in results["ratios"])]
+    return [*MARKDOWN_HEAD, *(markdown_row(Figure(**written)) for written in results["ratios"])]
 
 
 def rate_table(results: Results, work: str) -> list[str]:
@@ -147,3 +166,46 @@ def whole(results: Results) -> str:
             lines += ["", f"### {shown}: {point.name}", "", *point_table(results, point)]
     lines += ["", "## Dashes", "", *(dashes(results) or ["None."])]
     return "\n".join(lines) + "\n"
+
+
+def generated(results: Results, plots: Sequence[str]) -> str:
+    """Returns the generated part. plots: names of files in docs/performance."""
+    lines = [f"Measured on {results['date']}: {results['machine']}.", "", *results["notes"], ""]
+    lines += ["### Peers", "", *peer_table(results)]
+    if results["missing"]:
+        lines += ["", *(f"- {name} was left out: {why}" for name, why in results["missing"].items())]
+    for work, shown in WORKS.items():
+        if not measured_points(results, work):
+            continue
+        lines += ["", f"### {shown[0].upper()}{shown[1:]}", "", *rate_table(results, work)]
+        for point in (Point(work), Point(work, "clients", 8)):
+            if any(figures_of(results, peer["key"], point) for peer in results["peers"]):
+                lines += [
+                    "",
+                    f"In detail, {point.clients} clients, 1 KiB, one at a time:",
+                    "",
+                    *point_table(results, point),
+                ]
+    lines += ["", "### Plots", ""]
+    lines += [f"![{_CAPTIONS.get(Path(name).stem, name)}](performance/{name})" for name in plots]
+    why = dashes(results)
+    if why:
+        lines += ["", "### Dashes", "", *why]
+    lines += ["", "### Ratios with a target", "", *ratio_table(results)]
+    return "\n".join(lines)
+
+
+def write(results: Results, plots: Sequence[Path]) -> None:
+    """Writes the pages and the plots; removes the plots of an earlier run. Raises ValueError if a page has no marks.
+
+    The short table goes into the page of the results, everything else into that of the method.
+    """
+    PLOTS.mkdir(exist_ok=True)
+    for old in PLOTS.glob("*.png"):
+        old.unlink()
+    for plot in plots:
+        shutil.copyfile(plot, PLOTS / plot.name)
+    short = replaced(RESULTS_PAGE.read_text(encoding="utf-8"), BEGIN_SHORT, "\n".join(short_table(results)))
+    long = replaced(METHOD_PAGE.read_text(encoding="utf-8"), BEGIN, generated(results, [plot.name for plot in plots]))
+    RESULTS_PAGE.write_text(short, encoding="utf-8")
+    METHOD_PAGE.write_text(long, encoding="utf-8")

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 
 import peer_beanstalkd
 import peer_qs
 import peer_redis
+from journal_load import SIZE, close, connect, rate, series
+from load import Connection
+from measuring import Figure, Run, ratio
 from peer import Peer
-from raw_load import Connection
-from store_figures import Figure
-from store_load import SIZE, close, connect, rate, series
 
 _FIRST = 5
 _WINDOW = 10
@@ -70,15 +69,12 @@ class Sides:
 
 
 def _ratios(name: str, rates: Mapping[str, Sequence[float]], targets: Mapping[str, tuple[str, float]]) -> list[Figure]:
-    """The medians of the rounds' ratios of qs to the others. targets: by key, how a server is named, and the target."""
-    figures = []
-    for key, (shown, target) in targets.items():
-        if key in rates:
-            ours, theirs = rates["qs-raw"], rates[key]
-            ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
-            of = f"{median(ours):,.0f}/s to {median(theirs):,.0f}/s"
-            figures.append(Figure(f"{name}: qs / {shown}", ratio, target, of=of))
-    return figures
+    """Returns the ratios of qs to the others. targets: by key, how a server is named, and the target."""
+    return [
+        ratio(f"{name}: qs / {shown}", rates["qs-raw"], rates[key], target)
+        for key, (shown, target) in targets.items()
+        if key in rates
+    ]
 
 
 def _slowest(done: Sequence[float]) -> float:
@@ -87,29 +83,30 @@ def _slowest(done: Sequence[float]) -> float:
     return min(sum(done[at : at + width]) / width for at in range(len(done) - width + 1))
 
 
-def sustained(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def sustained(run: Run) -> list[Figure]:
     """pushes without a consumer, 8 connections that pipeline 32: does the speed hold; qs / Redis appendfsync always"""
-    with Sides(folder, ("qs-raw", "redis-raw")) as sides:
+    seconds = run.options.seconds or (15 if run.quick else 120)
+    with Sides(run.folder, ("qs-raw", "redis-raw")) as sides:
         done = series(sides.connect("qs-raw", "push", 8, _PIPELINED), _PIPELINED, seconds)
         first = sum(done[:_FIRST]) / min(_FIRST, len(done))
         slowest = _slowest(done)
         name = f"{seconds:.0f} s of pushes, 8 connections that pipeline 32: slowest 10 s / first 5 s"
         held = Figure(name, slowest / first, 0.8, of=f"{slowest:,.0f}/s to {first:,.0f}/s; {sum(done):,.0f} messages")
-        rates = sides.in_turn("push", 8, _PIPELINED, *((2, 1.0) if quick else (5, 5.0)))
+        rates = sides.in_turn("push", 8, _PIPELINED, *((2, 1.0) if run.quick else (5, 5.0)))
     name = "after that, pushes by 8 connections that pipeline 32"
     return [held, *_ratios(name, rates, {"redis-raw": ("Redis always", 0.9)})]
 
 
-def singly(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def singly(run: Run) -> list[Figure]:
     """pushes by 32 connections, one at a time: qs / Redis appendfsync always, qs / beanstalkd -f 0"""
-    with Sides(folder, ("qs-raw", "redis-raw", "beanstalkd-raw")) as sides:
-        rates = sides.in_turn("push", 32, 1, *((2, 0.5) if quick else (7, 2.0)))
+    with Sides(run.folder, ("qs-raw", "redis-raw", "beanstalkd-raw")) as sides:
+        rates = sides.in_turn("push", 32, 1, *((2, 0.5) if run.quick else (7, 2.0)))
     targets = {"redis-raw": ("Redis always", 1.0), "beanstalkd-raw": ("beanstalkd -f 0", 3.0)}
     return _ratios("pushes by 32 connections, one at a time", rates, targets)
 
 
-def cycle(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+def cycle(run: Run) -> list[Figure]:
     """push + receive + delete over one connection: qs / beanstalkd -f 0"""
-    with Sides(folder, ("qs-raw", "beanstalkd-raw")) as sides:
-        rates = sides.in_turn("cycle", 1, 1, *((2, 0.5) if quick else (7, 2.0)))
+    with Sides(run.folder, ("qs-raw", "beanstalkd-raw")) as sides:
+        rates = sides.in_turn("cycle", 1, 1, *((2, 0.5) if run.quick else (7, 2.0)))
     return _ratios("push + receive + delete, one connection", rates, {"beanstalkd-raw": ("beanstalkd -f 0", 0.8)})

@@ -1,3 +1,25 @@
+"""What TLS 1.3 costs, and what checking rights costs: two servers, with and without, in one run.
+
+They are measured alternately, round by round; what is shown is the median of the rounds' ratios. The load comes from
+one process, which encrypts too.
+"""
+
+import selectors
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from statistics import median
+
+from credentials import make_certificate, write_access
+from load import Client, TlsClient, document, push_document
+from machine import room_for
+from measuring import Figure, Run, ratio
+from processes import Process, queue_server
+
 #!/usr/bin/env python3
 """Measures what TLS 1.3 costs: python scripts/bench/tls_rates.py --help
 
@@ -6,23 +28,6 @@ the rounds' ratios. The load comes from one process, which encrypts too. All fil
 removed at the end.
 """
 
-import argparse
-import selectors
-import ssl
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from statistics import median
-
-from load import Client, document, push_document
-from machine import machine_line
-from open_files import room_for
-from processes import Listening, queue_server
-from table import Row, print_table, ratio_row
 
 CONNECTIONS = 32
 PIPELINE = 32
@@ -66,23 +71,9 @@ print((resident() - before) / count)
 """
 """Prints the bytes of a server's session that has completed its handshake, with its two buffers."""
 
-
-class TlsClient(Client):
-    """A blocking connection with TLS."""
-
-    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
-        super().__init__(address)
-        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Returns a certificate that is its own CA, and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    made = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=bench -days 30"
-    names = ("-addext", "subjectAltName=DNS:localhost")
-    command = ["openssl", "req", "-x509", *made.split(), *names, "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
-    return cert, key
+_TOKEN = "qs_benchmark"
+_RIGHTS = [f'{right} = ["orders-*", "invoices-??", "q*"]' for right in ("read", "write", "configure")]
+_PRINCIPALS = 20
 
 
 def drive(clients: Sequence[Client], request: bytes, answers: int, seconds: float) -> tuple[int, float]:
@@ -130,7 +121,7 @@ def rates(both: list[list[Client]], request: bytes, answers: int, seconds: float
 
 def compare_pushes(
     what: str, both: list[list[Client]], targets: tuple[float, float], rounds: int, seconds: float
-) -> list[Row]:
+) -> list[Figure]:
     """Compares the pushes of two sets of clients, one at a time and pipelined. what: the first set has, and the second
     has not; targets: the least ratio of each."""
     request = push_document("q", SIZE)
@@ -146,41 +137,56 @@ def compare_pushes(
                     found[which].append(one)
             for clients in both:
                 clients[0].lines(document(b"purge-queue", b"<qid>q</qid>"))
-        rows.append(ratio_row(f"{what}: push, {CONNECTIONS} connections, {name} / without", *found, target))
+        rows.append(ratio(f"{what}: push, {CONNECTIONS} connections, {name} / without", *found, target))
     return rows
 
 
-def measure_rates(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int, seconds: float) -> list[Row]:
-    """Pushes of both servers: one at a time, and pipelined."""
+def tls(run: Run) -> list[Figure]:
+    """pushes by 32 connections with TLS 1.3 against without: one at a time, and pipelined"""
+    rounds, seconds = (3, 0.5) if run.quick else (11, 1.5)
+    made = make_certificate(run.folder)
     with ExitStack() as stack:
-        plain = stack.enter_context(queue_server(folder / "plain"))
-        secure = stack.enter_context(queue_server(folder / "secure", *tls))
+        plain = stack.enter_context(queue_server(run.folder / "plain"))
+        secure = stack.enter_context(queue_server(run.folder / "secure", *made.flags))
         both: list[list[Client]] = [
-            [stack.enter_context(TlsClient(secure.address, context)) for _ in range(CONNECTIONS)],
+            [stack.enter_context(TlsClient(secure.address, made.context)) for _ in range(CONNECTIONS)],
             [stack.enter_context(Client(plain.address)) for _ in range(CONNECTIONS)],
         ]
         return compare_pushes("TLS", both, (0.75, 0.8), rounds, seconds)
 
 
-def measure_memory(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int) -> Row:
-    """Resident memory of an idle connection, which has been answered once, beside a bare session of `ssl`."""
+def access(run: Run) -> list[Figure]:
+    """pushes by 32 connections with `--access` against without: one at a time, and pipelined"""
+    rounds, seconds = (5, 0.5) if run.quick else (15, 1.5)
+    flags = write_access(run.folder, _TOKEN, _RIGHTS, others=_PRINCIPALS - 1)
+    with ExitStack() as stack:
+        guarded = stack.enter_context(queue_server(run.folder / "guarded", *flags))
+        free = stack.enter_context(queue_server(run.folder / "free"))
+        both = [[stack.enter_context(Client(server.address)) for _ in range(CONNECTIONS)] for server in (guarded, free)]
+        for client in both[0]:
+            client.lines(document(b"authenticate", b"<token>%b</token>" % _TOKEN.encode()))
+        return compare_pushes("--access", both, (0.97, 0.97), rounds, seconds)
+
+
+def tls_memory(run: Run) -> list[Figure]:
+    """resident memory of an idle TLS connection, which has been answered once, against a bare session of `ssl`"""
+    made = make_certificate(run.folder)
     many = room_for(IDLE + 2 * _BEFORE) - 2 * _BEFORE
     most = ("--max-connections", str(many + _BEFORE))
     found: dict[str, list[float]] = {"TLS": [], "plain": [], "bare": []}
-    for number in range(rounds):
-        with queue_server(folder / f"idle-{number}", *most, *tls) as server:
-            found["TLS"].append(_bytes_each(server, many, context))
-        with queue_server(folder / f"plain-{number}", *most) as server:
+    for number in range(1 if run.quick else 3):
+        with queue_server(run.folder / f"idle-{number}", *most, *made.flags) as server:
+            found["TLS"].append(_bytes_each(server, many, made.context))
+        with queue_server(run.folder / f"plain-{number}", *most) as server:
             found["plain"].append(_bytes_each(server, many, None))
-        command = [sys.executable, "-c", _BARE, tls[1], tls[3], str(many)]
+        command = [sys.executable, "-c", _BARE, str(made.cert), str(made.key), str(many)]
         found["bare"].append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    with_tls, plain, bare = (median(each) for each in found.values())
-    figures = f"{with_tls:,.0f} bytes to {bare:,.0f} bytes; without TLS {plain:,.0f} bytes"
     name = f"resident memory of an idle TLS connection, {many:,} of them / of a bare SSLObject"
-    return Row(name, f"{with_tls / bare:.2f}", "", figures)
+    figure = ratio(name, found["TLS"], found["bare"], unit=" bytes")
+    return [replace(figure, of=f"{figure.of}; without TLS {median(found['plain']):,.0f} bytes")]
 
 
-def _bytes_each(server: Listening, many: int, context: ssl.SSLContext | None) -> float:
+def _bytes_each(server: Process, many: int, context: ssl.SSLContext | None) -> float:
     with ExitStack() as stack:
 
         def connect(count: int) -> None:
@@ -192,29 +198,3 @@ def _bytes_each(server: Listening, many: int, context: ssl.SSLContext | None) ->
         before = server.resident_bytes()
         connect(many)
         return (server.resident_bytes() - before) / many
-
-
-def main() -> None:
-    """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="Measures the queue server with TLS and without. Prints a table.")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: takes half a minute")
-    parser.add_argument("--only", choices=["rates", "memory"], help="measure only these")
-    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
-    arguments = parser.parse_args()
-    rounds, seconds = (3, 0.5) if arguments.quick else (11, 1.5)
-    with tempfile.TemporaryDirectory(prefix="qs-tls-", dir=arguments.dir) as made:
-        folder = Path(made)
-        print(machine_line(folder), flush=True)
-        cert, key = make_certificate(folder)
-        tls = ("--tls-cert", str(cert), "--tls-key", str(key))
-        context = ssl.create_default_context(cafile=str(cert))
-        rows = []
-        if arguments.only != "memory":
-            rows += measure_rates(folder, context, tls, rounds, seconds)
-        if arguments.only != "rates":
-            rows.append(measure_memory(folder, context, tls, 1 if arguments.quick else 3))
-        print_table(rows)
-
-
-if __name__ == "__main__":
-    main()
