@@ -44,7 +44,20 @@ EVERY = 5.0
 
 
 class BatchWriter:
-    """Writes the batches of one queue."""
+    """Writes the batches of one queue into an archive.
+
+    Ensures that each batch is in the table exactly once, whatever ends the run and when:
+    1. The rows are written to a directory in `staging`: Parquet that nobody reads.
+    2. The files are synced, and `batch.json` lists where each goes. Until then, nothing of batch N is in the table.
+    3. The files are renamed into the table; each appears at once.
+    4. `batch.json` says that the batch is done, and the staging directory is removed.
+
+    After a crash before 2, Spark runs the batch again, with the same rows, as the claim is the same. After 2, the
+    renames are completed from the list. After 4, the batch is not written again. Only then does Spark write its commit,
+    and the messages are acknowledged after that.
+
+    Assumes that one archive at a time works in the directory: the caller holds its lock. Must never acknowledge.
+    """
 
     def __init__(self, files: Files, state: QueueState, *, accept_loss: bool = False) -> None:
         """accept_loss: a batch may have no rows although its claim had."""
@@ -63,7 +76,7 @@ class BatchWriter:
         """Puts the batch into the table and returns its number of rows. rows: the columns of the table, with
         `pushed_at`."""
         last = self._state.batch()
-        if last is not None and batch <= last["batch"]:
+        if last is not None and batch <= last["batch"]:  # Spark had no time for its commit, and runs the batch again
             if batch < last["batch"]:
                 raise CheckpointLostError(
                     f"Spark runs batch {batch} of the queue {self._state.queue!r}, but {last['batch']} is archived "
@@ -75,13 +88,14 @@ class BatchWriter:
         staged = f"{self._state.staging}/batch={batch}-{secrets.token_hex(4)}"
         self._stage(rows, staged)
         moves = list(self._moves(staged, batch))
+        # Tasks of another machine have written to its own disk: the rows would be lost with the acknowledgement.
         if not moves and not self._accept_loss and (self._state.checkpoint.end_offset(batch) or {}).get("count"):
             raise PipelineError(
                 f"batch {batch} was written, but {self._files.uri(staged)} has no files: on a cluster the archive must "
                 "be on a file system that all machines share"
             )
         count = sum(count_rows(rows.sparkSession, self._files, (old for old, _ in moves)))
-        self._files.sync(old for old, _ in moves)
+        self._files.sync(old for old, _ in moves)  # before the list, which promises that they are there
         self._state.set_batch(batch, count, moves, done=False)
         self._complete(batch, count, moves)
         self._files.remove(staged)
@@ -107,7 +121,7 @@ class BatchWriter:
                     number += 1
 
     def _complete(self, batch: int, rows: int, moves: list[tuple[str, str]]) -> None:
-        left = [(old, new) for old, new in moves if self._files.exists(old)]
+        left = [(old, new) for old, new in moves if self._files.exists(old)]  # the others were renamed before a crash
         gone = next((new for old, new in moves if (old, new) not in left and not self._files.exists(new)), None)
         if gone is not None:
             raise CheckpointLostError(
@@ -173,6 +187,7 @@ def archive(
         job = _Job(spark, files, server, every, batch, schema, body, accept_loss, stop, progress)
         ident = archive_id(files, create=True)
         done = Archived()
+        # A run without end needs all streams at once; one that ends needs no more than one at a time.
         for group in [[name] for name in names] if every is None else [names]:
             if not stop.asked:
                 job.run([QueueState(files, ident, name) for name in group], done)
@@ -196,7 +211,7 @@ class _Job:
         running: list[RunningQuery] = []
         try:
             running.extend(self._begin(state) for state in states)  # one by one, to stop the others if one fails
-        except BaseException:
+        except BaseException:  # a query that went on would write to a directory whose lock is given up
             self.stop.ask()
             wait(running, self.stop)
             raise

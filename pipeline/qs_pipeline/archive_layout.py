@@ -31,7 +31,7 @@ LOCK = f"{STATE}/lock"
 _ARCHIVE = f"{STATE}/archive.json"
 _FORMAT = 1
 _LONGEST = 255  # bytes of a name on the usual file systems
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"  # readers take a partition of this name for one without a value
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 """Characters that Hive and Spark escape in the names of partitions."""
 
@@ -61,12 +61,13 @@ def date_of(moment: Column) -> Column:
 
 def short_hash(*parts: str) -> str:
     """Returns 16 hex digits, the same for the same texts."""
+    # Joined by what no text has, so that ("a", "bc") and ("ab", "c") differ.
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def partition(queue: str) -> str:
-    """Returns the directory of a queue's partition, named as Hive and Spark do. UsageError when the name is too long,
-    or is the one for missing values."""
+    """Returns the directory of a queue's partition, named as Hive and Spark do. Raises UsageError if the name is too
+    long, or is the one for missing values."""
     if queue == _HIVE_NULL:
         raise UsageError(
             f"the queue {queue!r} cannot be archived: readers of Parquet would take its partition for missing values"
@@ -80,8 +81,8 @@ def partition(queue: str) -> str:
 def archive_id(files: Files, *, create: bool) -> str:
     """Returns the id of the archive in a directory. create: make one if there is none.
 
-    CheckpointLostError when the directory holds archived files without the state; UsageError when there is no archive
-    and create is False.
+    Raises CheckpointLostError if the directory holds archived files without the state, and UsageError if there is no
+    archive and create is False.
     """
     data = files.read(_ARCHIVE)
     if data is not None:
@@ -113,10 +114,19 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 class QueueState:
-    """The state of one queue in an archive."""
+    """The state of one queue in an archive, between runs.
+
+    Ensures:
+    1. A checkpoint that is older than the archive, or gone, is an error, and so are other columns: continuing would
+       archive messages twice, or mix files of different columns in a partition.
+    2. What `set_batch` stores is durable when it returns, and replaces what was there at once.
+
+    Creating one reads and writes nothing. The consumer's name contains the archive's id, so that two archives of one
+    queue share its messages but not their claims.
+    """
 
     def __init__(self, files: Files, archive: str, queue: str) -> None:
-        """archive: its id. Reads and writes nothing."""
+        """archive: its id."""
         self.queue = queue
         self.partition = partition(queue)
         self.consumer = f"archive-{archive}"
@@ -130,8 +140,8 @@ class QueueState:
     def open(self, columns: dict[str, str]) -> None:
         """Checks the state before the first batch of a run. columns: of the table, name -> type.
 
-        CheckpointLostError when the checkpoint is older than the archive; SchemaMismatchError when batches of this
-        queue were written with other columns.
+        Raises CheckpointLostError if the checkpoint is older than the archive, and SchemaMismatchError if batches of
+        this queue were written with other columns.
         """
         path = f"{self._path}/queue.json"
         data = self._files.read(path)

@@ -72,6 +72,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if begin is not None and end is not None and begin >= end:
             parser.error(f"--from {begin.isoformat()} is not before --until {end.isoformat()}")
     if arguments.job in ("archive", "route"):
+        # None, and not the default, tells that it was not given: then it cannot contradict --once.
         if arguments.every is not None and not arguments.continuous:
             parser.error("--every needs --continuous: it is the time between batches")
         arguments.every = _EVERY if arguments.every is None else arguments.every
@@ -82,6 +83,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def _common() -> AnyOrder:
     """Returns a parent parser with the options that may stand before or after the subcommand."""
+    # No defaults: that of the subcommand's parser would replace what stood before the subcommand.
     common = AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument(

@@ -64,6 +64,7 @@ def _peeked(connection: QueueConnection, partition: PeekPartition) -> Iterator[l
         if messages:
             yield messages
             size = sum(len(message.payload) for message in messages)
+            # The sizes of the next ones are unknown: that of these is the best guess.
             most = max(min(SLICE_BYTES * len(messages) // max(size, 1), SLICE_MOST), 1)
         after = mids[-1]
 
@@ -103,16 +104,21 @@ def _listed(connection: QueueConnection, after: int, most: int | None) -> Iterat
 
 
 class QsBatchReader(DataSourceReader):
-    """One batch read. BadOptionError when mode is consume and the option consumer is missing."""
+    """One batch read of a queue.
+
+    Ensures that reading removes nothing: Spark reads a DataFrame once for each action, and again for a task that is
+    retried, and tells the source the end of neither.
+    """
 
     def __init__(self, options: Options) -> None:
+        """Raises BadOptionError if mode is consume and the option consumer is missing."""
         self._options = options
         self._consumer = consumer_of(options, "mode consume") if options.mode == "consume" else None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the partitions, in order of mid. Spark asks once for a DataFrame and all its actions.
 
-        NoServerError, NoSuchQueueError; ClaimHeldError.
+        Raises NoServerError, NoSuchQueueError or ConsumerInUseError.
         """
         options = self._options
         with QueueConnection(options, options.at_first) as connection:

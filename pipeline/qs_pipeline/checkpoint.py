@@ -1,8 +1,4 @@
-"""Reads and repairs a checkpoint of Spark: which batches have begun and finished. Also syncs it, as Spark does not.
-
-Order of events in batch N: `offsets/N` is written, the source acknowledges the end of N-1, the batch runs, `commits/N`
-is written. So nothing that the batch does may become durable before `offsets/N`: call `sync` first.
-"""
+"""Reads and repairs a checkpoint of Spark: which batches have begun and finished. Also syncs it, as Spark does not."""
 
 import contextlib
 import json
@@ -18,6 +14,16 @@ _COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
 class Checkpoint:
+    """The checkpoint of one streaming query.
+
+    Ensures, after `sync(N)`, that a power loss cannot undo the begin of batch N: Spark renames its files without a
+    sync. After `mend`, the last entry of each log is whole.
+
+    Assumes the order of events in batch N: `offsets/N` is written, the source acknowledges the end of N-1, the batch
+    runs, `commits/N` is written. So nothing that the batch does may become durable before `offsets/N`: call `sync`
+    first.
+    """
+
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
@@ -44,7 +50,7 @@ class Checkpoint:
         """Removes entries at the end of the logs that a power loss has left empty or torn. Nothing was done with them,
         see `sync`."""
         for log in (OFFSETS, COMMITS):
-            for batch in reversed(self._batches(log)):
+            for batch in reversed(self._batches(log)):  # only those at the end can be torn: earlier ones were synced
                 if self._whole(f"{self._path}/{log}/{batch}"):
                     break
                 self._files.remove(f"{self._path}/{log}/{batch}")
@@ -59,6 +65,7 @@ class Checkpoint:
         """
         noted = self.last(COMMITS)
         if self.last(OFFSETS) == batch and (noted is None or noted < batch):
+            # A checksum that Spark has written for another content would make it refuse this one.
             self._files.remove(f"{self._path}/{COMMITS}/.{batch}.crc")
             self._files.replace(f"{self._path}/{COMMITS}/{batch}", _COMMIT)
 

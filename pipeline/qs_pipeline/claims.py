@@ -41,9 +41,12 @@ log = logging.getLogger("qs_pipeline")
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A claim. seq: its number, 0 before the first; count: messages; bytes: of their payloads; first, last: least and
-    greatest mid; checksum: of the messages, from the server; lost: how often the query went on with other claims than
-    the checkpoint says (failOnDataLoss false), as a number may then stand for other messages."""
+    """A claim, as Spark's offset log holds it.
+
+    seq: its number, 0 before the first; count: messages; bytes: of their payloads; first, last: least and greatest mid;
+    checksum: of the messages, from the server; lost: how often the query went on with other claims than the checkpoint
+    says (failOnDataLoss false), as a number may then stand for other messages.
+    """
 
     seq: int = 0
     count: int = 0
@@ -60,7 +63,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Offset":
-        """Reads an offset from Spark's log. CheckpointLostError when another source has written it."""
+        """Reads an offset from Spark's log. Raises CheckpointLostError if another source has written it."""
         wrong = CheckpointLostError(
             f"the checkpoint holds {dict(values)!r}, which is no offset of the source qs: it belongs to another query, "
             "or is damaged; start with a new checkpoint"
@@ -121,10 +124,21 @@ def partitions(count: int, size: int, wanted: int | None) -> list[Slice]:
 
 
 class Claims:
-    """The claims of a consumer on a queue. strict: missing messages are an error (failOnDataLoss), otherwise a
-    warning."""
+    """The claims of one consumer on a queue.
+
+    Ensures:
+    1. A claim has the same messages whenever it is read, or reading it says how many are missing.
+    2. Nothing is acknowledged but what the caller names: a claim whose number the server does not know is never taken
+       for one that is done.
+    3. A second query under the same consumer name, an older copy of a checkpoint, and a queue that was made again are
+       recognized by the numbers and by the checksum of a claim. None of them goes on as if nothing were wrong.
+
+    Assumes that one query at a time works under the name. Must never release a claim: that gives its messages to
+    others, and only an operator knows whether they were handled.
+    """
 
     def __init__(self, connection: QueueConnection, consumer: str, strict: bool = True) -> None:
+        """strict: missing messages are an error (failOnDataLoss), otherwise a warning."""
         self._connection = connection
         self._consumer = consumer
         self._strict = strict
@@ -150,11 +164,14 @@ class Claims:
         """Returns the claim after the one that a checkpoint says is done, and acknowledges that first, unless
         `acknowledged`.
 
-        CheckpointLostError, ClaimHeldError or DataLossError when the server's numbers contradict the checkpoint.
+        Raises CheckpointLostError, ConsumerInUseError or DataLossError if the server's numbers contradict the
+        checkpoint.
         """
         try:
             if done.seq and not acknowledged:
                 self.acknowledge(done)
+            # The next number: if a driver was killed after it had claimed and before Spark had logged that, the server
+            # returns that very claim.
             return replace(self.claim(done.seq + 1, most, size, upto), lost=done.lost)
         except Stale:
             raise self._behind_error(done) from None
@@ -168,14 +185,15 @@ class Claims:
 
     def next(self, most: int | None, size: int | None, upto: int | None = None) -> Offset:
         """Returns the oldest unacknowledged claim, or a new one."""
+        # One that is there was claimed by a run that did not finish it: a new one would leave its messages hidden.
         waiting = self.outstanding()
         if waiting:
             return Offset.of(waiting[0])
         return search(lambda seq: self.claim(seq, most, size, upto))
 
     def acknowledge(self, done: Offset) -> None:
-        """Removes the messages of this claim and of all before it for good. Can be repeated. DataLossError when the
-        server has never made that claim."""
+        """Removes the messages of this claim and of all before it for good. Can be repeated. Raises DataLossError if
+        the server has never made that claim."""
         queue, consumer = self._connection.queue, self._consumer
         try:
             self._ask(lambda client: client.ack_claim(queue, consumer, done.seq))
@@ -187,6 +205,7 @@ class Claims:
         this name, which a principal with the right admin is shown too."""
         queue = self._connection.queue
         claims = self._ask(lambda client: client.list_claims(queue))
+        # An admin is shown the consumers of other principals too, which may have the same name.
         own = (claim for claim in claims if claim.owner is None and claim.consumer == self._consumer)
         return sorted(own, key=lambda claim: claim.seq)
 
@@ -202,8 +221,8 @@ class Claims:
             )
 
     def is_there(self, offset: Offset) -> bool:
-        """Returns whether the server still has that claim. If not: DataLossError if strict, otherwise a warning.
-        ClaimHeldError when the claim holds other messages than the offset says."""
+        """Returns whether the server still has that claim. If not, raises DataLossError if strict, and logs a warning
+        otherwise. Raises ConsumerInUseError if the claim holds other messages than the offset says."""
         found = {claim.seq: claim for claim in self.outstanding()}.get(offset.seq)
         if found is None:
             self._report_loss(self._gone_text(offset.seq))
@@ -217,8 +236,8 @@ class Claims:
         return True
 
     def read(self, offset: Offset, piece: Slice) -> list[Delivery]:
-        """Returns the messages of a slice of a claim. Missing messages are lost: DataLossError if strict, otherwise a
-        warning. BadRequest when the slice exceeds one answer."""
+        """Returns the messages of a slice of a claim. Missing messages are lost: Raises DataLossError if strict,
+        otherwise a warning. BadRequest when the slice exceeds one answer."""
         queue, consumer = self._connection.queue, self._consumer
         try:
             messages = self._ask(
@@ -241,9 +260,9 @@ class Claims:
         try:
             return self._connection.ask(question)
         except NotFound:
-            self._connection.must_have_queue()
+            self._connection.must_have_queue()  # a missing queue is told as such; otherwise the claim is missing
             raise
-        except (Conflict, BadRequest):
+        except (Conflict, BadRequest):  # what they mean depends on the question
             raise
         except ServerError as error:
             raise self._connection.refused("claims", error) from error
@@ -290,6 +309,7 @@ def search(claim: Callable[[int], Offset]) -> Offset:
     Doubles the number until it is too high, then bisects: some 2 * log2(number) questions. A refused number makes no
     claim.
     """
+    # No operation tells the number. A consumer has made one claim for each batch, so it may be in the millions.
     low, high, step = 0, None, 1  # low: too low; high: too high
     while high is None or high - low > 1:
         seq = low + step if high is None else (low + high) // 2
@@ -324,5 +344,5 @@ def acknowledge(
         claims = Claims(connection, consumer)
         done = [claim for claim in claims.outstanding() if seq is None or claim.seq <= seq]
         if done:
-            claims.acknowledge(Offset.of(done[-1]))
+            claims.acknowledge(Offset.of(done[-1]))  # and, with it, all before it
         return len(done)

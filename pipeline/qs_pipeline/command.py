@@ -102,7 +102,11 @@ class ProgressLine:
 
 
 class _StopOnSignal:
-    """Catches SIGINT and SIGTERM inside the block, and asks the job to stop."""
+    """Catches SIGINT and SIGTERM inside the block, and asks the job to stop.
+
+    The first signal lets the current batch end, the second interrupts it, and a third raises KeyboardInterrupt: Spark
+    may be in a call that looks at nothing else.
+    """
 
     def __init__(self, stop: "Stop", say: Callable[[str], None]) -> None:
         self._stop = stop
@@ -216,6 +220,7 @@ def _require(arguments: Namespace, *queues: str) -> None:
         require_queue(server, name)
 
 
+# Each checks what needs no Spark: a wrong name of a queue is told at once, and not after the start of a JVM.
 _CHECKS = {"archive": _check_archive, "replay": _check_replay, "route": _check_route}
 
 
@@ -319,7 +324,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 def _complain(text: str, line: ProgressLine | None = None) -> None:
     if line is not None:
         line.clear()
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # it was closed when the process started
         sys.stderr.write(f"qs-pipeline: {' '.join(text.split())}\n")
         sys.stderr.flush()
 
@@ -340,6 +345,7 @@ def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
 
 def _with_flags(error: PipelineError, job: str) -> PipelineError:
     """Replaces options of the data source in an error's text by the job's own flags."""
+    # Who typed a command knows its flags, and not the options that the job has made of them.
     text = str(error)
     if job in ("archive", "route") and isinstance(error, DataLossError) and "failOnDataLoss" in text:
         before = re.sub(r"[;,:]? *with failOnDataLoss[^;]*", "", text)
@@ -353,6 +359,7 @@ def _keep_log(log: IO[bytes] | None) -> str:
     """Copies what the JVM has logged, if anything, to a file, and returns a hint at it."""
     if log is None or not os.fstat(log.fileno()).st_size:
         return " (-v shows more)"
+    # The log itself has no name, so that it never stays behind, and ends with this process.
     handle, path = tempfile.mkstemp(prefix="qs-pipeline-", suffix=".log")
     with os.fdopen(handle, "wb") as kept:
         log.seek(0)

@@ -1,8 +1,4 @@
-"""A connection to the queue server that survives a restart of the server.
-
-Every question can be repeated without harm, so it is asked again after a lost connection, for a bounded time. Permanent
-errors become errors of the pipeline.
-"""
+"""A connection to the queue server that survives a restart of the server."""
 
 import time
 from collections.abc import Callable
@@ -30,8 +26,16 @@ TIMEOUT = 60.0
 
 
 class QueueConnection(Closing):
-    """The queue server with the queue of the options. Connects when first asked. patience: seconds for which a lost
-    connection is tried again; open_client, clock, sleep: for tests."""
+    """A connection to the queue server, for the queue of the options.
+
+    Ensures:
+    1. A question is answered, or raises an error of the pipeline that says what to do. A lost connection, a server that
+       shuts down and a request that was cut off are not told: the question is asked again until the patience is over.
+    2. Nothing is sent before the first question, so making one in a process that asks nothing costs nothing.
+
+    Assumes that every question can be repeated without harm. It holds for claims, which have a number; for parts, which
+    have an attempt; and for a publication, which has a batch. A push that has no key must never be asked through it.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class QueueConnection(Closing):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """patience: seconds for which a lost connection is tried again; open_client, clock, sleep: for tests."""
         self.queue = options.queue
         self.place = options.server.endpoint
         self.patience = patience
@@ -55,14 +60,15 @@ class QueueConnection(Closing):
         """Returns the question's result. Asks again when the connection is lost, so the question must be safe to
         repeat.
 
-        NoServerError when the server stays away for longer than the patience, or is no queue server. Errors that the
-        server answers are raised like the client's.
+        Raises NoServerError if the server stays away for longer than the patience, or is no queue server. Errors that
+        the server answers are raised like the client's.
         """
+        # The time begins with the first failure: a question may wait long for its answer without any.
         until: float | None = None
         for delay in delays():
             try:
                 return question(self._client)
-            except ProtocolMismatch as error:
+            except ProtocolMismatch as error:  # it is no queue server, and will not become one
                 raise NoServerError(str(error)) from error
             except ServerUnavailable as error:
                 until = self._clock() + self.patience if until is None else until

@@ -54,7 +54,12 @@ class Column:
 
 
 class Shape:
-    """The columns for the content of an element."""
+    """The columns for the content of an element, and the check of an element against them.
+
+    Ensures that Spark keeps every value of a document that passes: an element that would be dropped, or replaced by a
+    later one of the same name, does not fit. Values are not judged here, as Spark's own rules decide: those that look
+    wrong are only named, to explain it if Spark cannot read them.
+    """
 
     def __init__(self, columns: dict[str, Column], rest: Column | None = None) -> None:
         """columns: by their keys; rest: for all other elements."""
@@ -65,7 +70,7 @@ class Shape:
         self._attributes = [each for each in columns.values() if each.key.startswith("_")]
 
     def check(self, element: Any, doubts: list[str]) -> None:
-        """Compares an lxml element with the columns. MisfitError when something has no place, or is missing.
+        """Compares an lxml element with the columns. Raises MisfitError if something has no place, or is missing.
 
         doubts: gets the values that Spark may be unable to read, to explain it if Spark indeed cannot.
         """
@@ -87,7 +92,7 @@ class Shape:
             self._check_attributes(element, seen, doubts)
 
     def _find(self, tag: str) -> Column | None:
-        if len(self._columns_by_tag) >= _TAGS:
+        if len(self._columns_by_tag) >= _TAGS:  # payloads of strangers may have any number of names
             self._columns_by_tag.clear()
         found = self._columns_by_tag[tag] = self._columns.get(_name(tag).lower(), self._rest)
         return found
@@ -194,6 +199,8 @@ class Requirements:
 
 
 class Checker:
+    """Checks payloads against requirements. Made once in a process: it compiles the XSD."""
+
     def __init__(self, requirements: Requirements) -> None:
         self._parser = PayloadParser(requirements.xsd, requirements.root)
         self._shape = shape_of(StructType.fromJson(json.loads(requirements.columns)))

@@ -33,7 +33,7 @@ class DocumentSchema(StructType):
         """content: a document without a value that is NOT NULL here does not fit; root: the name of the root element,
         `{namespace}name` or `name`, None for any; xsd: to validate documents by.
 
-        SchemaMismatchError when there would be no columns, or columns that no document can fill.
+        Raises SchemaMismatchError if there would be no columns, or columns that no document can fill.
         """
         super().__init__(_nullable(content).fields)
         _must_be_fillable(content, DOCUMENT)
@@ -41,6 +41,7 @@ class DocumentSchema(StructType):
             raise SchemaMismatchError("it has no elements or attributes, so there would be no columns")
         if CORRUPT in content.names:
             raise SchemaMismatchError(f"it has a field {CORRUPT}, which is the column for the reason of a misfit")
+        # An XSD says itself what is required; without one, NOT NULL does.
         self.requirements = Requirements((self if xsd is not None else content).json(), root, xsd)
 
     @classmethod
@@ -53,8 +54,8 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> D
     """Reads the schema of payloads from a file of this machine. root: the name of the root element, required for an XSD
     that declares several elements; with DDL and JSON it may be `{namespace}name`.
 
-    UsageError when a file cannot be read; SchemaMismatchError when it is no schema, or not one of a document. Errors in
-    an XSD name the line.
+    Raises UsageError if a file cannot be read, and SchemaMismatchError if it is no schema, or not one of a document.
+    Errors in an XSD name the line.
     """
     data = schema_bytes(path)
     if is_xsd(data):
@@ -77,7 +78,7 @@ def check_schema_file(path: str, *, root: str | None = None) -> None:
 
 
 def schema_bytes(path: str) -> bytes:
-    """Returns the content of a schema file. UsageError when it cannot be read."""
+    """Returns the content of a schema file. Raises UsageError if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -186,6 +187,7 @@ def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
     """
     if not isinstance(schema, DocumentSchema):
         schema = DocumentSchema(schema)
+    # Without ignoreNamespace, Spark reads nothing of elements with a prefix.
     parsed = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "ignoreNamespace": "true"}
     verdict, document = F.col("_verdict"), F.col("_parsed")

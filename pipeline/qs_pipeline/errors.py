@@ -18,6 +18,7 @@ class PipelineError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, text: str) -> None:
+        # One line: a worker's error is found again in Spark's text as the rest of the line after the class.
         super().__init__(" ".join(text.split()))
 
 

@@ -48,13 +48,14 @@ class Files(Protocol):
         """Makes files and their names durable."""
 
     def lock(self, path: str, what: str) -> "contextlib.AbstractContextManager[None]":
-        """Holds a lock that one process at a time can hold. UsageError when another one does: `what` is already
+        """Holds a lock that one process at a time can hold. Raises UsageError if another one does: `what` is already
         running."""
 
 
 def open_files(spark: SparkSession, directory: str) -> Files:
     """Returns the files of a directory: a path of this machine, or a URI that Hadoop knows (`hdfs://…`)."""
     java: Any = spark._jvm
+    # Hadoop decides what the directory is on: a path without a scheme may be of a cluster's default file system.
     path = java.org.apache.hadoop.fs.Path(directory)
     system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     if system.getUri().getScheme() == "file":
@@ -76,7 +77,11 @@ def file_errors() -> Iterator[None]:
 
 
 class LocalFiles:
-    """A directory of this machine. Syncs what it writes or renames, and the directories above."""
+    """A directory of this machine.
+
+    Ensures that what it writes, renames and makes is durable when the call returns: it syncs the file, its directory,
+    and each directory above that it has made, as a name is in the directory and not in the file.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -124,7 +129,7 @@ class LocalFiles:
             self._make(os.path.dirname(target))
             os.rename(self._path(old), target)
             changed[os.path.dirname(target)] = None
-        for directory in changed:
+        for directory in changed:  # once each, after all: a sync takes longer than many renames
             _sync(directory)
 
     def remove(self, path: str) -> None:
@@ -164,6 +169,7 @@ class LocalFiles:
             os.close(handle)
 
     def _make(self, directory: str) -> None:
+        """Makes a directory and those above it, each durable before what is inside."""
         if os.path.isdir(directory):
             return
         above = os.path.dirname(directory)
@@ -229,6 +235,7 @@ class HadoopFiles:
                 stream.hsync()
         finally:
             stream.close()
+        # FileSystem.rename does not replace a file. FileContext does, if a Java array of an inner class says so.
         rename = self._java.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
         overwrite = self._java.java.lang.reflect.Array.newInstance(rename, 1)
         overwrite[0] = rename.getField("OVERWRITE").get(None)

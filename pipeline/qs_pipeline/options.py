@@ -26,7 +26,7 @@ RETRY = 60.0
 """Seconds, without retrySeconds, for which it is tried later: enough for a restart of the server."""
 
 
-_HOST, _PORT = "127.0.0.1", 9876
+_HOST, _PORT = "127.0.0.1", 9876  # where queue-server.py listens without flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bodyType": ("body_type", _one_of("binary", "string")),
     "producer": ("producer", _text),
     "txnAppId": ("txn_app", _text),
-    "txnVersion": ("txn_version", _whole(0, 10**18 - 2)),
+    "txnVersion": ("txn_version", _whole(0, 10**18 - 2)),  # the batch's number is one more, and has 18 digits at most
     "retrySeconds": ("retry", _seconds),
     "tls": ("tls", _boolean),
     "ca": ("ca", _text),
@@ -143,6 +143,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """Option name -> field, and the function that reads the value. Its ValueError says what is wrong."""
 
+# Spark takes the names of options in any case.
 _BY_LOWER = {name.lower(): name for name in _OPTIONS}
 
 _SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
@@ -174,7 +175,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def _locate(values: dict[str, Any]) -> None:
-    """Reads the port and the scheme out of the host. BadOptionError when it contradicts the other options."""
+    """Reads the port and the scheme out of the host. Raises BadOptionError if it contradicts the other options."""
     asking = [f"the option {name}" for name in ("tls", "ca", "cert", "tlsInsecure") if values.get(_OPTIONS[name][0])]
     try:
         address = located(values.get("host", _HOST), values.get("port"), _PORT)

@@ -26,7 +26,9 @@ def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterato
     done = False
     try:
         while True:
+            # Refilled after each answer, and not when all have come: the server would be idle meanwhile.
             while len(asked) < ahead and (request := next(remaining, None)) is not None:
+                # An error that does not repeat it is about a request that has arrived in part.
                 request.req = f"qs-pipeline-{next(numbers)}"
                 client.send(request)
                 asked.append(type(request))
@@ -35,7 +37,7 @@ def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterato
             yield _answer(client, asked.pop(0))
         done = True
     finally:
-        if not done:
+        if not done:  # or the next request would get an answer to one of these
             client.disconnect()
 
 
@@ -50,7 +52,7 @@ def answers(client: QueueClient, requests: Iterable[M], ahead: int = 1) -> Itera
 def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
     try:
         answer = client.recv()
-    except NoAnswer:
+    except NoAnswer:  # is a TimeoutError too, and has its text already
         raise
     except TimeoutError as error:
         raise NoAnswer(f"no answer from {client.host}:{client.port} within {client.timeout:g} s") from error
@@ -74,6 +76,7 @@ def greatest(after: Callable[[int], int | None]) -> int:
     found, step = after(0) or 0, 1
     if not found:
         return 0
+    # The ids are times in microseconds with gaps: bisecting from 1 to the greatest possible one would take longer.
     while (beyond := after(min(found + step, GREATEST))) is not None:
         found, step = beyond, step * 2
     most = found + step  # nothing is greater

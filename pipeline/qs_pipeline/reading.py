@@ -74,8 +74,8 @@ def check_read_schema(given: StructType, body_type: BodyType) -> None:
 def record_batch(
     queue: str, messages: Sequence[Delivery], claim_seq: int | None, body_type: BodyType
 ) -> pa.RecordBatch:
-    """Returns the messages as rows, in order. queue: their qid. BadMessageError when body_type is string and a body is
-    not UTF-8."""
+    """Returns the messages as rows, in order. queue: their qid. Raises BadMessageError if body_type is string and a
+    body is not UTF-8."""
     count = len(messages)
     columns = [
         pa.array([queue] * count, pa.string()),
@@ -129,7 +129,7 @@ def claim_partitions(options: Options, offset: Offset) -> list[ClaimPartition]:
 def read_claim(partition: ClaimPartition) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a partition, in order of mid, with one slice in memory at a time.
 
-    DataLossError when messages are gone, unless failOnDataLoss is false; NoServerError, NoSuchQueueError;
+    Raises DataLossError if messages are gone, unless failOnDataLoss is false; NoServerError, NoSuchQueueError;
     BadMessageError.
     """
     options, offset = partition.options, partition.offset
@@ -145,6 +145,7 @@ def messages_of(connection: QueueConnection, claims: Claims, offset: Offset, pie
     try:
         messages = claims.read(offset, piece)
     except BadRequest as error:
+        # Slices are cut by the average size of the claim's messages; here, large ones stand together.
         if piece.size(offset.count) <= 1:
             raise connection.refused("a message of a claim", error) from error
         for half in piece.halves():

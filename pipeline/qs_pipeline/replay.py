@@ -160,12 +160,13 @@ def _push(
     options: dict[str, str],
 ) -> int:
     pushed = 0
+    # A portion has the same number in each run, and so the server knows which it has published.
     for number, portion in list(enumerate(plan.portions()))[plan.done :]:
         if not rate_limit.wait(pushed):
             return pushed
         rows = plans.read(spark, plan, portion)
         rows.write.format("qs").mode("append").options(**options).option("txnVersion", number).save()
-        plan.done = number + 1
+        plan.done = number + 1  # if this note is lost, the portion is pushed again, and the server drops it
         plans.note(plan)
         pushed += portion.rows
         if progress is not None:
@@ -175,7 +176,7 @@ def _push(
 
 
 class _RateLimit:
-    """Limits the rate over the whole run."""
+    """Limits the rate over the whole run, so that a portion that was slow is made up for."""
 
     def __init__(
         self, rate: int | None, stop: Stop, clock: Callable[[], float], sleep: Callable[[float], None]

@@ -31,7 +31,8 @@ ORDER = ("pushed_at", "queue", "mid")
 CHUNK_BYTES = 64 * 1024 * 1024
 """Approximate payload of a chunk: a task holds part of it in memory."""
 
-_ROWS = 64
+_ROWS = 64  # of a batch of the Parquet reader
+
 _PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")
 
 
@@ -89,7 +90,11 @@ class Plan:
 
 
 class PlanStore:
-    """Stores the plan of one replay."""
+    """Stores the plan of one replay.
+
+    Ensures that a plan that `load` returns is complete: its chunks are synced before `plan.json` names them. So a run
+    that was killed while it planned begins anew, and one that was killed later pushes the very same messages.
+    """
 
     def __init__(self, files: Files, key: str) -> None:
         """key: of the replay, from `plan_key`."""
@@ -141,6 +146,7 @@ class PlanStore:
             writer.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
             names = sorted((name for name in self._files.names(place) if _PART.match(name)), key=_position)
             paths = [f"{place}/{name}" for name in names]
+            # How many bytes the rows of a chunk have is known only when they are written: if too many, with fewer rows.
             largest = _largest(rows.sparkSession, self._files, paths)
             if chunk == 1 or largest <= 2 * CHUNK_BYTES:
                 break
@@ -221,8 +227,10 @@ def selected_rows(spark: SparkSession, files: Files, archive: str, selection: Se
 
 
 def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], selection: Selection) -> DataFrame:
+    # All files of a queue have the same columns (see QueueState), so Spark need not open each to know them.
     rows = spark.read.option("mergeSchema", False).parquet(*(glob_escaped(files.uri(path)) for path in paths))
     rows = rows.withColumn("queue", F.lit(queue)).withColumn("date", date_of(F.col("pushed_at")))
+    # A condition sees the body as text; what is pushed is its bytes.
     rows = rows.withColumn("_bytes", F.col("body").cast("binary")).withColumn("body", F.col("body").cast("string"))
     if selection.begin is not None:
         rows = rows.where(F.col("pushed_at") >= F.timestamp_micros(F.lit(_micros(selection.begin))))
@@ -234,11 +242,13 @@ def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[st
 
 
 def _micros(moment: datetime) -> int:
+    # Not by the float alone, which does not hold each microsecond.
     return int(moment.timestamp()) * 1_000_000 + moment.microsecond
 
 
 def _files_by_queue(files: Files, archive: str, selection: Selection) -> Iterator[tuple[str, list[str]]]:
     first = f"date={selection.begin.date().isoformat()}" if selection.begin else "date="
+    # Directories of other dates are not even listed. ~ comes after all digits.
     last = f"date={selection.end.date().isoformat()}" if selection.end else "date=~"
     for hashed in files.names(f"{STATE}/queues"):
         data = files.read(f"{STATE}/queues/{hashed}/queue.json")

@@ -47,7 +47,7 @@ BYTES = 64 << 20
 
 
 def read_query(path: str) -> str:
-    """Returns the text of a file without a final semicolon. UsageError when it cannot be read."""
+    """Returns the text of a file without a final semicolon. Raises UsageError if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -56,12 +56,16 @@ def read_query(path: str) -> str:
 
 
 class Query:
-    """A query over the view `messages` whose rows are messages to push."""
+    """A query over the view `messages` whose rows are messages to push.
+
+    Ensures that a query that cannot work is an error before any message is claimed: it is parsed, and tried on a view
+    without rows. Must never run a command of SQL: only a query is parsed, and `sql` would execute the other.
+    """
 
     def __init__(self, spark: SparkSession, text: str, *, with_errors: bool) -> None:
         """text: one SELECT; with_errors: messages whose row has a NULL body go to another queue.
 
-        BadQueryError when it cannot be parsed or analysed, or lacks a required column.
+        Raises BadQueryError if it cannot be parsed or analysed, or lacks a required column.
         """
         self._text = text
         self._with_errors = with_errors
@@ -173,7 +177,12 @@ def _require_queues(queue: str, to: str, errors: str | None, server: QueueServer
 
 
 class _BatchRouter:
-    """Routes a batch. broken: messages that went to the queue for errors."""
+    """Routes a batch. broken: messages that went to the queue for errors.
+
+    Ensures that each target gets its part of a batch once: a part is a batch of a producer of the route's name, under
+    the batch's number, and the server publishes none twice. The part for errors is pushed first; if the process is
+    killed between the two, the repeated batch pushes the other, with the same rows.
+    """
 
     def __init__(self, state: RouteState, query: Query, server: QueueServer, to: str, errors: str | None) -> None:
         self._state = state
@@ -187,7 +196,7 @@ class _BatchRouter:
         if self._errors is None:
             self._push_all(rows, batch)
         else:
-            rows.persist(StorageLevel.MEMORY_AND_DISK)
+            rows.persist(StorageLevel.MEMORY_AND_DISK)  # used several times, and each would ask the server again
             try:
                 self._split(rows, batch, self._errors)
             finally:

@@ -40,13 +40,22 @@ class Targets:
 
 
 class RouteState:
-    """The state in a directory. Creates it if it is missing."""
+    """The state of a route, in a directory that is made if it is missing.
+
+    Ensures:
+    1. A batch of which a part may have been pushed is only ever finished to the same queues with the same query. With
+       others, a message could go to two queues, or a new result would be dropped as a repetition of the old one.
+    2. A checkpoint that is gone, or older than what was pushed, is an error.
+    3. `begin` and `done` are durable when they return.
+
+    Assumes that one route at a time works in the directory: the caller holds its lock.
+    """
 
     def __init__(self, files: Files, queue: str, targets: Targets) -> None:
         """targets: of this run.
 
-        UsageError when the state belongs to another queue, or a batch is half pushed to other targets;
-        CheckpointLostError when the checkpoint is older than what was pushed; PipelineError when the state is damaged.
+        Raises UsageError if the state belongs to another queue, or a batch is half pushed to other targets, and
+        CheckpointLostError if the checkpoint is older than what was pushed, and PipelineError if the state is damaged.
         """
         self._files = files
         self._targets = targets.to_json()
@@ -100,6 +109,7 @@ class RouteState:
 
     def _check_targets(self) -> None:
         stored, noted = self._stored, self.checkpoint.last(COMMITS)
+        # Spark's commit says so too, if the process was killed before it could call `done`.
         finished = stored["batch"] is None or stored.get("done") or (noted is not None and noted >= stored["batch"])
         if finished or stored.get("to") is None:
             return

@@ -1,6 +1,7 @@
-"""Runs streaming queries to their end, or until a stop is asked for: then they end between two batches.
+"""Runs the streaming queries of a job, from the checks before to the acknowledgement after.
 
-Spark's `stop()` interrupts a batch. Nothing is lost, as the batch is run again, but its work would be.
+A run ends when what was in the queue is done, or when a stop is asked for: then between two batches. Spark's `stop()`
+interrupts a batch. Nothing is lost, as the batch is run again, but its work would be.
 """
 
 import contextlib
@@ -117,7 +118,10 @@ Progress = Callable[[FinishedBatch], None]
 
 
 class Stop:
-    """A request to stop, which a signal handler may make. The second `ask` means at once."""
+    """A request to stop, which a signal handler may make. The second `ask` means at once.
+
+    It takes no lock, as the handler may interrupt the code that holds it: who waits looks from time to time.
+    """
 
     def __init__(self) -> None:
         self._asked = 0
@@ -139,7 +143,11 @@ class _BatchFailedError(Exception):
 
 
 class BatchHandler:
-    """Called by a query for each batch. `idle` is set between batches, when the query can be stopped."""
+    """Processes the batches of one query, in a thread of Spark.
+
+    Ensures that `idle` is set whenever no batch is being processed, so that the query can be stopped without losing the
+    work of one, and that `error` has the cause of a failure: of an exception in this function Spark keeps only a text.
+    """
 
     def __init__(self, queue: str, work: Callable[[DataFrame, int], int], progress: Progress | None) -> None:
         """work: processes a batch, given its rows and number, and returns its number of messages."""
@@ -198,6 +206,7 @@ def wait(running: Sequence[RunningQuery], stop: Stop) -> None:
 
     Raises the error of the failed query as one of the pipeline.
     """
+    # awaitTermination raises only the error of the query that it waits for: all are looked at after each second.
     try:
         while not stop.asked and (active := [each.query for each in running if each.query.isActive]):
             active[0].awaitTermination(_POLL)

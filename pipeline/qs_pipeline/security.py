@@ -61,7 +61,10 @@ class QueueServer:
         return endpoint(self.host, self.port)
 
     def options(self) -> dict[str, str]:
-        """Returns the options of the data source that lead to this server."""
+        """Returns the options of the data source that lead to this server.
+
+        Names of files only, and no token: Spark shows options in plans and its UI, and writes them into event logs.
+        """
         given = self.security
         files = {"ca": given.ca, "cert": given.cert, "key": given.client_key, "tokenFile": given.token_file}
         switches = {"tls": given.tls, "tlsInsecure": given.tls_insecure}

@@ -26,7 +26,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts."""
 
 _DEFAULTS = {
-    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.session.timeZone": "UTC",  # times of a table and of --from are the same on each machine
     "spark.ui.enabled": "false",  # opens no port
     "spark.ui.showConsoleProgress": "false",
 }
@@ -39,8 +39,9 @@ _LOCAL = {
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"qs-pipeline-{os.getuid()}"),
 }
 
-_FEW_BYTES = 4096
-_SHORT = 200
+_FEW_BYTES = 4096  # of the log of a JVM that did not start: its reason is at the beginning
+_SHORT = 200  # characters of a reason that fits into the one line of an error
+
 _NO_REASON = ("Error: Could not create the Java Virtual Machine", "Error: A fatal exception has occurred")
 """The end of the message of every JVM that does not start; the reason comes before it."""
 
@@ -77,8 +78,9 @@ def start_session(
     NoJavaError without a Java for a new JVM; PipelineError when the JVM does not start.
     """
     active = SparkSession.getActiveSession()
-    if active is not None:
+    if active is not None:  # its owner has chosen its settings, and stops it
         return active
+    # spark-submit has started the JVM, with the master, the settings and the log that its user has chosen.
     if _SUBMITTED in os.environ:
         builder = SparkSession.builder.appName(app_name).config("spark.sql.session.timeZone", "UTC")
         return builder.config(map=dict(conf or {})).getOrCreate()

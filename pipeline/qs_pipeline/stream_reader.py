@@ -1,13 +1,4 @@
-"""`spark.readStream.format("qs")`: each batch is a claim, and the claim is the offset.
-
-With Spark's checkpoint and a sink that can repeat a batch this is exactly-once:
-- A batch's claim is in the offset log before it is read, and reads the same until it is acknowledged.
-- It is acknowledged only when the batch is in the commit log.
-- A claim that was made but not logged, because the driver was killed, is returned to the next driver, which asks for
-  the same number. So nothing is blocked or taken twice.
-
-Spark creates readers in several processes: creating one does nothing, and a task uses only its partition.
-"""
+"""`spark.readStream.format("qs")`: each batch is a claim, and the claim is the offset."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -30,9 +21,20 @@ from .reading import ClaimPartition, claim_partitions, read_claim
 
 
 class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream of a queue's messages. BadOptionError when the option consumer is missing."""
+    """The stream of a queue's messages.
+
+    Ensures, with Spark's checkpoint and a sink that can repeat a batch, exactly-once:
+    1. A batch's claim is in the offset log before it is read, and reads the same until it is acknowledged.
+    2. It is acknowledged only when the batch is in the commit log.
+    3. A claim that was made but not logged, because the driver was killed, is returned to the next driver, which asks
+       for the same number. So nothing is blocked or taken twice.
+
+    Assumes that Spark asks for offsets in one process, the driver's. Spark creates readers in several: creating one
+    must do nothing, and a task uses only its partition.
+    """
 
     def __init__(self, options: Options) -> None:
+        """Raises BadOptionError if the option consumer is missing."""
         self._options = options
         self._consumer = consumer_of(options, "a stream")
         self._connection: QueueConnection | None = (
@@ -40,7 +42,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._cached_claims: Claims | None = None
         self._upto: int | None = None
-        self._claimed = INITIAL
+        self._claimed = INITIAL  # the last one of this process: the server need not be asked whether it is there
         self._acknowledged = INITIAL
 
     # -- offsets, in the driver ---------------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most, size = self._limits(limit)
         made = self._claims().after(done, most, size, self._upto, acknowledged=done == self._acknowledged)
         self._acknowledged = done
-        if made.count == 0:
+        if made.count == 0:  # an offset that has not changed tells Spark that there is no batch
             return dict(start)
         self._claimed = made
         return made.to_json()

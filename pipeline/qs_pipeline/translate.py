@@ -23,6 +23,7 @@ from .errors import (
     PipelineError,
 )
 
+# A class is found by its name: of an error in a worker, or in a data source, only text arrives.
 _PIPELINE_ERRORS = {
     name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PipelineError)
 }
@@ -38,7 +39,7 @@ _CLIENT: dict[str, type[PipelineError]] = {
     "ProtocolMismatch": NoServerError,
     "ShuttingDown": NoServerError,
     "NotFound": NoSuchQueueError,
-    "Stale": ConsumerInUseError,
+    "Stale": ConsumerInUseError,  # a claim's number that is too low or too high: another query has used it
     "Conflict": ConsumerInUseError,
 }
 _FAILED_EXPRESSION = re.compile(
@@ -49,6 +50,7 @@ _JVM_GONE = (
     "Spark's JVM has ended, maybe for lack of memory (--conf spark.driver.memory=4g): the same command continues where "
     "it stopped"
 )
+# What Spark says of a checkpoint that is damaged, or that two queries share.
 _CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete log file", "CONCURRENT_STREAM_LOG_UPDATE")
 
 

@@ -24,12 +24,14 @@ from .errors import BadMessageError, BadOptionError, DataLossError, PipelineErro
 from .options import Options
 
 PARTS = 1_000_000
-"""Parts that one task may stage: its part numbers start at its partition's number times this."""
+"""Parts that one task may stage: its part numbers start at its partition's number times this, so that the order of
+parts is the order of partitions."""
 
 PUBLISHED = 10_000
 """Parts of one publish: the protocol's bound."""
 
 _DIGITS = 10**15
+"""Random part of an attempt's number. The task's own attempt takes three digits more, and the protocol takes 18."""
 
 log = logging.getLogger("qs_pipeline")
 
@@ -57,7 +59,7 @@ def check_write_schema(schema: StructType, overwrite: bool) -> None:
 
 
 def payloads(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | str]:
-    """Yields the bodies of rows, in order. BadMessageError when one is null."""
+    """Yields the bodies of rows, in order. Raises BadMessageError if one is null."""
     for batch in batches:
         column = batch.column(0)
         if column.null_count:
@@ -77,8 +79,8 @@ def stage(  # noqa: PLR0917 - the server's arguments
 ) -> StagedParts:
     """Stages the bodies of one task. A list that may have arrived is staged again under another number.
 
-    NoServerError, NoSuchQueueError; PipelineError when the server refuses, as for a full queue or a body that is too
-    large.
+    Raises NoServerError, NoSuchQueueError, or PipelineError if the server refuses, as for a full queue or a body that
+    is too large.
     """
     parts: list[tuple[int, int]] = []
     for index, drafts in enumerate(drafts_in_batches(bodies)):
@@ -86,6 +88,7 @@ def stage(  # noqa: PLR0917 - the server's arguments
         entries = [draft.payload for draft in drafts]
 
         def once(client: QueueClient, part: int = part, entries: list[bytes | str] = entries) -> int:
+            # A new number each time: if the answer was lost, this list may be there twice, and only one is published.
             number = attempt_number(attempt)
             client.stage_messages(connection.queue, producer, entries, batch=batch, part=part, attempt=number)
             return number
@@ -100,7 +103,7 @@ def stage(  # noqa: PLR0917 - the server's arguments
 def publish(connection: QueueConnection, staged: Iterable[StagedParts]) -> None:
     """Makes what tasks have staged visible, all or nothing, in order of part. A repeated call has no further effect.
 
-    Sends nothing when there are no rows. DataLossError when staged parts are gone.
+    Sends nothing when there are no rows. Raises DataLossError if staged parts are gone.
     """
     messages = list(staged)
     parts = sorted(part for message in messages for part in message.parts)
@@ -111,6 +114,7 @@ def publish(connection: QueueConnection, staged: Iterable[StagedParts]) -> None:
             f"a batch for the queue {connection.queue!r} has {len(parts)} parts, and {PUBLISHED} can be published at "
             "once: write smaller batches, or fewer partitions with repartition()"
         )
+    # All tasks of a write have the same.
     ((producer, batch),) = {(message.producer, message.batch) for message in messages}
     published = [Part(number, attempt) for number, attempt in parts]
     try:
@@ -165,6 +169,13 @@ def _failed(connection: QueueConnection, what: str, error: ServerError) -> Pipel
 
 
 class QsBatchWriter(DataSourceArrowWriter):
+    """`df.write.format("qs")`.
+
+    Ensures that all rows become visible at once, or none. With the options txnAppId and txnVersion (named as in Delta)
+    a repeated write has no further effect: the server publishes no version at or below the application's last one.
+    Without them each write is separate.
+    """
+
     def __init__(self, options: Options) -> None:
         self._options = options
         self._own = options.txn_app is None
@@ -187,12 +198,19 @@ class QsBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drops what was staged, if no other write uses the same producer; otherwise the next write drops it."""
-        if self._own:
+        if self._own:  # otherwise another try of the same version may have staged its parts by now
             with sink(self._options) as connection:
                 discard(connection, self._producer, self._batch)
 
 
 class QsStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("qs")`.
+
+    Ensures that each batch becomes visible once, as a whole, even if tasks and drivers are killed. It is published
+    under the query's id and the batch's number from the checkpoint, and the server publishes none twice. The next
+    publish drops what failed tries have staged.
+    """
+
     def __init__(self, options: Options) -> None:
         self._options = options
 

@@ -24,7 +24,9 @@ _OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 # huge_tree lifts libxml2's bound of 10 MB on a text, and bounds the depth by 2048. No entity can be declared.
 _PAYLOAD_OPTIONS = _OPTIONS | {"encoding": "utf-8", "huge_tree": True}
+# Possessive, so that it never goes back: a payload may begin with megabytes of comments.
 _DOCTYPE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]++|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
+# The end of a message of libxml2: nobody who reads it here could do so.
 _ADVICE = ", use XML_PARSE_HUGE"
 
 
@@ -57,8 +59,8 @@ class Xsd:
 def read_xsd(path: str) -> Xsd:
     """Reads an XSD of this machine with the files that it includes and imports, and compiles it.
 
-    UsageError when a file cannot be read; SchemaMismatchError when one is no XSD 1.0, has a DOCTYPE, or names a file
-    that is not on this machine. Both name the file, and the line if there is one.
+    Raises UsageError if a file cannot be read, and SchemaMismatchError if one is no XSD 1.0, has a DOCTYPE, or names a
+    file that is not on this machine. Both name the file, and the line if there is one.
     """
     main = os.path.abspath(path)
     files = dict(_reachable(main))
@@ -67,6 +69,7 @@ def read_xsd(path: str) -> Xsd:
     elements = {
         str(child.get("name"))
         for root in roots.values()
+        # A schema without a namespace takes that of the one that includes it.
         if root.get("targetNamespace", namespace) == namespace
         for child in root.iterfind(f"{_XS}element")
     }
@@ -130,7 +133,7 @@ def _local(url: str | None) -> str | None:
 
 
 class _FilesInMemory(etree.Resolver):
-    """Gives libxml2 the files of an Xsd, and an empty document in place of any other."""
+    """Gives libxml2 the files of an Xsd, and an empty document in place of any other: it must never open one itself."""
 
     def __init__(self, files: Iterable[tuple[str, bytes]]) -> None:
         self._files = dict(files)
@@ -152,8 +155,9 @@ def _compile(xsd: Xsd) -> etree.XMLSchema:
 class PayloadParser:
     """Parses payloads that must be XML documents in UTF-8.
 
-    It validates while parsing, in time proportional to the payload's size. Validation of a parsed document would take
-    time that grows with the square of the number of faults.
+    Ensures that a payload is read in time proportional to its size: it is validated while it is parsed, as validation
+    of a parsed document would take time that grows with the square of the number of faults. No entity is expanded, and
+    nothing is fetched.
     """
 
     def __init__(self, xsd: Xsd | None, root: str | None) -> None:
@@ -166,6 +170,7 @@ class PayloadParser:
     def parse(self, body: bytes) -> Any:
         """Returns the root element of a payload, without comments and processing instructions. MisfitError says what is
         wrong: the syntax first, then the root, then what is not valid."""
+        # A search for bytes costs nothing beside the pattern, and nearly no payload has one.
         if b"<!DOCTYPE" in body and _DOCTYPE.match(body) is not None:
             raise MisfitError("it has a DOCTYPE, which is refused")
         try:

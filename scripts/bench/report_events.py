@@ -1,4 +1,4 @@
-"""A made-up day of a queue server, in the format of its history record (docs/history.md), quickly."""
+"""A made-up day of a queue server, in the format of its history (docs/history.md), quickly."""
 
 import itertools
 from collections.abc import Sequence

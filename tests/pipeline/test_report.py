@@ -125,7 +125,7 @@ def test_what_it_says_of_itself(by_hand: Made) -> None:
     told = json.loads((by_hand.folder / "report.json").read_text())
     assert told["kind"] == "qs-pipeline report"
     assert (told["events"], told["unreadable"], told["begin"], told["end"]) == (19, 6, at(0), at(4200))
-    assert by_hand.said[0] == "reading the record"
+    assert by_hand.said[0] == "reading the history"
     assert "computing per_hour" in by_hand.said
 
 
@@ -184,7 +184,7 @@ def test_what_stands_out(by_hand: Made) -> None:
 def test_the_page(by_hand: Made) -> None:
     """The page says what was left out and where, shows every plot, and takes no queue's name for markup."""
     page = (by_hand.folder / "index.html").read_text(encoding="utf-8")
-    assert "6 lines of the record are no events, and left out" in page
+    assert "6 lines of the history are no events, and left out" in page
     assert "history-20251121T100000.000000Z-00000001.jsonl (6)" in page
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
@@ -394,7 +394,7 @@ def test_a_record_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     history, to = tmp_path / "history", tmp_path / "out"
     history.mkdir()
     write_lines(history / "history-1.jsonl", ["no JSON"])
-    with pytest.raises(UsageError, match="none of its 1 lines is of a history record"):
+    with pytest.raises(UsageError, match="none of its 1 lines is of a history"):
         report(spark, history, to)
     (history / "history-2.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(PipelineError):

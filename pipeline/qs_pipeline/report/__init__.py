@@ -1,4 +1,4 @@
-"""The job `report`: tables, plots and a page from the server's history record."""
+"""The job `report`: tables, plots and a page from the server's history."""
 
 from .job import ReportSummary, report
 

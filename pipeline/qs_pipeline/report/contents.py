@@ -19,7 +19,7 @@ _LISTED = 50
 """Rows of the table of queues."""
 _FILES = (
     ("per_hour.csv", "per queue and hour: counts, depth, waiting and handling times"),
-    ("queues.csv", "the same per queue, over the whole record"),
+    ("queues.csv", "the same per queue, over the whole history"),
     ("depth.csv", "messages in each queue over time"),
     ("top_received.csv", "the messages received most often"),
     ("waited_longest.csv", "the messages that waited longest"),
@@ -122,7 +122,7 @@ def _warnings(results: Results) -> list[str]:
         return []
     where = ", ".join(f"{name} ({number(count)})" for name, count in results.torn_files)
     verb = "is no event" if results.unreadable == 1 else "are no events"
-    return [f"{_count(results.unreadable, 'line')} of the record {verb}, and left out. Most of them are in: {where}"]
+    return [f"{_count(results.unreadable, 'line')} of the history {verb}, and left out. Most of them are in: {where}"]
 
 
 def _numbers(queues: Sequence[Row]) -> list[Number]:
@@ -234,10 +234,10 @@ def listed(results: Results, queues: Sequence[Row]) -> list[Section]:
             table=_left_table(queues),
             empty="No message was moved to a dead-letter queue or back, and none was removed because of its age.",
         ),
-        Section("Queues", f"Over the whole record.{more}", table=_queue_table(queues[:_LISTED])),
+        Section("Queues", f"Over the whole history.{more}", table=_queue_table(queues[:_LISTED])),
         Section(
             "Times of the queues",
-            f"How long messages waited for a receive, and were handled, over the whole record.{more}",
+            f"How long messages waited for a receive, and were handled, over the whole history.{more}",
             table=_times_table(timed),
             empty="Of no message is it known when it was pushed or received.",
         ),

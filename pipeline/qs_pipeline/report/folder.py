@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def check_target(to: str) -> Path:
-    """Returns the place of the report, without symlinks. UsageError unless it is missing, empty, or an earlier
+    """Returns the place of the report, without symlinks. Raises UsageError unless it is missing, empty, or an earlier
     report."""
     if "://" in to:
         raise UsageError(f"{to} is not a path of this machine: name a local directory for the report")
@@ -57,10 +57,11 @@ def _is_report(place: Path) -> bool:
 @contextlib.contextmanager
 def building(place: Path) -> Iterator[Path]:
     """Yields a hidden directory beside the place, which replaces the place after the block. If the block raises, the
-    place stays unchanged. PipelineError when it cannot be written."""
+    place stays unchanged. Raises PipelineError if it cannot be written."""
     token = uuid.uuid4().hex[:8]
     work = place.with_name(f".{place.name}.{token}")
     old = place.with_name(f".{place.name}.{token}.old")
+    # Beside its place, so that it is on the same file system and a rename puts all of it there at once.
     try:
         work.mkdir(parents=True)
         yield work
@@ -68,7 +69,7 @@ def building(place: Path) -> Iterator[Path]:
             place.rename(old)
         work.rename(place)
     except OSError as error:
-        if old.exists() and not place.exists():
+        if old.exists() and not place.exists():  # the second rename failed: the earlier report goes back
             old.rename(place)
         raise PipelineError(f"the report cannot be written to {place}: {error.strerror or error}") from error
     finally:

@@ -39,14 +39,14 @@ ENDS = ("dead", "redriven", "retired", "deleted")
 
 
 class HistoryFiles(NamedTuple):
-    """The files of the record. uri: of the directory, for Spark; files: how many there are."""
+    """The finished files of a history. uri: of the directory, for Spark; files: how many there are."""
 
     uri: str
     files: int
 
 
 def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
-    """Finds the record in a directory. UsageError, with what to do, when there is none."""
+    """Finds the history in a directory. Raises UsageError, with what to do, if there is none."""
     files = open_files(spark, directory)
     try:
         names = files.names("")
@@ -85,6 +85,7 @@ def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
         .option("ignoreMissingFiles", "true")  # --history-keep may remove the oldest meanwhile
         .json(history.uri)
     )
+    # A comparison with null is null: a line that lacks a field is no event either.
     good = F.coalesce(
         F.col(_BROKEN).isNull()
         & F.col("time").between(0, _END_OF_TIME - 1)
@@ -98,6 +99,7 @@ def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
         F.when(F.col("good"), F.col("time")).alias("time"),
         F.when(F.col("good"), F.col("event")).alias("event"),
         F.when(F.col("good"), F.col("queue")).otherwise(F.col("file")).alias("queue"),
+        # Unique ids: with one for all, torn lines would be one message, whose events one task had to sort.
         F.when(F.col("good"), F.col("mid")).otherwise(F.monotonically_increasing_id()).alias("mid"),
         "size",
         "receives",
@@ -108,8 +110,8 @@ def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
 def with_lifecycles(events: DataFrame) -> DataFrame:
     """Adds to the rows of `read_events` what each event ended:
 
-    - `seen_before` (boolean): an earlier event of the message is in the record;
-    - `last` (boolean): no later event of it is in the record;
+    - `seen_before` (boolean): an earlier event of the message is in the history;
+    - `last` (boolean): no later event of it is in the history;
     - `waited` (long, microseconds): the wait that ended here, by a receive or as the message left the queue; otherwise
       null. Null for the first event of a message too, as nothing tells when that wait began;
     - `handled` (long, microseconds): the handling that ended well here; otherwise null. A deletion without `receives`

@@ -1,4 +1,4 @@
-"""The job `report`: reads the record once, computes the tables with Spark, then draws plots and writes the page."""
+"""The job `report`: reads the history once, computes the tables with Spark, then draws plots and writes the page."""
 
 import contextlib
 import json
@@ -25,13 +25,13 @@ Progress = Callable[[str], None]
 MOST_ROWS = 1000
 """The longest list of messages: a person reads it, and memory holds it."""
 _PARTITION = 64 << 20
-"""Bytes of the record that are sorted at once; about as many in memory."""
+"""Bytes of the history that are sorted at once; about as many in memory."""
 _DEPTHS = 500
 """Points of a queue in the table of depths, at most."""
 _POINTS = 120
 """Points of a plot, at most, unless it is drawn by the hour."""
 _SHORT = 12 * tables.HOUR
-"""A shorter record is drawn in steps of less than an hour, to show more points."""
+"""A shorter history is drawn in steps of less than an hour, to show more points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,14 @@ def report(
     top: int = 20,
     progress: Progress | None = None,
 ) -> ReportSummary:
-    """Makes a report of a history record (docs/report.md), completely or not at all.
+    """Makes a report of the server's history (docs/report.md), completely or not at all.
 
     spark: its settings stay unchanged; history_dir: the directory of `queue-server.py --history`, or a copy, maybe of
     several servers, on any file system that Hadoop knows; to: a directory of this machine that is missing, empty, or an
     earlier report, which is replaced; top: rows of the two lists of messages, 1 to 1000; progress: is told each step.
 
-    UsageError when there is nothing to read, or `to` holds something else; PipelineError when Spark or the disk fails.
+    Raises UsageError if there is nothing to read, or `to` holds something else, and PipelineError if Spark or the disk
+    fails.
     """
     say = progress or (lambda text: None)
     if not 1 <= top <= MOST_ROWS:
@@ -72,7 +73,7 @@ def report(
         session = _session(spark)
         history = find_history(session, fspath(history_dir))
     with building(place) as work, _translated(), restoring_active_session(spark):
-        say("reading the record")
+        say("reading the history")
         lifecycles = _lifecycles(session, history).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             results = _compute(lifecycles, work, fspath(history_dir), history, top=top, say=say)
@@ -100,7 +101,7 @@ def _translated() -> Iterator[None]:
 
 
 def _session(spark: SparkSession) -> SparkSession:
-    """Returns a new session of the same Spark with our own settings."""
+    """Returns a new session of the same Spark with our own settings: those of the user's session stay as they are."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -109,6 +110,7 @@ def _session(spark: SparkSession) -> SparkSession:
 
 def _lifecycles(session: SparkSession, history: HistoryFiles) -> DataFrame:
     events = read_events(session, history)
+    # As many partitions as it takes to sort each in memory: see _PARTITION.
     plan = events._jdf.queryExecution().optimizedPlan()
     partitions = int(plan.stats().sizeInBytes()) // _PARTITION + 1
     configured = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -122,7 +124,9 @@ def _compute(
     """Computes all that needs Spark: the tables, and the data of plots and page."""
     overview = _overview(lifecycles)
     if not overview["events"]:
-        raise UsageError(f"{source} has no event: none of its {overview['unreadable']:,} lines is of a history record")
+        raise UsageError(
+            f"{source} has no event: none of its {overview['unreadable']:,} lines is of a server's history"
+        )
     good = lifecycles.where(~F.col("broken"))
     begin, end = overview["begin"], overview["end"]
     depth_bins = bins_between(begin, end, _DEPTHS)

@@ -50,7 +50,7 @@ _STYLE: Any = {
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, 70 * 86_400)
 """Marks of an axis of durations, as on clocks."""
 _LEAST = 1e-5
-"""Seconds: shorter times are drawn as this. The record counts microseconds, and a logarithmic axis has no 0."""
+"""Seconds: shorter times are drawn as this. The history counts microseconds, and a logarithmic axis has no 0."""
 
 
 class Colours:

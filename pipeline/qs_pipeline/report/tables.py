@@ -33,7 +33,7 @@ def figures(lifecycles: DataFrame, width: int, column: str = "hour") -> DataFram
 
 
 def queues(lifecycles: DataFrame) -> DataFrame:
-    """Returns a row for each queue over the whole record, with its first and last event, and `at_start`, the messages
+    """Returns a row for each queue over the whole history, with its first and last event, and `at_start`, the messages
     that were there before. Sorted by receives, most first."""
     found = _grouped(lifecycles, F.col("queue"))
     depth = F.col("found") + F.col("pushed") - _gone()
@@ -108,7 +108,7 @@ def depths(lifecycles: DataFrame, start: int, width: int) -> DataFrame:
 
 
 def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
-    """Returns the `top` messages that were received most often, more than once. `state`: at the end of the record."""
+    """Returns the `top` messages that were received most often, more than once. `state`: at the end of the history."""
     again = lifecycles.where((F.col("event") == "received") & (F.col("receives") > 1))
     most = again.groupBy("mid", "queue").agg(F.max("receives").alias("times"))
     top_messages = most.orderBy(F.desc("times"), "queue", "mid").limit(top)
@@ -140,8 +140,8 @@ def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
 
 
 def waited_longest(lifecycles: DataFrame, top: int, end: int) -> DataFrame:
-    """Returns the `top` messages with the longest waits, each with its longest. `ended_by`: received, deleted,
-    dead, redriven, retired, or `nothing` for those that still waited at the end of the record (`end`, microseconds)."""
+    """Returns the `top` messages with the longest waits, each with its longest. `ended_by`: received, deleted, dead,
+    redriven, retired, or `nothing` for those that still waited at the end of the history (`end`, microseconds)."""
     event, time = F.col("event"), F.col("time")
     still = F.col("last") & event.isin(*WAITING)
     waits = lifecycles.select(
