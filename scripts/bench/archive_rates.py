@@ -69,7 +69,7 @@ XSD = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
 
 
 class Spent(NamedTuple):
-    """Seconds by the clock, and of the server's processor; messages."""
+    """The cost of some work: seconds by the clock, and of the server's processor; messages."""
 
     wall: float
     server: float
@@ -77,7 +77,7 @@ class Spent(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Returns messages a second."""
         return self.messages / self.wall
 
     def figures(self) -> str:
@@ -94,14 +94,14 @@ def measured(server: Process, messages: int, work: Callable[[], object]) -> Spen
 
 
 def numbered(number: int) -> str:
-    """A payload of 1 KiB."""
+    """Returns a payload of 1 KiB."""
     return str(number).ljust(SIZE, "x")
 
 
 def fill(
     server: Process, client: QueueClient, queue: str, count: int, payload: Callable[[int], str] = numbered
 ) -> None:
-    """New messages, and time for the server to write them to files."""
+    """Pushes new messages, and gives time for the server to write them to files."""
     client.new_queue(queue)
     client.push_many(queue, (payload(number) for number in range(count)))
     print(f"{count:,} messages are in {queue}", flush=True)
@@ -146,7 +146,8 @@ def plain_loop(client: QueueClient, queue: str, to: Path) -> int:
 
 
 def memory(spark: SparkSession) -> tuple[int, int]:
-    """MB of the driver: the most that its Python process has had; what the JVM has on its heap after a collection."""
+    """Returns MB of the driver: the most that its Python process has had; what the JVM has on its heap after a
+    collection."""
     jvm: Any = spark.sparkContext._jvm
     jvm.java.lang.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
@@ -166,7 +167,7 @@ def _session(run: Run, name: str) -> Iterator[SparkSession]:
 
 
 def archive_rates(run: Run) -> list[Figure]:
-    """an archive of 1,000,000 messages of 1 KiB against Spark alone, and against a loop without Spark"""
+    """Compares an archive of 1,000,000 messages of 1 KiB with Spark alone, and with a loop without Spark."""
     folder, count = run.folder, run.options.messages or (QUICK if run.quick else MESSAGES)
     with queue_server(folder / "queues") as server:
         host, port = server.address
@@ -204,7 +205,7 @@ def archive_rates(run: Run) -> list[Figure]:
 
 
 def order(number: int) -> str:
-    """A document of 1 KiB."""
+    """Returns a document of 1 KiB."""
     text = ORDER.format(number)
     return f"{text}{'x' * (1024 - len(text) - len(END))}{END}"
 
@@ -219,7 +220,7 @@ def schemas(spark: SparkSession, folder: Path) -> dict[str, DocumentSchema]:
 
 
 def steps(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Figure]:
-    """Payloads to columns, without a queue."""
+    """Turns payloads into columns, without a queue."""
     made = pa.table({"body": [order(number).encode() for number in range(count)]})
     pq.write_table(made, folder / "bodies.parquet")
     bodies = spark.read.parquet(str(folder / "bodies.parquet")).repartition(2).persist()
@@ -242,7 +243,7 @@ def steps(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Fi
 
 
 def archives(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Figure]:
-    """Archives of queues that hold the same."""
+    """Archives queues that hold the same messages."""
     known = {"no schema": None, **schemas(spark, folder)}
     taken: dict[str, list[float]] = {name: [] for name in known}
     with queue_server(folder / "queues") as server:
@@ -265,7 +266,7 @@ def _ratios(what: str, taken: dict[str, list[float]], base: str) -> list[Figure]
 
 
 def archive_xml(run: Run) -> list[Figure]:
-    """what checking XML payloads costs an archive, with columns as DDL and with an XSD, and the step alone"""
+    """Measures what checking XML payloads costs an archive, with columns as DDL and with an XSD, and the step alone."""
     count, rounds = run.options.messages or (QUICK // 10 if run.quick else QUICK), 1 if run.quick else 3
     with _session(run, "archive_xml") as spark:
         return [*steps(spark, run.folder, count, rounds), *archives(spark, run.folder, count, rounds)]

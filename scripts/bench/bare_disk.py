@@ -25,7 +25,7 @@ class BareJournal:
         self._at = 0
 
     def rate(self, seconds: float) -> float:
-        """Messages a second."""
+        """Writes for so many seconds. Returns messages a second."""
         written = 0
         started = now = time.monotonic()
         while now - started < seconds:
@@ -58,7 +58,7 @@ class BareFiles:
         self._sync = sync
 
     def store(self) -> None:
-        """One more file."""
+        """Stores one more file."""
         self._number += 1
         name = str(self._number)
         file = os.open(f"{name}.new", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._folder)

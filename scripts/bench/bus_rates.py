@@ -55,7 +55,7 @@ _BEFORE = 100
 
 
 def fanout(run: Run) -> list[Figure]:
-    """deliveries a second to 1,000 subscribers of the bus against a bare trio loop that sends the same bytes"""
+    """Compares deliveries to 1,000 subscribers of the bus with a bare trio loop that sends the same bytes."""
     rounds, seconds = (2, 1.5) if run.quick else (7, 5.0)
     room_for(_SUBSCRIBERS + 10)
     rates: dict[str, list[float]] = {"bus": [], "stream": [], "socket": []}
@@ -89,7 +89,7 @@ def fanout(run: Run) -> list[Figure]:
 
 
 def one_delivery(publisher: Client, bus: tuple[str, int]) -> bytes:
-    """The bytes in which a message comes to a subscriber."""
+    """Returns the bytes in which a message comes to a subscriber."""
     with Client(bus) as subscriber:
         subscriber.lines(_SUBSCRIBE)
         publisher.lines(push_document("q", _SIZE))
@@ -143,7 +143,7 @@ def _check_size(subscribers: Subscribers, messages: int, size: int) -> None:
 
 
 def _steady(marks: list[float], many: int) -> float:
-    """Deliveries a second: the slope of all the marks but the first, because the bus may send many at once.
+    """Returns deliveries a second: the slope of all the marks but the first, because the bus may send many at once.
 
     marks: when as many as there are subscribers had come, then twice as many …
     """
@@ -168,7 +168,7 @@ class _Bus:
             self._selector.register(client.socket, selectors.EVENT_READ, client)
 
     def once(self) -> tuple[float, float]:
-        """Seconds from the push of a message to its answer, and from there to its delivery."""
+        """Returns the seconds from the push of a message to its answer, and from there to its delivery."""
         read: dict[Client, float] = {}
         pushed = time.perf_counter()
         self._publisher.socket.sendall(_PUSH)
@@ -184,7 +184,7 @@ class _Bus:
 
 
 def latency(run: Run) -> list[Figure]:
-    """from the answer to a push to its delivery by the bus, against the round trip of a bare trio echo server"""
+    """Compares the time from a push's answer to the bus's delivery with the round trip of a bare trio echo server."""
     rounds, each = (3, 100) if run.quick else (9, 300)
     kept: dict[str, list[list[float]]] = {name: [] for name in _FLAGS}
     pushes: dict[str, list[float]] = {name: [] for name in _FLAGS}
@@ -238,7 +238,7 @@ def _percentiles(rounds: list[list[float]]) -> str:
 
 
 def idle(run: Run) -> list[Figure]:
-    """resident memory of an idle subscriber of the bus against a connection of a bare trio server, 5,000 of each"""
+    """Compares the memory of an idle subscriber of the bus with a connection of a bare trio server, 5,000 of each."""
     rounds = 1 if run.quick else 3
     many = room_for(_CONNECTIONS + 2 * _BEFORE) - 2 * _BEFORE
     ours: list[float] = []

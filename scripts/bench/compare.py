@@ -78,7 +78,7 @@ def versions_of(peer: Peer) -> list[str]:
 
 
 def lacks(peer: Peer) -> str:
-    """Why it cannot run; "" when it can."""
+    """Returns why the peer cannot run; "" if it can."""
     if peer.missing or peer.raw or peer.library:
         return peer.missing
     package = {"redis-py": "redis", "qs_client": "qsbus"}.get(peer.client, peer.client)
@@ -135,7 +135,7 @@ def _measure(run: Run, known: Sequence[Peer], plan: Plan, results: Results) -> N
 
 
 def disturbed(cells: Sequence[Cell]) -> list[str]:
-    """A warning when something else ran meanwhile: more than the kernel's own work can explain."""
+    """Returns a warning if something else ran meanwhile: more than the kernel's own work can explain."""
     others = [cell["figures"]["others"] for cell in cells if cell["figures"]]
     if not others or median(others) < _BUSY:
         return []
@@ -163,7 +163,7 @@ def _report(results: Results, out: Path, docs: bool) -> list[Figure]:
 
 
 def compare(run: Run) -> list[Figure]:
-    """qs beside other queues, each with its usual Python client: rates, latencies, processor time, memory, ratios"""
+    """Compares qs with other queues, each with its usual Python client: rates, latencies, processor time, memory."""
     options = run.options
     if options.again:
         kept = json.loads((options.out / "results.json").read_text(encoding="utf-8"))

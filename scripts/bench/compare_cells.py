@@ -44,7 +44,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """In the table's head: what differs from the base."""
+        """Returns what differs from the base, for the head of the table."""
         return {
             "base": "base",
             "clients": f"{self.clients} client{'s'[: self.clients > 1]}",
@@ -91,12 +91,12 @@ def points(quick: bool) -> Iterator[Point]:
 
 
 def in_table() -> list[Point]:
-    """The points of one kind of work, as the table's columns have them; of the full run."""
+    """Returns the points of one kind of work, as the table's columns have them; of the full run."""
     return [point for point in points(False) if point.work == "push"]
 
 
 def unable(peer: Peer, point: Point) -> str:
-    """Why this peer has no such cell; "" when it has."""
+    """Returns why this peer has no such cell; "" if it has."""
     if point.batch > 1 and not peer.batches:
         return "its client has no batches"
     if point.batch > 1 and peer.raw and point.work == "cycle":
@@ -125,7 +125,8 @@ class DeepQueue:
         self._each = 0.0
 
     def filled_to(self, depth: int) -> Running:
-        """The server, with that many messages at least. CellError when that takes too long, or has before."""
+        """Returns the server, with that many messages at least. Raises CellError if that takes too long, or has
+        before."""
         missing = max(0, depth - self._there)
         if not self._why and self._each * missing > 1.5 * self._seconds:
             self._why = f"filling it takes longer than {self._seconds:.0f} s"
@@ -140,7 +141,7 @@ class DeepQueue:
             raise
 
     def pushed(self, messages: int) -> None:
-        """A load has made it deeper."""
+        """Notes that a load has made it deeper."""
         self._there += messages
 
     def _fill(self, missing: int) -> Running:

@@ -37,7 +37,8 @@ IMPORTS = {"greenstalk": ["greenstalk"], "redis-py": ["redis"], "nats-py": ["nat
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed (nearest rank). ValueError when there are none."""
+    """Returns the value that this share of the values does not exceed (nearest rank). Raises ValueError if there are
+    none."""
     if not ordered:
         raise ValueError("no values")
     rank = max(1, -(-len(ordered) * round(share * 1000) // 1000))
@@ -45,7 +46,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def limit(server: float | None, clients: float, disk: float, cores: int, single: bool) -> Limit:
-    """Which side the rate is limited by. single: whether the server's work is in one thread.
+    """Returns the side by which the rate is limited. single: whether the server's work is in one thread.
 
     server, clients: cores that they used on average, None without a server; disk: the share of time in which it had
     something to do. A server of one thread that has a core to itself is the limit, however busy the clients are.
@@ -159,7 +160,8 @@ class Workers:
         self._tell({"start": start, "begin": begin, "until": until})
 
     def result(self, within: float) -> tuple[int, float, Any, int]:
-        """Messages, CPU seconds, latencies; and how many were pushed in all. CellError when a client has."""
+        """Returns messages, CPU seconds, latencies, and how many were pushed in all. Raises CellError if a client
+        has."""
         assert self._process.stdout is not None
         data = b""
         last = time.monotonic() + within
@@ -184,7 +186,7 @@ class Workers:
         return found
 
     def end(self) -> None:
-        """The process, and those that it has forked: all in a session of their own."""
+        """Ends the process, and those that it has forked: all are in a session of their own."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -204,7 +206,8 @@ class Workers:
 
 
 def measured(peer: Peer, running: Running, work: Work, span: Span, disk: Disk) -> tuple[Figures, int]:
-    """One load, and what it has cost; and how many messages were pushed in all. CellError when it did not work."""
+    """Makes one load. Returns what it has cost, and how many messages were pushed in all. Raises CellError if it did
+    not work."""
     with Workers(peer, running.target, work) as workers:
         processes = tree(running.pid) if running.pid else []
         start = time.monotonic() + _SOON

@@ -20,7 +20,7 @@ _WIDE, _HIGH = 9.0, 5.5
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """The files that were made: those for which something was measured."""
+    """Draws the plots. Returns the files that were made: those for which something was measured."""
     base = Point("push")
     by_clients = [Point("push", "clients" if n != 32 else "base", n) for n in (1, 8, 32, 128)]
     by_size = [Point("push", "base" if size == 1024 else "size", size=size) for size in (100, 1024, 65536)]
@@ -92,7 +92,7 @@ def _cpu(figures: dict[str, Any]) -> dict[str, float]:
 
 
 def _bars(results: Results, path: Path, title: str, point: Point, parts: Parts, log: bool = False) -> Path | None:
-    """Two bars for each peer."""
+    """Draws two bars for each peer."""
     peers = _peers(results, point)[::-1]
     if not peers:
         return None

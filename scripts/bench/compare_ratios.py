@@ -80,8 +80,8 @@ class Ratios:
         return running
 
     def _turns(self, sides: Mapping[str, Side]) -> dict[str, list[float]]:
-        """The rates of each side, round by round, every other one backwards, after one that warms up. A side that fails
-        is not there."""
+        """Returns the rates of each side, round by round, every other one backwards, after one that warms up. A side
+        that fails is not there."""
         rates: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(self.plan.rounds + 1):
             for name in list(rates) if number % 2 else list(reversed(rates)):
@@ -176,7 +176,8 @@ class Ratios:
                 self._versus(name, rates, (key, "journal"), target)
 
     def _depths(self) -> None:
-        """Deep and shallow each with a server of its own. The shallow queue is made anew before each push."""
+        """Measures deep and shallow queues, each with a server of its own. The shallow queue is made anew before each
+        push."""
         depth = self.plan.depth
         if "qs" not in self.peers or not depth:
             return

@@ -45,7 +45,7 @@ def figures_of(results: Results, peer: str, point: Point) -> dict[str, Any] | No
 
 
 def measured_points(results: Results, work: str) -> list[Point]:
-    """In the order of the plan; those that some peer has figures for."""
+    """Returns the points that some peer has figures for, in the order of the plan."""
     there = {Point(**cell["point"]) for cell in results["cells"] if cell["figures"]}
     planned = [Point(work, point.row, point.clients, point.batch, point.size, point.depth) for point in in_table()]
     return [point for point in planned if point in there]
@@ -66,7 +66,7 @@ def ratio_table(results: Results) -> list[str]:
 
 
 def rate_table(results: Results, work: str) -> list[str]:
-    """Messages a second: a row for each peer, a column for each point."""
+    """Returns a table of messages a second: a row for each peer, a column for each point."""
     points = measured_points(results, work)
     head = f"| {WORKS[work]}, messages/s | {' | '.join(point.name for point in points)} |"
     lines = [head, "|---" + "|---:" * len(points) + "|"]
@@ -79,8 +79,8 @@ def rate_table(results: Results, work: str) -> list[str]:
 
 
 def short_table(results: Results) -> list[str]:
-    """Messages a second of the peers whose answers survive power loss, and the memory of their servers: what a reader
-    wants first."""
+    """Returns a table of messages a second of the peers whose answers survive power loss, and the memory of their
+    servers: what a reader wants first."""
     asked = [Point("push"), Point("push", "batch", batch=100), Point("cycle"), Point("cycle", "clients", 1)]
     heads = ("push", "push in batches of 100", "push + receive + delete", "the same, 1 client", "memory of the server")
     lines = [f"| messages/s, with 1 KiB and 32 clients | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
@@ -143,7 +143,7 @@ def peer_table(results: Results) -> list[str]:
 
 
 def dashes(results: Results) -> list[str]:
-    """Why there is no figure, once for each reason."""
+    """Returns why there is no figure, once for each reason."""
     names = {peer["key"]: peer["name"] for peer in results["peers"]}
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in results["cells"]:
@@ -154,7 +154,7 @@ def dashes(results: Results) -> list[str]:
 
 
 def whole(results: Results) -> str:
-    """table.md."""
+    """Returns the content of table.md."""
     lines = ["# Comparison", "", results["machine"], "", *results["notes"], "", "## Ratios", "", *ratio_table(results)]
     lines += ["", "## Peers", "", *peer_table(results)]
     lines += [f"- {name}: left out: {why}" for name, why in results["missing"].items()]

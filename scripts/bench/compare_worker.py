@@ -66,7 +66,7 @@ class Tally:
     _after: float | None = None
 
     def ended(self, began: float, now: float) -> None:
-        """Something that was begun then has ended now."""
+        """Counts something that was begun then and has ended now."""
         self.pushed += self.worth
         if now < self.times.begin or self._after is not None:
             return
@@ -79,7 +79,7 @@ class Tally:
             self._after = _cpu()
 
     def close(self) -> None:
-        """At the end of the work."""
+        """Notes the processor time at the end of the work."""
         self.cpu = (_cpu() if self._after is None else self._after) - (_cpu() if self._before is None else self._before)
 
 
@@ -89,7 +89,7 @@ def _cpu() -> float:
 
 
 async def _work(client: Client, work: Work, tally: Tally) -> None:
-    """One thing after the other until the time."""
+    """Does one thing after the other until the time."""
     payloads = [b"x" * work.size] * work.batch
     until = tally.times.until
     most = work.most // work.clients if work.kind == "fill" else sys.maxsize

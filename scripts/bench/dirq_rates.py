@@ -26,7 +26,7 @@ Part = Callable[[int], float]
 
 
 def add(queue: Any, count: int) -> float:
-    """Seconds for so many additions."""
+    """Adds so many elements. Returns the seconds."""
     started = time.perf_counter()
     for _ in range(count):
         queue.add(PAYLOAD)
@@ -34,7 +34,7 @@ def add(queue: Any, count: int) -> float:
 
 
 def consume(queue: Any, names: list[str]) -> float:
-    """Seconds: lock, get and remove."""
+    """Locks, gets and removes the elements. Returns the seconds."""
     started = time.perf_counter()
     for name in names:
         if not queue.lock(name) or queue.get(name) != PAYLOAD:
@@ -44,7 +44,7 @@ def consume(queue: Any, names: list[str]) -> float:
 
 
 def walk(queue: Any, times: int) -> float:
-    """Seconds for so many walks through the queue."""
+    """Walks through the queue so many times. Returns the seconds."""
     started = time.perf_counter()
     for _ in range(times):
         for _ in queue:
@@ -63,7 +63,7 @@ def rates(count: int, over: Part, under: Part) -> tuple[float, float]:
 
 
 def figure(name: str, found: list[tuple[float, float]], target: float) -> Figure:
-    """Without the first round, which warms up."""
+    """Returns the ratio of the rounds but the first, which warms up."""
     return ratio(name, [over for over, _ in found[1:]], [under for _, under in found[1:]], target)
 
 
@@ -95,7 +95,7 @@ def both_consume(over: Any, names: list[str], under: Any, others: list[str]) -> 
 
 
 def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Figure]:
-    """Synced additions, and a loop of create, write, fsync, rename, fsync of the directory."""
+    """Compares synced additions with a loop of create, write, fsync, rename, fsync of the directory."""
     queue = QueueSimple(folder / "synced")
     part = count // PARTS
 
@@ -111,7 +111,7 @@ def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Figure]:
 
 
 def filled(path: Path, count: int) -> QueueSimple:
-    """A queue that holds so many elements, added some minutes ago."""
+    """Returns a queue that holds so many elements, added some minutes ago."""
     queue = QueueSimple(path, granularity=ONE_DIRECTORY, sync=False)
     directory = path / f"{0:08x}"
     directory.mkdir()
@@ -126,8 +126,8 @@ def filled(path: Path, count: int) -> QueueSimple:
 
 
 def by_depth(folder: Path, rounds: int) -> list[Figure]:
-    """A queue of 100,000 elements against new ones of 1,000. Half as many are added and consumed in a round, and what
-    is consumed was there before: to remove what the file system has not even written yet costs less."""
+    """Compares a queue of 100,000 elements with new ones of 1,000. Half as many are added and consumed in a round, and
+    what is consumed was there before: to remove what the file system has not even written yet costs less."""
     each = SHALLOW // 2
     deep = filled(folder / "deep", DEEP)
     shallow = [filled(folder / f"shallow-{number}", SHALLOW) for number in range(rounds + 1)]
@@ -147,7 +147,7 @@ def by_depth(folder: Path, rounds: int) -> list[Figure]:
 
 
 def dirq(run: Run) -> list[Figure]:
-    """adding, and lock, get and remove, against the package dirq; synced additions against a bare loop; by depth"""
+    """Compares adding, and lock, get and remove, with the package dirq; synced additions with a bare loop; depths."""
     rounds, count = (5, 500) if run.quick else (12, 2000)
     figures = beside_the_original(run.folder, rounds, count)
     figures += beside_a_bare_loop(run.folder, rounds, count // 10)

@@ -75,7 +75,7 @@ def _delivered(count: int) -> list[Delivery]:
 
 
 def _kinds() -> dict[str, tuple[Message, int]]:
-    """Messages, and how many entries each has."""
+    """Returns messages, and how many entries each has."""
     return {
         "push 1 KiB": (PushMessage("orders", _X, req="qs-17"), 1),
         "push 1 KiB with key": (PushMessage("orders", _X, key="k-17", req="qs-17"), 1),
@@ -121,7 +121,7 @@ def _read_pieces(peer: Peer, pieces: list[bytes]) -> Message:
 
 
 def document_costs(run: Run) -> list[Figure]:
-    """microseconds of processor time to read and to write a document, by peers, and by parser and serializer alone"""
+    """Measures the processor time to read and to write a document, by peers, and by parser and serializer alone."""
     figures = []
     for name, (message, entries) in _kinds().items():
         peer, document = Peer(CLIENT_LIMITS), serialize(message)
@@ -202,7 +202,7 @@ def _empty(engine: JournalEngine) -> None:
 
 
 def second_paths(run: Run) -> list[Figure]:
-    """where a thing is done in two ways: the time of the quick way against that of the usual one"""
+    """Compares the time of the quick way with that of the usual one, where a thing is done in two ways."""
     answer = ReceiveMessage(messages=[Delivery(0, _X, "q", 1, 1, 1)])
     pairs = {
         "plain reader / parser: a push of 1 KiB": _reading(PushMessage("q", payload=_X)),
@@ -299,7 +299,7 @@ def _read(document: bytes) -> tuple[float, Message | Fault | None]:
 
 
 def hostile_documents(run: Run) -> list[Figure]:
-    """how long one document that is meant to cost much holds a server, beside valid ones: the least of some rounds"""
+    """Measures how long one document that is meant to cost much holds a server, beside valid ones."""
     figures = []
     for title, documents in (("valid", _VALID), ("hostile", _HOSTILE)):
         found = []

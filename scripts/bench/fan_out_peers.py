@@ -44,7 +44,8 @@ _TIMEOUT = 60
 
 
 def fan_out_peers(run: Run) -> list[Figure]:
-    """deliveries a second and latency of the bus, Redis, NATS and RabbitMQ, each with its own Python client"""
+    """Measures deliveries a second and latency of the bus, Redis, NATS and RabbitMQ, each with its own Python
+    client."""
     rounds, seconds, samples = (1, 0.5, 60) if run.quick else (3, 2.0, 200)
     room_for(10 * _MANY)
     peers = list(_installed())
@@ -85,7 +86,7 @@ def _figure(peer: FanOutPeer, figures: Sequence[tuple[float, float, float]]) -> 
 
 
 async def _rate(peer: FanOutPeer, subscribers: int, seconds: float) -> float:
-    """Deliveries a second, after a fifth of the time has passed."""
+    """Returns deliveries a second, after a fifth of the time has passed."""
     counts = [0] * subscribers
 
     def received(number: int) -> None:
@@ -118,7 +119,7 @@ async def _publish_for(seconds: float, publish: Publish, counts: list[int], publ
 
 
 async def _latency(peer: FanOutPeer, samples: int) -> float:
-    """Seconds: the median, after some to warm up."""
+    """Returns the median in seconds, after some messages to warm up."""
     at: list[float] = []
     times: list[float] = []
     async with peer.subscribed(1, lambda number: at.append(time.perf_counter())) as publish:

@@ -31,7 +31,7 @@ _TARGET = 0.9
 _PUSH = push_document("q", 1024)
 _FLAGS = ("--durability", "none")
 
-_TOKENS = 10
+_TOGETHER = 10
 """Wrong tokens that a connection sends at once: after so many, the server closes it."""
 
 _STEP = 0.01
@@ -40,7 +40,8 @@ _BURST = 50
 
 
 def hostile(run: Run) -> list[Figure]:
-    """pushes of 100 clients beside 2,000 half handshakes that are held open, and beside 10,000 wrong tokens a second"""
+    """Compares pushes of 100 clients beside 2,000 half handshakes, and beside 10,000 wrong tokens a second, with
+    peace."""
     rounds, seconds = (3, 2.0) if run.quick else (7, 5.0)
     return [_beside_handshakes(run.folder, rounds, seconds), _beside_tokens(run.folder, rounds, seconds)]
 
@@ -94,7 +95,7 @@ def _attacking(server: Process, kind: str, number: int) -> Iterator[None]:
 
 
 def half_handshake() -> bytes:
-    """The first half of what a client sends first."""
+    """Returns the first half of what a client sends first."""
     written = ssl.MemoryBIO()
     channel = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), written, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -122,7 +123,7 @@ class _Tokens:
     def __init__(self, address: tuple[str, int], rate: int) -> None:
         self._address = address
         self._rate = rate
-        self._batch = b"".join(document(b"authenticate", b"<token>qs_%040d</token>" % i) for i in range(_TOKENS))
+        self._batch = b"".join(document(b"authenticate", b"<token>qs_%040d</token>" % i) for i in range(_TOGETHER))
         self._selector = selectors.DefaultSelector()
         self._selector.register(sys.stdin, selectors.EVENT_READ)
 
@@ -137,7 +138,7 @@ class _Tokens:
                 if due > now or len(self._selector.get_map()) > most:
                     break
                 self._begin()
-                due += _TOKENS / self._rate
+                due += _TOGETHER / self._rate
             due = max(due, now - _STEP)
             if not told and now - started > 2:
                 print("ready", flush=True)

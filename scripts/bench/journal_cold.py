@@ -39,7 +39,7 @@ def _messages(quick: bool) -> int:
 
 
 def restarts(run: Run) -> list[Figure]:
-    """1,000,000 messages: resident memory, a clean stop, the start after it, the start after kill -9"""
+    """Measures with 1,000,000 messages: resident memory, a clean stop, the start after it, the start after kill -9."""
     messages = _messages(run.quick)
     root = run.folder / "root"
     with queue_server(run.folder / "empty") as server:
@@ -70,7 +70,8 @@ def restarts(run: Run) -> list[Figure]:
 
 
 def _started(root: Path) -> tuple[Process, float]:
-    """A server on a root that is there already, and the seconds from its start to its first answer."""
+    """Starts a server on a root that is there already. Returns it, and the seconds from its start to its first
+    answer."""
     server = queue_server(root)
     with Client(server.address) as client:
         client.lines(document(b"list-queues"))
@@ -78,7 +79,7 @@ def _started(root: Path) -> tuple[Process, float]:
 
 
 def drain(run: Run) -> list[Figure]:
-    """1,000,000 messages in lists of 100 by 8 connections: cold ones / those that are in the cache"""
+    """Compares draining 1,000,000 cold messages, in lists of 100 by 8 connections, with those that are in the cache."""
     messages = _messages(run.quick)
     cache = str(2 * messages * SIZE)
     with (
@@ -108,7 +109,7 @@ def drain(run: Run) -> list[Figure]:
 
 
 def _server(root: Path, cold: int) -> Process:
-    """A server with that many messages in a queue that nobody touches, and an empty queue beside it."""
+    """Starts a server with that many messages in a queue that nobody touches, and an empty queue beside it."""
     server = queue_server(root)
     try:
         new_queue(server.address, COLD)
@@ -128,12 +129,12 @@ class _Log:
         self._io = Path(f"/proc/{server.process.pid}/io")
 
     def written(self) -> int:
-        """Bytes that the server has had written to the disk since it started."""
+        """Returns the bytes that the server has had written to the disk since it started."""
         lines = dict(line.split(": ") for line in self._io.read_text().splitlines())
         return int(lines["write_bytes"])
 
     def size(self) -> int:
-        """Bytes of disk that its files take: segments, the spare one, the checkpoint."""
+        """Returns the bytes of disk that its files take: segments, the spare one, the checkpoint."""
         total = 0
         for path in self._folder.iterdir():
             try:
@@ -144,7 +145,7 @@ class _Log:
 
 
 def amplification(run: Run) -> list[Figure]:
-    """bytes written / bytes pushed, and disk / live bytes, while lists are pushed and drained over cold messages"""
+    """Measures bytes written / pushed, and disk / live bytes, while lists are pushed and drained over cold messages."""
     cold = 100_000 if run.quick else 1_000_000
     live = cold * record_size(SIZE)
     with _server(run.folder / "root", cold) as server:
@@ -170,7 +171,7 @@ def amplification(run: Run) -> list[Figure]:
 
 
 def upkeep_latency(run: Run) -> list[Figure]:
-    """how long requests take beside compaction and checkpoints, against a server that has nothing to compact"""
+    """Compares how long requests take beside compaction and checkpoints with a server that has nothing to compact."""
     cold = 100_000 if run.quick else 300_000
     rounds, each = (2, 2.0) if run.quick else (20, 5.0)
     found: dict[str, list[float]] = {"beside": [], "without": []}
@@ -191,7 +192,7 @@ def upkeep_latency(run: Run) -> list[Figure]:
 
 
 def _requests(server: Process, seconds: float) -> list[float]:
-    """Seconds that each request takes of a connection that pushes, receives and deletes lists."""
+    """Returns the seconds that each request takes of a connection that pushes, receives and deletes lists."""
     script = PushAndDrain()
     took: list[float] = []
     with Client(server.address) as client:

@@ -33,7 +33,7 @@ _SHARES = (("half", 0.5), ("99 %", 0.99), ("99.9 %", 0.999), ("all", 1.0))
 
 
 def stalls(run: Run) -> list[Figure]:
-    """1,000,000 windows end, and 1,000,000 messages retire, at the same moment: how long the requests of others take"""
+    """Measures the requests of others while 1,000,000 windows end, or 1,000,000 messages retire, at the same moment."""
     messages = 100_000 if run.quick else 1_000_000
     with queue_server(run.folder / "root") as server, Client(server.address) as client:
         for qid in (_DUE, _BESIDE):
@@ -116,7 +116,7 @@ class _Beside:
 
 
 def slices(run: Run) -> list[Figure]:
-    """the same in this process, by CPU time: the longest slice, its commit included, and messages a second"""
+    """Measures the same in this process, by CPU time: the longest slice with its commit, and messages a second."""
     messages = 100_000 if run.quick else 1_000_000
     ahead = 0
 
@@ -179,7 +179,7 @@ class _Cycle:
 
 
 def policies(run: Run) -> list[Figure]:
-    """push, receive and delete: a queue with dead letters and a retention / one without, in turn on one server"""
+    """Compares push, receive and delete on a queue with dead letters and a retention with one that has neither."""
     rounds, each = (5, 0.5) if run.quick else (25, 1.0)
     with queue_server(run.folder / "root") as server, ExitStack() as stack:
         sides: dict[str, list[Connection]] = {}

@@ -21,7 +21,7 @@ Address = tuple[str, int]
 
 
 def push_list(qid: str) -> bytes:
-    """A push of a list of messages of 1 KiB."""
+    """Returns a push of a list of messages of 1 KiB."""
     return serialize(PushMessage(qid, messages=[Draft(b"x" * SIZE)] * LIST))
 
 
@@ -68,12 +68,12 @@ def close(connections: Sequence[Connection]) -> None:
 
 
 def rate(connections: list[Connection], worth: int, seconds: float) -> float:
-    """Messages a second that these connections get done in that time."""
+    """Returns the messages a second that these connections get done in that time."""
     return sum(series(connections, worth, seconds)) / seconds
 
 
 def series(connections: list[Connection], worth: int, seconds: float) -> list[float]:
-    """Messages that these connections get done in each second of that time."""
+    """Returns the messages that these connections get done in each second of that time."""
     started = time.monotonic()
     done = [0.0] * max(int(seconds), 1)
 
@@ -88,7 +88,7 @@ def series(connections: list[Connection], worth: int, seconds: float) -> list[fl
 
 
 def run_rounds(connections: list[Connection], rounds: int) -> float:
-    """Lets these connections do so many rounds together; seconds."""
+    """Lets these connections do so many rounds together. Returns the seconds."""
     left = rounds - len(connections)
 
     def ended(_: float, __: float) -> bool:
@@ -115,7 +115,7 @@ def fill(address: Address, messages: int, qid: str = QUEUE) -> None:
 
 
 def filled_server(root: Path, messages: int, *flags: str) -> Process:
-    """A server with that many messages in its queue."""
+    """Starts a server with that many messages in its queue."""
     server = queue_server(root, *flags)
     try:
         new_queue(server.address)

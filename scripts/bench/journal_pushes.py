@@ -22,7 +22,7 @@ _PIPELINED = 32
 
 
 def _peer(key: str) -> Peer:
-    """A peer that is driven through raw sockets, by its key."""
+    """Returns a peer that is driven through raw sockets, by its key."""
     every = [*peer_qs.peers("journal"), *peer_redis.peers(), *peer_beanstalkd.peers()]
     return next(peer for peer in every if peer.key == key)
 
@@ -57,7 +57,7 @@ class Sides:
         return made
 
     def in_turn(self, work: str, count: int, batch: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-        """Messages a second of each server, round by round, after a round that warms up."""
+        """Returns messages a second of each server, round by round, after a round that warms up."""
         sides = {key: self.connect(key, work, count, batch) for key in self._targets}
         rates: dict[str, list[float]] = {key: [] for key in sides}
         for number in range(rounds + 1):
@@ -78,13 +78,13 @@ def _ratios(name: str, rates: Mapping[str, Sequence[float]], targets: Mapping[st
 
 
 def _slowest(done: Sequence[float]) -> float:
-    """The least messages a second in any ten seconds. done: messages of each second."""
+    """Returns the least messages a second in any ten seconds. done: messages of each second."""
     width = min(_WINDOW, len(done))
     return min(sum(done[at : at + width]) / width for at in range(len(done) - width + 1))
 
 
 def sustained(run: Run) -> list[Figure]:
-    """pushes without a consumer, 8 connections that pipeline 32: does the speed hold; qs / Redis appendfsync always"""
+    """Measures whether the speed of pushes without a consumer holds: 8 connections that pipeline 32; qs / Redis."""
     seconds = run.options.seconds or (15 if run.quick else 120)
     with Sides(run.folder, ("qs-raw", "redis-raw")) as sides:
         done = series(sides.connect("qs-raw", "push", 8, _PIPELINED), _PIPELINED, seconds)
@@ -98,7 +98,7 @@ def sustained(run: Run) -> list[Figure]:
 
 
 def singly(run: Run) -> list[Figure]:
-    """pushes by 32 connections, one at a time: qs / Redis appendfsync always, qs / beanstalkd -f 0"""
+    """Compares pushes by 32 connections, one at a time: qs / Redis appendfsync always, qs / beanstalkd -f 0."""
     with Sides(run.folder, ("qs-raw", "redis-raw", "beanstalkd-raw")) as sides:
         rates = sides.in_turn("push", 32, 1, *((2, 0.5) if run.quick else (7, 2.0)))
     targets = {"redis-raw": ("Redis always", 1.0), "beanstalkd-raw": ("beanstalkd -f 0", 3.0)}
@@ -106,7 +106,7 @@ def singly(run: Run) -> list[Figure]:
 
 
 def cycle(run: Run) -> list[Figure]:
-    """push + receive + delete over one connection: qs / beanstalkd -f 0"""
+    """Compares push, receive and delete over one connection: qs / beanstalkd -f 0."""
     with Sides(run.folder, ("qs-raw", "beanstalkd-raw")) as sides:
         rates = sides.in_turn("cycle", 1, 1, *((2, 0.5) if run.quick else (7, 2.0)))
     return _ratios("push + receive + delete, one connection", rates, {"beanstalkd-raw": ("beanstalkd -f 0", 0.8)})

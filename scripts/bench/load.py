@@ -21,12 +21,12 @@ _MID = re.compile(rb'mid="(\d+)"|<mid[^>]*>(\d+)<')
 
 
 def document(op: bytes, beside: bytes = b"", attributes: bytes = b"") -> bytes:
-    """A request, as a client of any language would send it."""
+    """Returns a request, as a client of any language would send it."""
     return _OPEN + b"<op" + attributes + b"><" + op + b"/></op>" + beside + b"</qs>\r\n"
 
 
 def push_document(qid: str, size: int) -> bytes:
-    """A push of that many bytes of plain text."""
+    """Returns a push of that many bytes of plain text."""
     return document(b"push-message", b"<qid>%s</qid><payload>%s</payload>" % (qid.encode(), b"x" * size))
 
 
@@ -38,7 +38,7 @@ class Client:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def lines(self, request: bytes, count: int = 1) -> bytes:
-        """Sends the bytes and waits for that many answers. RuntimeError when one is an error."""
+        """Sends the bytes and waits for that many answers. Raises RuntimeError if one is an error."""
         self.socket.sendall(request)
         answer = self._more(b"")
         while answer.count(b"\n") < count:
@@ -58,11 +58,12 @@ class Client:
             missing -= len(data)
 
     def next_line(self) -> bytes:
-        """Reads what comes without a request: one line, nothing after it. RuntimeError when it is an error."""
+        """Reads what comes without a request: one line, nothing after it. Raises RuntimeError if it is an error."""
         return self.lines(b"")
 
     def answers(self) -> int:
-        """Reads what has come, and returns how many answers have ended in it. RuntimeError when one is an error."""
+        """Reads what has come, and returns how many answers have ended in it. Raises RuntimeError if one is an
+        error."""
         data = self._more(b"")
         if b'type="error"' in data:
             raise RuntimeError(data.decode())
@@ -95,7 +96,7 @@ class TlsClient(Client):
 
 
 def mid_in(answer: bytes) -> bytes:
-    """The first message id of an answer."""
+    """Returns the first message id of an answer."""
     found = _MID.search(answer)
     if found is None:
         raise RuntimeError(f"no message in {answer!r}")
@@ -115,7 +116,8 @@ def rate(seconds: float, once: Callable[[], object], worth: int = 1) -> float:
 
 
 def rate_of_many(clients: Sequence[Client], request: bytes, seconds: float) -> float:
-    """Requests a second when each client has one on its way all the time. In one thread: it waits, the server works."""
+    """Returns requests a second when each client has one on its way all the time. In one thread: it waits, the server
+    works."""
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
@@ -154,7 +156,7 @@ class Script(Protocol):
     """Messages that are done when a round is."""
 
     def round(self) -> Iterator[Exchange]:
-        """One round after the other: yields exchanges, is sent their answers' bytes."""
+        """Yields the exchanges of one round; is sent the bytes of their answers."""
         ...
 
 

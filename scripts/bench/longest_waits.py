@@ -25,7 +25,7 @@ _MID = re.compile(rb"<mid[^>]*>(\d+)</mid>")
 
 
 def longest_waits(run: Run) -> list[Figure]:
-    """the work for which a ping waits, beside each of the longest requests: many or deep queues, lists, pipelines"""
+    """Measures the work for which a ping waits beside the longest requests: many or deep queues, lists, pipelines."""
     queues, many, deep = (300, 1_000, 10_000) if run.quick else (_QUEUES, _MANY, _DEEP)
     figures: list[Figure] = []
     with queue_server(run.folder / "root") as server, Client(server.address) as client:

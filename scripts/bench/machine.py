@@ -18,7 +18,7 @@ _SPARE = 200
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
+    """Returns the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -32,7 +32,7 @@ def tree(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields from the state on; none when the process has gone."""
+    """Returns the fields from the state on; none if the process has gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -40,7 +40,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time of these processes, until now."""
+    """Returns the user and system time of these processes, until now."""
     total = 0
     for pid in pids:
         fields = _stat(pid)
@@ -57,7 +57,7 @@ def all_cpu_seconds() -> float:
 
 
 def highest_bytes(pids: list[int]) -> int:
-    """The most memory that each has had resident, added up."""
+    """Returns the most memory that each has had resident, added up."""
     total = 0
     for pid in pids:
         try:
@@ -81,7 +81,7 @@ class Disk:
         return cls(stat if stat.exists() else None)
 
     def busy_seconds(self) -> float:
-        """The time for which it has had something to do until now; 0 when that cannot be told.
+        """Returns the time for which it has had something to do until now; 0 when that cannot be told.
 
         Flushes are counted apart, in the last field, and several at once several times: so a share of time can be more
         than one.
@@ -99,7 +99,7 @@ def memory_bytes() -> int:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that the folder is on: the mount with the longest prefix."""
+    """Returns the type of the file system that the folder is on: the mount with the longest prefix."""
     real = folder.resolve()
     best = ("", "?")
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -117,7 +117,7 @@ def _processor() -> str:
 
 
 def machine_line(folder: Path) -> str:
-    """Cores, processor, kernel, file system of the folder, Python."""
+    """Returns cores, processor, kernel, file system of the folder, Python."""
     cores = len(os.sched_getaffinity(0))
     return (
         f"{cores} cores ({_processor()}), Linux {platform.release()}, {_file_system(folder)}, "

@@ -48,7 +48,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """True if the value is as good as the target; None without a target or without a value."""
+        """Tells whether the value is as good as the target. None without a target or without a value."""
         if self.target is None or self.value is None:
             return None
         if self.bound == "at most":

@@ -40,7 +40,7 @@ class Client(Protocol):
         ...
 
     async def receive(self, count: int) -> Sequence[Any]:
-        """At most so many messages, whatever `delete` wants of each; none when none came in a second."""
+        """Returns at most so many messages, as `delete` wants them; none if none came in a second."""
         ...
 
     async def delete(self, received: Sequence[Any]) -> None:
@@ -114,5 +114,6 @@ class FanOutPeer(Protocol):
         ...
 
     def subscribed(self, subscribers: int, received: Received) -> AbstractAsyncContextManager[Publish]:
-        """So many subscribers with a connection each, which all get every message from now on, and a publisher."""
+        """Connects so many subscribers with a connection each, which all get every message from now on, and a
+        publisher."""
         ...

@@ -35,7 +35,7 @@ class _Client:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Most have nothing to close."""
+        """Does nothing: most have nothing to close."""
 
 
 class VsqsClient(_Client):

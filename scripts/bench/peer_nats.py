@@ -87,7 +87,7 @@ class JetStream(Peer):
 
 
 def _knows_sync_always(command: str) -> bool:
-    """Since 2.10; an earlier one refuses the configuration."""
+    """Tells whether it is 2.10 or later: an earlier one refuses the configuration."""
     with tempfile.TemporaryDirectory() as folder:
         written = nats_configuration(Path(folder), _SYNC_ALWAYS)
         tested = [command, "--config", str(written), "-t"]
@@ -125,7 +125,7 @@ class _FanOut:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """With the settings that are built in."""
+        """Runs it with the settings that are built in."""
         with nats_server(folder, *self._flags) as program:
             self._port = program.port
             yield
@@ -153,7 +153,7 @@ class CoreFanOut(_FanOut):
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """A flush after what is published together; a callback for each subscriber."""
+        """Flushes after what is published together; each subscriber has a callback."""
 
         async def publish(payloads: Sequence[bytes]) -> float:
             started = time.perf_counter()

@@ -52,12 +52,12 @@ async def connect(target: Target) -> QsClient:
 
 
 def pushes(size: int, together: int) -> Script:
-    """Documents of one push each; several are sent together, and each is answered (pipelining)."""
+    """Returns documents of one push each; several are sent together, and each is answered (pipelining)."""
     return Pushes(push_document(QUEUE, size) * together, together, together)
 
 
 def lists(size: int, batch: int) -> Script:
-    """A list of messages in one document."""
+    """Returns the push of a list of messages in one document."""
     push = serialize(PushMessage(QUEUE, messages=[Draft(b"x" * size)] * batch))
     return Pushes(push, 1, batch)
 
@@ -99,7 +99,8 @@ class Qs(Peer):
 
 
 def peers(storage: str) -> list[Peer]:
-    """With that engine. Durability `none` is measured as it is the like of what others do without syncs."""
+    """Returns the peers with that engine. Durability `none` is measured as it is the like of what others do without
+    syncs."""
     kept = "what was answered"
     shown = f"qs ({storage})"
     engine = ("--storage", storage)
@@ -133,7 +134,7 @@ class Bus:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """With the settings that are built in."""
+        """Runs server and bus with the settings that are built in."""
         with queue_server(folder / "root", *self._flags) as server:
             with QueueClient(*server.address) as client:
                 client.new_queue("q")

@@ -67,12 +67,12 @@ class Confirms:
         self._none: asyncio.Future[None] = asyncio.Future()
 
     def expect(self) -> None:
-        """Before each message that is published."""
+        """Notes a message. Call it before it is published."""
         self._published += 1
         self._missing.add(self._published)
 
     def take(self, frame: Any) -> None:
-        """One message is confirmed, or all up to one."""
+        """Notes that one message is confirmed, or all up to one."""
         from pika.spec import Basic  # noqa: PLC0415
 
         if not isinstance(frame.method, Basic.Ack):
@@ -182,7 +182,7 @@ class FanOut:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """With the settings that are built in."""
+        """Runs it with the settings that are built in."""
         with rabbitmq_server(folder) as program:
             self._port = program.port
             yield

@@ -107,7 +107,7 @@ class Redis(Peer):
 
 
 def peers() -> list[Peer]:
-    """`appendfsync always`, and what is the default of a Redis with an append-only file."""
+    """Returns `appendfsync always`, and what is the default of a Redis with an append-only file."""
     missing = "" if shutil.which("redis-server") else "apt-get install redis-server"
     common: dict[str, Any] = {
         "client": "redis-py",
@@ -136,7 +136,7 @@ class _FanOut:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """With the settings that are built in: Debian's file says the same about what is stored."""
+        """Runs it with the settings that are built in: Debian's file says the same about what is stored."""
         with redis_server(folder, *self._flags) as program:
             self._port = program.port
             yield
@@ -155,7 +155,7 @@ class PubSub(_FanOut):
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """A pipeline of PUBLISH, and `listen` for each subscriber."""
+        """Publishes in a pipeline; each subscriber loops over `listen`."""
 
         async def listen(number: int) -> None:
             async for message in channels[number].listen():
@@ -197,7 +197,8 @@ class Streams(_FanOut):
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """A pipeline of XADD; each subscriber reads up to 100 in a group of its own, and acknowledges them together."""
+        """Publishes with a pipeline of XADD; each subscriber reads up to 100 in a group of its own, and acknowledges
+        them together."""
 
         async def listen(number: int) -> None:
             group = f"group-{number}"

@@ -223,7 +223,7 @@ def free_port() -> int:
 
 @contextmanager
 def redis_server(folder: Path, *flags: str) -> Iterator[Process]:
-    """Redis with the settings that are built in: Debian's file says the same about what is stored."""
+    """Starts Redis with the settings that are built in: Debian's file says the same about what is stored."""
     port = free_port()
     command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
     with Process([*command, *flags], folder / "log", port=port) as process:
@@ -232,7 +232,7 @@ def redis_server(folder: Path, *flags: str) -> Iterator[Process]:
 
 @contextmanager
 def beanstalkd(folder: Path, *flags: str) -> Iterator[Process]:
-    """beanstalkd with its log in the folder; without that it keeps nothing."""
+    """Starts beanstalkd with its log in the folder; without that it keeps nothing."""
     port = free_port()
     command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(port), "-b", str(folder)]
     with Process([*command, *flags], folder / "log", port=port) as process:
@@ -243,7 +243,8 @@ def beanstalkd(folder: Path, *flags: str) -> Iterator[Process]:
 def nats_server(
     folder: Path, *flags: str, jetstream: str | None = None, command: str = "nats-server"
 ) -> Iterator[Process]:
-    """NATS with the settings that are built in. jetstream: lines of the block `jetstream` of its configuration."""
+    """Starts NATS with the settings that are built in. jetstream: lines of the block `jetstream` of its
+    configuration."""
     port = free_port()
     started = [command, "--addr", "127.0.0.1", "--port", str(port)]
     if jetstream is None:
@@ -255,7 +256,7 @@ def nats_server(
 
 
 def nats_configuration(folder: Path, jetstream: str) -> Path:
-    """A configuration file with JetStream in the folder."""
+    """Writes a configuration file with JetStream in the folder."""
     written = folder / "nats.conf"
     written.write_text(f'jetstream {{\n  store_dir: "{folder}"\n  {jetstream}\n}}\n')
     return written
@@ -263,7 +264,8 @@ def nats_configuration(folder: Path, jetstream: str) -> Path:
 
 @contextmanager
 def rabbitmq_server(folder: Path) -> Iterator[Process]:
-    """RabbitMQ with the settings that are built in. Its name server, epmd, is one of our own: it would outlive us."""
+    """Starts RabbitMQ with the settings that are built in. Its name server, epmd, is one of our own: it would outlive
+    us."""
     port, names = free_port(), free_port()
     environment = {
         "PATH": os.environ["PATH"],
@@ -292,7 +294,7 @@ def rabbitmq_server(folder: Path) -> Iterator[Process]:
 
 
 def version(*command: str) -> str:
-    """The first line of what a program says of its version; "" when it is not there."""
+    """Returns the first line of what a program says of its version; "" when it is not there."""
     if shutil.which(command[0]) is None:
         return ""
     said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -300,7 +302,7 @@ def version(*command: str) -> str:
 
 
 def debian_version(package: str) -> str:
-    """The version that dpkg has installed; "" when it has not, or there is no dpkg."""
+    """Returns the version that dpkg has installed; "" when it has not, or there is no dpkg."""
     if shutil.which("dpkg-query") is None:
         return ""
     command = ["dpkg-query", "--show", "--showformat=${Version}", package]

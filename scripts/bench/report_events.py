@@ -31,7 +31,7 @@ copy (
 
 
 def write_history(folder: Path, events: int, seed: int = 1) -> int:
-    """Files with so many events, in the order of their times, in an empty folder. The bytes written."""
+    """Writes files with so many events, in the order of their times, to an empty folder. Returns the bytes written."""
     columns = _events(events, numpy.random.default_rng(seed))
     names = {"events": _listed(EVENTS), "queues": _listed(QUEUES)}
     begin = written = 0
@@ -91,5 +91,5 @@ def _events(count: int, random: Array) -> dict[str, Array]:
 
 
 def _lognormal(random: Array, median: Any, sigma: float, count: int) -> Array:
-    """Microseconds."""
+    """Returns random durations in microseconds, with that median."""
     return (median * random.lognormal(0, sigma, count)).astype(numpy.int64)

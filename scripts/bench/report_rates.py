@@ -132,7 +132,7 @@ class Stopwatch:
 
 
 def measure_report(history: Path, to: Path, conf: dict[str, str]) -> tuple[float, Spent, ReportSummary]:
-    """Seconds until Spark has started, what the report took, and what it says."""
+    """Makes a report. Returns the seconds until Spark has started, what the report took, and what it says."""
     started = time.monotonic()
     spark = start_session("report_rates", conf=conf)
     try:
@@ -155,7 +155,7 @@ def measure_duckdb(history: Path, to: Path, summary: ReportSummary) -> Spent:
 
 
 def report_rates(run: Run) -> list[Figure]:
-    """a report on 10,000,000 events of the server's history, and DuckDB over the same data"""
+    """Compares a report on 10,000,000 events of a server's history with DuckDB over the same data."""
     folder, events = run.folder, run.options.messages or (QUICK if run.quick else EVENTS)
     history = folder / "history"
     history.mkdir()
@@ -196,7 +196,7 @@ def compute(history: Path, to: Path, depth_width: int) -> None:
 
 
 def differences(ours: Path, theirs: Path) -> int:
-    """Rows of the hours in which two reports differ, in what has to be equal: not the percentiles, which are
+    """Counts the rows of the hours in which two reports differ, in what has to be equal: not the percentiles, which are
     approximate, each in a way of its own."""
     columns = (
         "queue, epoch_us(hour), pushed, received, redelivered, released, expired, extended, deleted, pushed_bytes, "

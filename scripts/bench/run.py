@@ -161,7 +161,8 @@ def main() -> int:
                 print(f"{name}: measured in {time.monotonic() - started:.0f} s", flush=True)
         except KeyboardInterrupt:
             interrupted = True
-        # What was made is removed only now, because that makes creating files slow.
+        # Before the folder is removed, which takes long if there are many files.
+        print(text_table([figure for found in figures.values() for figure in found]), flush=True)
     if options.json is not None:
         content = {name: [figure.content() for figure in found] for name, found in figures.items()}
         whole = {"machine": machine, "quick": options.quick, "figures": content}
@@ -169,7 +170,6 @@ def main() -> int:
     journal = [figure for name, found in figures.items() if name in GROUPS["journal"] for figure in found]
     if options.docs and journal:
         write_rows(JOURNAL_PAGE, JOURNAL_MARK, journal, f"{time.strftime('%Y-%m-%d')}: {machine}")
-    print(text_table([figure for found in figures.values() for figure in found]))
     return 130 if interrupted else 0
 
 

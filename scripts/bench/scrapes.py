@@ -35,7 +35,7 @@ class _Round(NamedTuple):
 
 
 def scrapes(run: Run) -> list[Figure]:
-    """durable pushes by 32 clients while /metrics is scraped once a second, against without; 10 to 10,000 queues"""
+    """Compares durable pushes by 32 clients with and without a scrape of /metrics a second; 10 to 10,000 queues."""
     rounds, seconds = (3, 3) if run.quick else (7, 4)
     return [figure for queues in _QUEUES for figure in _measure(run.folder, queues, rounds, seconds)]
 

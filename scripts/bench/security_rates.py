@@ -77,8 +77,8 @@ _PRINCIPALS = 20
 
 
 def drive(clients: Sequence[Client], request: bytes, answers: int, seconds: float) -> tuple[int, float]:
-    """Answers, and the seconds that they took, when each client sends the request again once all its answers have
-    come."""
+    """Returns answers, and the seconds that they took, when each client sends the request again once all its answers
+    have come."""
     with selectors.DefaultSelector() as selector:
         missing = {}
         for client in clients:
@@ -108,8 +108,8 @@ def drive(clients: Sequence[Client], request: bytes, answers: int, seconds: floa
 
 
 def rates(both: list[list[Client]], request: bytes, answers: int, seconds: float) -> list[float]:
-    """Answers a second of both sets of clients. They take turns in short parts, so that whatever else the machine does
-    hits both."""
+    """Returns answers a second of both sets of clients. They take turns in short parts, so that whatever else the
+    machine does hits both."""
     done, spent = [0, 0], [0.0, 0.0]
     for number in range(PARTS):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -142,7 +142,7 @@ def compare_pushes(
 
 
 def tls(run: Run) -> list[Figure]:
-    """pushes by 32 connections with TLS 1.3 against without: one at a time, and pipelined"""
+    """Compares pushes by 32 connections with TLS 1.3 and without: one at a time, and pipelined."""
     rounds, seconds = (3, 0.5) if run.quick else (11, 1.5)
     made = make_certificate(run.folder)
     with ExitStack() as stack:
@@ -156,7 +156,7 @@ def tls(run: Run) -> list[Figure]:
 
 
 def access(run: Run) -> list[Figure]:
-    """pushes by 32 connections with `--access` against without: one at a time, and pipelined"""
+    """Compares pushes by 32 connections with `--access` and without: one at a time, and pipelined."""
     rounds, seconds = (5, 0.5) if run.quick else (15, 1.5)
     flags = write_access(run.folder, _TOKEN, _RIGHTS, others=_PRINCIPALS - 1)
     with ExitStack() as stack:
@@ -169,7 +169,7 @@ def access(run: Run) -> list[Figure]:
 
 
 def tls_memory(run: Run) -> list[Figure]:
-    """resident memory of an idle TLS connection, which has been answered once, against a bare session of `ssl`"""
+    """Compares the memory of an idle TLS connection, which has been answered once, with a bare session of `ssl`."""
     made = make_certificate(run.folder)
     many = room_for(IDLE + 2 * _BEFORE) - 2 * _BEFORE
     most = ("--max-connections", str(many + _BEFORE))

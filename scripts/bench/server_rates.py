@@ -31,7 +31,7 @@ _QS = Path(sys.executable).parent / "qs"
 
 
 def roundtrips(run: Run) -> list[Figure]:
-    """pushes against the round trips of a bare trio echo server, and pipelined against one by one"""
+    """Compares pushes with the round trips of a bare trio echo server, and pipelined ones with one at a time."""
     rounds, seconds = (3, 0.4) if run.quick else (9, 1.0)
     root = run.folder / "root"  # where the file system puts one directory it puts the other
     push = push_document("q", SIZE)
@@ -65,7 +65,7 @@ def roundtrips(run: Run) -> list[Figure]:
 
 
 def durable(run: Run) -> list[Figure]:
-    """durable pushes by 1, 8 and 32 clients against a loop of create, fsync, rename and fsync of the directory"""
+    """Compares durable pushes by 1, 8 and 32 clients with a loop of create, fsync, rename, fsync of the directory."""
     rounds, seconds = (3, 0.5) if run.quick else (7, 1.5)
     push = push_document("q", SIZE)
     bare: list[float] = []
@@ -91,7 +91,7 @@ def durable(run: Run) -> list[Figure]:
 
 
 def depth(run: Run) -> list[Figure]:
-    """push, receive and delete on a queue of 200,000 messages against one of 100"""
+    """Compares push, receive and delete on a queue of 200,000 messages with one of 100."""
     rounds = 20 if run.quick else 100
     root = run.folder / "root"
     shallow = [f"shallow-{number}" for number in range(rounds + 1)]
@@ -119,7 +119,8 @@ def depth(run: Run) -> list[Figure]:
 
 
 def _round(client: Client, qid: str, each: int) -> Rates:
-    """Pushes, receives and deletes so many, one by one: the queue is as deep afterwards as before. Rates of each."""
+    """Pushes, receives and deletes so many, one by one: the queue is as deep afterwards as before. Returns the
+    rates."""
     name = b"<qid>%s</qid>" % qid.encode()
     push = push_document(qid, SIZE)
     receive = document(b"receive-message", name, b' visibility="3600"')
@@ -152,7 +153,7 @@ def _start_figure(name: str, cost: list[float], bare: list[float], most: float) 
 
 
 def starts(run: Run) -> list[Figure]:
-    """`qs --help` and `qs push` against `python -c pass`, in processor time"""
+    """Compares `qs --help` and `qs push` with `python -c pass`, in processor time."""
     # Compiled modules: where they are not kept, each start compiles all of them.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     bare: list[float] = []

@@ -68,7 +68,7 @@ def _silent(target: Target, count: int, held: list[socket.socket]) -> int:
 
 
 def _slow_bytes(target: Target, count: int, held: list[socket.socket]) -> int:
-    """Each has sent nearly 64 KiB of a document, and sends it on byte by byte."""
+    """Sends nearly 64 KiB of a document on each socket, and sends it on byte by byte."""
     begun = document(b"push-message", b"<qid>q</qid><payload>" + b"x" * (_LARGEST - 1000))[:-100]
     held += [target.connect() for _ in range(count)]
     for each in held:
@@ -104,7 +104,7 @@ def _wrong_tokens(target: Target, count: int, held: list[socket.socket]) -> int:
 
 
 def _pings(target: Target, count: int, held: list[socket.socket]) -> int:
-    """One connection asks without a pause, and reads the answers."""
+    """Asks on one connection without a pause, and reads the answers."""
     held.append(connection := target.connect())
     burst = 100
     for _ in range(0, count, burst):
@@ -116,7 +116,7 @@ def _pings(target: Target, count: int, held: list[socket.socket]) -> int:
 
 
 def _unread(target: Target, count: int, held: list[socket.socket]) -> int:
-    """Each sends requests for as long as the other side reads, and reads no answer."""
+    """Sends requests on each socket for as long as the other side reads, and reads no answer."""
     for _ in range(count):
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -205,7 +205,7 @@ KINDS = [
 
 @contextmanager
 def _target(which: str, folder: Path, *, tls: bool) -> Iterator[Target]:
-    """A server, or a bus, with an access file."""
+    """Runs a server, or a bus, with an access file."""
     folder.mkdir()
     flags = [*write_access(folder, _TOKEN)]
     trusting = None
@@ -308,7 +308,7 @@ def _cost(target: Target, attack: Attack, count: int) -> Cost:
 
 
 def strangers(run: Run) -> list[Figure]:
-    """processor time, memory and the longest wait of others, for what clients without a token can do at most"""
+    """Measures processor time, memory and the wait of others, for what clients without a token can do at most."""
     room_for(2000)
     found = []
     for which in ("server", "bus"):

@@ -32,7 +32,7 @@ class Subscribers(Assistant):
 
 
 def connect(address: tuple[str, int], greeting: bytes) -> socket.socket:
-    """A subscriber: its greeting is answered."""
+    """Connects a subscriber, whose greeting is answered."""
     connected = socket.create_connection(address, _TIMEOUT)
     if greeting:
         connected.sendall(greeting)
@@ -74,7 +74,7 @@ def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int)
 
 
 def main() -> None:
-    """See above."""
+    """Counts what the lines of stdin ask for."""
     host, port, many, greeting = sys.argv[1:]
     connected = [connect((host, int(port)), greeting.encode()) for _ in range(int(many))]
     sockets = {subscriber.fileno(): subscriber for subscriber in connected}
