@@ -50,7 +50,7 @@ def empty(queue: SparkQueue) -> bool:
     return list(queue.client.list_messages(queue.name, state="all")) == [] and queue.claims() == []
 
 
-def test_a_queue_becomes_a_table(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+def test_archive_moves_queue_into_table(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """Every payload is there as it was, in batches; the queue is empty; a second run takes what is new only."""
     payloads = [b"<a/>", b"\xff\x00", "ä€😀".encode(), b"", b"x" * 100_000]
     mids = queue.push(*payloads)
@@ -73,7 +73,7 @@ def test_a_queue_becomes_a_table(queue: SparkQueue, to: Path, run: Callable[...,
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+def test_archive_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """Each in its partition, under its own name, also when that cannot be a directory's."""
     names = ["a/b=c%41 {x}", "Aufträge_日本", "123"]
     for name in names:
@@ -89,7 +89,7 @@ def test_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[.
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+def test_continuous_archive_stops_between_batches(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """Messages pushed while it runs are archived. A stop comes between two batches, and leaves no claim."""
     queue.push(b"1")
     stop = Stop()
@@ -105,7 +105,7 @@ def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callab
     assert empty(queue)
 
 
-def test_a_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+def test_archive_refuses_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """A payload that is no text cannot be a string. As nothing was written then, the same archive takes it as bytes."""
     queue.push(b"\xff")
     with pytest.raises(BadMessageError):
@@ -115,7 +115,7 @@ def test_a_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_two_archives_of_one_queue_share_it(queue: SparkQueue, tmp_path: Path) -> None:
+def test_two_archives_share_queue(queue: SparkQueue, tmp_path: Path) -> None:
     """Two archives of one queue are two consumers: neither takes the other's claims for its own."""
     client, total = queue.client, 0
     for name in ("one", "two"):
@@ -143,7 +143,7 @@ def offsets(state: QueueState, to: Path, batch: int) -> None:
     place.write_text('v1\n{}\n{"seq":1,"count":6}')
 
 
-def test_a_crash_at_any_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_after_crash_at_any_step(spark: SparkSession, tmp_path: Path) -> None:
     """Before each change of the files in turn: the table never has a message twice, and has each once in the end."""
     batch = batch_rows(spark, 6).repartition(2).persist()
     for lives in range(40):
@@ -180,7 +180,7 @@ def test_a_crash_at_any_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_batch_that_is_done_is_not_done_again(spark: SparkSession, to: Path) -> None:
+def test_write_skips_finished_batch(spark: SparkSession, to: Path) -> None:
     """A batch is not repeated if the crash came before Spark's commit log. One before it is not Spark's to run."""
     files = LocalFiles(str(to))
     state = QueueState(files, "abc", "orders")
@@ -195,7 +195,7 @@ def test_a_batch_that_is_done_is_not_done_again(spark: SparkSession, to: Path) -
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_file_that_vanished_is_told(spark: SparkSession, to: Path) -> None:
+def test_recover_tells_of_vanished_file(spark: SparkSession, to: Path) -> None:
     """A half batch whose rest is nowhere is not completed in silence."""
     files = LocalFiles(str(to))
     state = QueueState(files, "abc", "orders")
@@ -205,7 +205,7 @@ def test_a_file_that_vanished_is_told(spark: SparkSession, to: Path) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_failed_batch_is_taken_up(
+def test_next_run_completes_failed_batch(
     queue: SparkQueue, to: Path, run: Callable[..., Archived], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error after the renames and before Spark's commit: the messages stay claimed, and the next run archives each
@@ -232,7 +232,7 @@ def test_a_failed_batch_is_taken_up(
 # -- what goes wrong ------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_checkpoint_is_an_error(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+def test_archive_with_deleted_checkpoint_fails(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """A deleted checkpoint is an error, and the table is not copied a second time."""
     queue.push(b"1")
     run()
@@ -244,7 +244,9 @@ def test_a_deleted_checkpoint_is_an_error(queue: SparkQueue, to: Path, run: Call
     assert bodies(to) == [b"1"]
 
 
-def test_no_queue_and_no_server(spark: SparkSession, queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+def test_archive_without_queue_or_server_fails(
+    spark: SparkSession, queue: SparkQueue, to: Path, run: Callable[..., Archived]
+) -> None:
     """A missing queue and a missing server are reported before anything is made."""
     with pytest.raises(NoSuchQueueError, match="new nowhere"):
         run(queue.name, "nowhere")
@@ -256,7 +258,7 @@ def test_no_queue_and_no_server(spark: SparkSession, queue: SparkQueue, to: Path
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_place_that_cannot_be_written(queue: SparkQueue, tmp_path: Path) -> None:
+def test_archive_to_unwritable_directory_fails(queue: SparkQueue, tmp_path: Path) -> None:
     """The path is named, and the messages stay where they are."""
     (tmp_path / "file").write_text("")
     queue.push(b"1")
@@ -270,7 +272,7 @@ def test_a_place_that_cannot_be_written(queue: SparkQueue, tmp_path: Path) -> No
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_the_command(queue: SparkQueue, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_archive_command(queue: SparkQueue, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A summary on stdout, nothing on stderr, and the code of what went wrong."""
     queue.push(b"1", b"2")
     server = f"{queue.client.host}:{queue.client.port}"
@@ -299,7 +301,7 @@ def hadoop(spark: SparkSession, to: Path) -> HadoopFiles:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_the_same_over_hadoop(spark: SparkSession, hadoop: HadoopFiles, to: Path) -> None:
+def test_archive_through_hadoop(spark: SparkSession, hadoop: HadoopFiles, to: Path) -> None:
     """A batch through Hadoop's file system gives the same table, and its files are read back as they were written."""
     hadoop.replace("_qs/a.json", b"{}")
     hadoop.replace("_qs/a.json", json.dumps({"b": 1}).encode())
@@ -319,7 +321,7 @@ def test_the_same_over_hadoop(spark: SparkSession, hadoop: HadoopFiles, to: Path
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_which_file_system(spark: SparkSession, to: Path) -> None:
+def test_open_files_chooses_file_system(spark: SparkSession, to: Path) -> None:
     """A path and a file: URI are of this machine."""
     for given in (str(to), f"file:{to}", f"file://{to}"):
         files = open_files(spark, given)
@@ -331,7 +333,7 @@ def test_which_file_system(spark: SparkSession, to: Path) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_released_claims_are_told(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_tells_of_lost_claim(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A claimed message that is gone is an error, not a smaller batch."""
     with serving(tmp_path / "root", *FAST) as server, QueueClient(server.host, server.port) as client:
         client.new_queue("q")

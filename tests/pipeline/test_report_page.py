@@ -22,7 +22,7 @@ START = series.micros(BEGIN)
 HOSTILE = ["<b>$x$</b>", "_hidden", "a\nb", "名前", "\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe", "%s{}", "$", "x" * 200]
 
 
-def test_bins() -> None:
+def test_bins_between_covers_times() -> None:
     """The narrowest that are few enough, at multiples of their width; and beyond what is foreseen, still few enough."""
     assert bins_between(START + 1, START + 1, 500) == Bins(START, SECOND, 1)
     assert bins_between(START, START + 499 * SECOND, 500) == Bins(START, SECOND, 500)
@@ -41,7 +41,7 @@ def rows(*cells: tuple[str, int, float]) -> list[dict[str, Any]]:
     ]
 
 
-def test_leading_queues_and_others() -> None:
+def test_leading_puts_greatest_first() -> None:
     """The greatest first, names in order where they are equal, none without any; the others are one layer."""
     found = rows(("a", 0, 1), ("b", 1, 5), ("c", 1, 2), ("d", 2, 2), ("e", 2, 0), ("a", 2, 1))
     names = series.leading(found, 3, lambda row: row["depth"])
@@ -58,7 +58,7 @@ def test_leading_queues_and_others() -> None:
     assert math.isnan(lines["a"]["p50"][1])
 
 
-def test_levels() -> None:
+def test_levels_last_until_next_row() -> None:
     """A depth lasts until the next is known: from the start, over bins without a row, to the end."""
     found = rows(("a", 0, 4), ("a", 1, 5), ("a", 4, 0), ("b", 0, 0), ("b", 3, 2))
     assert series.levels(found, Bins(START, SECOND, 5), ["a"]) == [("a", [5, 5, 5, 0, 0]), (None, [0, 0, 2, 2, 2])]
@@ -66,7 +66,7 @@ def test_levels() -> None:
     assert series.levels(late, Bins(START, SECOND, 4), ["a"]) == [("a", [4, 4, 1, 1])]
 
 
-def test_texts() -> None:
+def test_texts_of_numbers_and_durations() -> None:
     """Two or three digits, with the unit that a person would take."""
     shown = [duration(seconds) for seconds in (0, 2e-6, 0.0123, 0.9999, 1.5, 59, 60, 5400, 86_400, 10 * 86_400)]
     assert shown == ["0 µs", "2 µs", "12 ms", "1 s", "1.5 s", "59 s", "1 min", "1.5 h", "1 d", "10 d"]
@@ -76,7 +76,7 @@ def test_texts() -> None:
     assert [share(part, 1000) for part in (1, 33, 333, 1000, 2000)] == ["0.1 %", "3.3 %", "33 %", "100 %", "200 %"]
 
 
-def test_names_in_plots() -> None:
+def test_short_makes_one_visible_line() -> None:
     """One short line that is visible, whatever a queue is called."""
     shown = [short(name) for name in (*HOSTILE, " ", "\x00\ud800")]
     assert all(len(name) <= 29 and "\n" not in name and name.strip() for name in shown)
@@ -90,7 +90,7 @@ def is_png(path: Path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG\r\n") and path.stat().st_size > 5000
 
 
-def test_plots(tmp_path: Path) -> None:
+def test_plots_of_unusual_data(tmp_path: Path) -> None:
     """Any names, a single bin, times of 0 and gaps can be drawn; matplotlib says nothing of it, and keeps nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -105,7 +105,7 @@ def test_plots(tmp_path: Path) -> None:
             assert is_png(plots.times(tmp_path / "3.png", bins, lines, "waiting"))
 
 
-def test_colours() -> None:
+def test_colours_stay_with_queues() -> None:
     """A queue keeps its colour, and neighbours differ."""
     colours = plots.Colours()
     given = [colours.of(name) for name in HOSTILE]
@@ -155,7 +155,7 @@ def hostile_page(text: str) -> str:
     )
 
 
-def test_the_page_takes_no_text_for_html() -> None:
+def test_render_escapes_all_text() -> None:
     """Whatever a text is, the page has the same elements, each closed, and loads nothing from elsewhere."""
     plain_page = Reader(hostile_page("x"))
     for text in ("</style><script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "&lt;b&gt;", *HOSTILE):
@@ -171,7 +171,7 @@ def test_the_page_takes_no_text_for_html() -> None:
     assert "prefers-color-scheme: dark" in hostile_page("x")
 
 
-def test_a_report_takes_its_place(tmp_path: Path) -> None:
+def test_building_replaces_whole_report(tmp_path: Path) -> None:
     """Whole, or not at all: what fails on the way leaves an earlier one as it was, and nothing beside it."""
     place = tmp_path / "above" / "report"
     for content in ("one", "two"):
@@ -190,7 +190,7 @@ def test_a_report_takes_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "[1]", '{"kind": "other"}'])
-def test_what_is_not_replaced(tmp_path: Path, mark: str) -> None:
+def test_check_target_refuses_other_directories(tmp_path: Path, mark: str) -> None:
     """A directory that is no report of ours, even if it has a file of that name. A symlink means where it leads."""
     (tmp_path / "report.json").write_text(mark)
     with pytest.raises(UsageError, match="is neither empty nor an earlier report"):

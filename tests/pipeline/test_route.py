@@ -54,7 +54,7 @@ def run(queue: SparkQueue, out: SparkQueue, tmp_path: Path) -> Run:
     return run
 
 
-def test_messages_go_through_the_query(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
+def test_route_pushes_rows_of_query(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
     """The rows of the query are pushed in their order, batch after batch; the source is empty, and no claim is left.
     Losing Spark's note of the last batch, whose claim is gone, does no harm."""
     queue.push("a", "skip", "ü", "d", "e")
@@ -70,7 +70,7 @@ def test_messages_go_through_the_query(queue: SparkQueue, out: SparkQueue, run: 
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_without_a_queue_for_errors_a_null_ends_the_job(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
+def test_route_null_body_without_errors_queue(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
     """Nothing is dropped: the batch stays claimed, and a better query, run again, gets it."""
     queue.push("1", "one")
     with pytest.raises(BadQueryError, match="NULL body"):
@@ -81,7 +81,7 @@ def test_without_a_queue_for_errors_a_null_ends_the_job(queue: SparkQueue, out: 
 
 
 @pytest.mark.long
-def test_a_message_that_is_no_text(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
+def test_route_message_that_is_no_text(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
     """The error names a message that is no text. With a queue for errors it goes there, also when the query leaves it
     out; a result row of it is pushed."""
     mids = queue.push("a", b"\xff", b"\xfe")
@@ -95,7 +95,7 @@ def test_a_message_that_is_no_text(queue: SparkQueue, out: SparkQueue, bad: Spar
     assert bad.bodies() == [b"\xff"]
 
 
-def test_the_active_session_stays(queue: SparkQueue) -> None:
+def test_query_restores_active_session(queue: SparkQueue) -> None:
     """The session in which a query is tried is not left to others, as it knows no source `qs`."""
     frame = queue.spark.range(2).selectExpr("CAST(id AS STRING) AS body")
     frame.collect()
@@ -106,7 +106,7 @@ def test_the_active_session_stays(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize("crash_at", [2, 3])
-def test_a_crash_between_the_two_targets(
+def test_route_after_crash_between_targets(
     queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch, crash_at: int
 ) -> None:
     """Between the two pushes, or after both and before Spark commits: each message is in one target, once."""
@@ -145,7 +145,7 @@ def test_a_crash_between_the_two_targets(
         ("SELECT count(*) AS body, body AS b FROM messages", "cannot|does not fit|aggregat"),
     ],
 )
-def test_bad_queries_are_told_before_anything_is_claimed(spark: SparkSession, sql: str, said: str) -> None:
+def test_route_refuses_bad_query_before_claim(spark: SparkSession, sql: str, said: str) -> None:
     """In one line, without plans."""
     with pytest.raises(BadQueryError, match=said) as told:
         Query(spark, sql, with_errors=False)
@@ -153,7 +153,7 @@ def test_bad_queries_are_told_before_anything_is_claimed(spark: SparkSession, sq
     assert "Project" not in str(told.value)
 
 
-def test_a_wrong_query_is_told_in_one_line(
+def test_route_command_tells_wrong_query_in_one_line(
     queue: SparkQueue,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -177,14 +177,14 @@ def test_a_wrong_query_is_told_in_one_line(
         ("SELECT mid, IF(rand() < 0.5, body, NULL) AS body FROM messages", "not deterministic"),
     ],
 )
-def test_with_errors_a_query_has_to_say_more(spark: SparkSession, sql: str, said: str) -> None:
+def test_route_with_errors_queue_needs_mid(spark: SparkSession, sql: str, said: str) -> None:
     """With --errors, the query must return the mid."""
     with pytest.raises(BadQueryError, match=said):
         Query(spark, sql, with_errors=True)
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
+def test_route_null_body_of_unknown_message(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
     """A NULL body of an unknown message is an error: nobody knows which payload is meant."""
     queue.push("1")
     with pytest.raises(BadQueryError, match="no message of the batch"):
@@ -193,7 +193,7 @@ def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: S
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
+def test_route_refuses_state_of_another_route(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
     """Another queue's state, one without its checkpoint, and missing queues are reported, and nothing is pushed."""
     queue.push("a")
     run(UPPER)
@@ -209,7 +209,7 @@ def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, 
     assert out.bodies() == [b"A"]
 
 
-def test_where_the_state_is_by_default() -> None:
+def test_default_state_by_server_and_queue() -> None:
     """The state is in the user's state directory by default, by server and queue."""
     place = default_state("h:1", "a", {"XDG_STATE_HOME": "/s"})
     assert place.startswith("/s/qs-pipeline/route-")
@@ -218,7 +218,7 @@ def test_where_the_state_is_by_default() -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_path: Path, capsys: Any) -> None:
+def test_route_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_path: Path, capsys: Any) -> None:
     """A summary. What comes out NULL goes elsewhere, also when it is no text. A query that is wrong, or fails on a
     message, has its own code."""
     queue.push("1", "one", b"\xff\xfe", "2")
@@ -242,7 +242,7 @@ def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_pa
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_released_claims_are_told(
+def test_route_tells_of_lost_claim(
     queue: SparkQueue, out: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claimed message that is gone is an error, unless loss is accepted."""

@@ -28,7 +28,7 @@ def java() -> None:
 
 @pytest.mark.slow  # half a minute: a Spark of its own, with its UI and event log
 @pytest.mark.timeout(300)
-def test_what_spark_shows_and_keeps(java: None, tmp_path: Path) -> None:
+def test_spark_shows_and_keeps_no_secret(java: None, tmp_path: Path) -> None:
     """A program reads, writes and streams over TLS, with a token from a file and one from the environment, and fails in
     several ways. Everything that was printed, logged, shown in the UI or written has neither token nor key."""
     secrets, spark = tmp_path / "secrets", tmp_path / "spark"
@@ -74,7 +74,7 @@ def test_what_spark_shows_and_keeps(java: None, tmp_path: Path) -> None:
 
 @pytest.mark.long  # half a minute: Spark starts twice
 @pytest.mark.timeout(300)
-def test_a_job_over_tls(java: None, tmp_path: Path) -> None:
+def test_archive_over_tls(java: None, tmp_path: Path) -> None:
     """qs-pipeline archives over TLS with a token of its environment; with a wrong one it says so, and shows nothing."""
     tokens = token_files(tmp_path)
     access = access_file(tmp_path / "access.toml", "orders")

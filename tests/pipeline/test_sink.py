@@ -45,7 +45,7 @@ def fails(queue: SparkQueue, frame: DataFrame, **options: object) -> PipelineErr
     return told(raised.value)
 
 
-def test_a_batch(queue: SparkQueue) -> None:
+def test_write_batch(queue: SparkQueue) -> None:
     """Strings and bytes, any of them, in the order of partitions and rows; empty partitions are fine."""
     queue.write(numbered(queue, 2500, 3))
     assert queue.bodies() == [b"%d" % number for number in range(2500)]
@@ -57,14 +57,14 @@ def test_a_batch(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_tasks_that_fail(queue: SparkQueue) -> None:
+def test_write_with_failed_tasks(queue: SparkQueue) -> None:
     """A task that is tried again leaves nothing of its first attempt."""
     queue.write(sometimes_failing(numbered(queue, 12_000, 4)))
     assert queue.bodies() == [b"%d" % number for number in range(12_000)]
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_write_that_fails(queue: SparkQueue) -> None:
+def test_failed_write_is_invisible(queue: SparkQueue) -> None:
     """Nothing is visible of it, whatever its tasks have staged: a null among the rows, here."""
     frame = numbered(queue, 5000, 2).selectExpr("nullif(body, '4999') AS body")
     error = fails(queue, frame)
@@ -74,7 +74,7 @@ def test_a_write_that_fails(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_write_that_is_repeated(queue: SparkQueue) -> None:
+def test_write_with_txn_version_is_written_once(queue: SparkQueue) -> None:
     """With txnAppId and txnVersion a version is written once, and none below the last."""
     for version in (0, 0, 7, 3, 7):
         queue.write(numbered(queue, 2, 1).selectExpr(f"body || '/{version}' AS body"), txnAppId="a", txnVersion=version)
@@ -83,7 +83,7 @@ def test_a_write_that_is_repeated(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_columns_that_do_not_fit(queue: SparkQueue) -> None:
+def test_write_refuses_columns(queue: SparkQueue) -> None:
     """The error says what there is, what is wanted, and how to get it."""
     error = fails(queue, queue.spark.range(3).selectExpr("id AS body"))
     assert isinstance(error, SchemaMismatchError)
@@ -91,7 +91,7 @@ def test_columns_that_do_not_fit(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_overwriting(queue: SparkQueue) -> None:
+def test_write_refuses_overwrite(queue: SparkQueue) -> None:
     """A queue is not replaced."""
     with pytest.raises(PySparkException) as raised:
         numbered(queue, 1, 1).write.format("qs").mode("overwrite").options(**queue.options()).save()
@@ -99,7 +99,7 @@ def test_overwriting(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_from_queue_to_queue(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
+def test_stream_from_queue_to_queue(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
     """Each message once, in batches that are each in order, though tasks fail."""
     source.push(*(b"%d" % number for number in range(9000)))
     frame = sometimes_failing(source.stream(maxMessagesPerTrigger=6000, numPartitions=4).select("body"))
@@ -107,7 +107,7 @@ def test_from_queue_to_queue(queue: SparkQueue, source: SparkQueue, tmp_path: Pa
     assert [int(body) for body in queue.bodies()] == list(range(9000))
 
 
-def test_a_batch_that_is_run_again(queue: SparkQueue, tmp_path: Path) -> None:
+def test_stream_batch_run_again(queue: SparkQueue, tmp_path: Path) -> None:
     """One that was published when the driver was killed is not published again; a new checkpoint is a new query, whose
     first batches are not taken for the old one's."""
     (tmp_path / "in").mkdir()
@@ -124,7 +124,7 @@ def test_a_batch_that_is_run_again(queue: SparkQueue, tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_stream_that_replaces(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
+def test_stream_refuses_output_mode_complete(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
     """outputMode complete would write everything again in each batch: it is refused."""
     source.push("a")
     counts = source.stream().groupBy("queue").count().selectExpr("CAST(count AS STRING) AS body")

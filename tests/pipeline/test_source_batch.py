@@ -11,7 +11,7 @@ from qs_client import Claim
 from qs_pipeline import acknowledge
 
 
-def test_peek(queue: SparkQueue) -> None:
+def test_peek_changes_nothing(queue: SparkQueue) -> None:
     """All visible messages, in several partitions, and nothing changes: they are still new, and can be read again."""
     mids = queue.push(*(b"%d\xff" % number for number in range(2500)))
     frame = queue.read(numPartitions=3)
@@ -47,7 +47,7 @@ def test_peek_leaves_out_what_is_not_visible(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize("mode", ["peek", "consume"])
-def test_an_empty_queue(queue: SparkQueue, mode: str) -> None:
+def test_peek_empty_queue(queue: SparkQueue, mode: str) -> None:
     """No rows, of the same columns."""
     frame = queue.read(mode=mode, consumer="c")
     assert frame.collect() == []
@@ -55,7 +55,7 @@ def test_an_empty_queue(queue: SparkQueue, mode: str) -> None:
     assert queue.read(bodyType="string").schema["body"].dataType == StringType()
 
 
-def test_consume(queue: SparkQueue) -> None:
+def test_consume_until_acknowledged(queue: SparkQueue) -> None:
     """A claim: the same rows however often they are read, and by whom, until they are acknowledged; then the next."""
     queue.push(*(f"é{number}" for number in range(5)))
     options = {"mode": "consume", "consumer": "c", "maxMessagesPerTrigger": 3, "bodyType": "string"}
@@ -77,7 +77,7 @@ def test_consume(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_large_messages_beside_small_ones(queue: SparkQueue) -> None:
+def test_consume_large_messages_beside_small_ones(queue: SparkQueue) -> None:
     """Messages that no one answer can carry together are asked for in halves."""
     sizes = [10] * 500 + [3_500_000] * 4 + [10] * 500
     queue.push(*(b"x" * size for size in sizes))
@@ -87,7 +87,7 @@ def test_large_messages_beside_small_ones(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_reader_that_others_disturb(queue: SparkQueue) -> None:
+def test_consume_beside_other_consumers(queue: SparkQueue) -> None:
     """Messages that are pushed and received while a claim is read are not in it."""
     mids = queue.push(*(b"%d" % number for number in range(3000)))
     done = threading.Event()

@@ -37,7 +37,9 @@ def _reading(queue: SparkQueue, /, **options: Any) -> PipelineError:
         ({"queue": "none"}, NoSuchQueueError, "there is no queue 'none' on 127.0.0.1:"),
     ],
 )
-def test_options(queue: SparkQueue, options: dict[str, Any], kind: type[PipelineError], said: str) -> None:
+def test_source_names_wrong_option(
+    queue: SparkQueue, options: dict[str, Any], kind: type[PipelineError], said: str
+) -> None:
     """The error says which, and what to do."""
     error = _reading(queue, **options)
     assert type(error) is kind
@@ -45,7 +47,7 @@ def test_options(queue: SparkQueue, options: dict[str, Any], kind: type[Pipeline
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_stream_without_a_consumer(queue: SparkQueue, tmp_path: Path) -> None:
+def test_stream_without_consumer_fails(queue: SparkQueue, tmp_path: Path) -> None:
     """A stream has no name of its own but one that is given."""
     frame = queue.spark.readStream.format("qs").options(**queue.options()).load()
     with pytest.raises(PySparkException) as raised:
@@ -55,7 +57,7 @@ def test_a_stream_without_a_consumer(queue: SparkQueue, tmp_path: Path) -> None:
     assert "the option consumer is missing: a stream needs a name of its own" in str(error)
 
 
-def test_no_server(queue: SparkQueue) -> None:
+def test_source_without_server_fails(queue: SparkQueue) -> None:
     """The error says where it was looked for, and for how long."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -66,7 +68,7 @@ def test_no_server(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
+def test_source_names_message_that_is_no_text(queue: SparkQueue) -> None:
     """The error names the mid of the message that is no text."""
     mids = queue.push("a", b"\xff", "b")
     error = _reading(queue, bodyType="string")
@@ -75,7 +77,7 @@ def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # seconds, on two cores
-def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
+def test_source_refuses_other_schema(queue: SparkQueue) -> None:
     """The error says that the source has its own schema."""
     with pytest.raises(PySparkException) as raised:
         queue.spark.read.format("qs").schema("a INT").options(**queue.options()).load().collect()
@@ -84,7 +86,7 @@ def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
     assert "leave .schema() out" in str(error)
 
 
-def test_a_storage_without_claims(queue: SparkQueue) -> None:
+def test_source_of_storage_without_claims(queue: SparkQueue) -> None:
     """A queue of files can be looked at, and neither be claimed from nor be written to: the error says which queue, its
     storage, which one it takes, and how to get it."""
     name = f"{queue.name}-files"
@@ -102,7 +104,7 @@ def test_a_storage_without_claims(queue: SparkQueue) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_server_that_restarts(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_survives_restart_of_server(spark: SparkSession, tmp_path: Path) -> None:
     """A query that runs survives it: messages before and after are in one batch each."""
     with serving(tmp_path / "root", *FAST) as server:
         _restarted(spark, tmp_path, server)

@@ -31,7 +31,7 @@ def fails(frame: DataFrame, checkpoint: Path) -> PipelineError:
     return told(raised.value)
 
 
-def test_batches_of_what_there_is(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_reads_what_is_there(queue: SparkQueue, checkpoint: Path) -> None:
     """A run takes what there is at its beginning, in batches no larger than asked for and in several partitions; what
     comes meanwhile is the next run's. A claim is acknowledged once the batch after it is planned."""
     mids = queue.push(*(b"%d\xff" % number for number in range(10)))
@@ -54,21 +54,21 @@ def test_batches_of_what_there_is(queue: SparkQueue, checkpoint: Path) -> None:
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_bytes_of_a_batch(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_bounds_bytes_of_batch(queue: SparkQueue, checkpoint: Path) -> None:
     """maxBytesPerTrigger bounds a batch too, and one message is always taken."""
     queue.push(*[b"x" * 100] * 3, b"y" * 1000)
     batches = drain(queue.stream(maxBytesPerTrigger=250), checkpoint)
     assert [len(rows) for rows in batches.values()] == [2, 1, 1]
 
 
-def test_killed_between_the_claim_and_the_offset_log(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_killed_before_offset_log(queue: SparkQueue, checkpoint: Path) -> None:
     """A claim that the checkpoint knows nothing of is the next batch, and nothing of it is taken twice or lost."""
     queue.push(*(b"%d" % number for number in range(5)))
     queue.client.claim_messages(queue.name, "c", 1, max=2)
     assert numbers(drain(queue.stream(), checkpoint)) == {0: [b"0", b"1"], 1: [b"2", b"3", b"4"]}
 
 
-def test_killed_in_the_middle_of_a_batch(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_killed_within_batch(queue: SparkQueue, checkpoint: Path) -> None:
     """A batch that was planned and not finished is read again, the same, also when less is wanted by then."""
     queue.push(*(b"%d" % number for number in range(5)))
     rows = die_in(1, queue.stream(maxMessagesPerTrigger=3), checkpoint)
@@ -81,7 +81,7 @@ def test_killed_in_the_middle_of_a_batch(queue: SparkQueue, checkpoint: Path) ->
 
 @pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize("strict", [True, False])
-def test_purged_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, strict: bool) -> None:
+def test_stream_with_purged_claim(queue: SparkQueue, checkpoint: Path, strict: bool) -> None:
     """Messages of a planned batch are gone: the query ends and says how many; or goes on with what there is."""
     queue.push(b"0", b"1")
     die_in(0, queue.stream(), checkpoint)
@@ -99,7 +99,7 @@ def test_purged_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, strict
 
 @pytest.mark.long  # ten seconds, on two cores
 @pytest.mark.parametrize("strict", [True, False])
-def test_released_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, strict: bool) -> None:
+def test_stream_with_released_claim(queue: SparkQueue, checkpoint: Path, strict: bool) -> None:
     """An operator gave the messages of a planned batch back: the query ends and says so; or they come later."""
     queue.push(b"0", b"1")
     die_in(0, queue.stream(), checkpoint)
@@ -113,7 +113,7 @@ def test_released_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, stri
         assert [bodies(rows) for rows in drain(frame, checkpoint).values()] == [[], [b"0", b"1"]]
 
 
-def test_a_deleted_checkpoint(queue: SparkQueue, checkpoint: Path, tmp_path: Path) -> None:
+def test_stream_with_deleted_checkpoint(queue: SparkQueue, checkpoint: Path, tmp_path: Path) -> None:
     """The query ends before it has read anything, and says what to do; doing that gives every message that is left."""
     queue.push(b"0", b"1", b"2")
     die_in(1, queue.stream(maxMessagesPerTrigger=1), checkpoint)
@@ -125,7 +125,7 @@ def test_a_deleted_checkpoint(queue: SparkQueue, checkpoint: Path, tmp_path: Pat
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_two_queries_of_one_consumer(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_with_consumer_in_use(queue: SparkQueue, checkpoint: Path) -> None:
     """The one that is behind ends, and says that another works under its name."""
     queue.push(b"0")
     drain(queue.stream(), checkpoint)
@@ -138,7 +138,7 @@ def test_two_queries_of_one_consumer(queue: SparkQueue, checkpoint: Path) -> Non
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_claim_that_another_query_made(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_with_claim_of_another_query(queue: SparkQueue, checkpoint: Path) -> None:
     """A planned batch whose claim holds other messages by now is not read."""
     queue.push(b"0", b"1")
     die_in(0, queue.stream(), checkpoint)
@@ -151,7 +151,7 @@ def test_a_claim_that_another_query_made(queue: SparkQueue, checkpoint: Path) ->
 
 
 @pytest.mark.long  # ten seconds, on two cores
-def test_a_queue_that_was_made_again(queue: SparkQueue, checkpoint: Path) -> None:
+def test_stream_with_queue_made_again(queue: SparkQueue, checkpoint: Path) -> None:
     """The checkpoint knows claims that the server does not: the query ends, and says why."""
     queue.push(b"0")
     drain(queue.stream(), checkpoint)

@@ -14,7 +14,7 @@ from qs_pipeline.interpreters import worker_python
 SAYS = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:], sep='|')"
 
 
-def test_it_leaves_out_what_spark_puts_first(tmp_path: Path) -> None:
+def test_worker_python_leaves_out_archives(tmp_path: Path) -> None:
     program = worker_python({"XDG_CACHE_HOME": str(tmp_path / "a b")})
     assert Path(program).is_relative_to(tmp_path)
     places = ["/s/python/lib/pyspark.zip", "/my modules", "/s/python/lib/py4j-0.10.9.9-src.zip", "/*"]
@@ -26,7 +26,7 @@ def test_it_leaves_out_what_spark_puts_first(tmp_path: Path) -> None:
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path / "a b")}) == program
 
 
-def test_without_a_place_to_keep_it_it_is_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_python_without_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     assert worker_python({}) == sys.executable
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
@@ -35,7 +35,7 @@ def test_without_a_place_to_keep_it_it_is_this_interpreter(tmp_path: Path, monke
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
 
 
-def test_nothing_is_run_that_others_could_have_put_there(tmp_path: Path) -> None:
+def test_worker_python_in_writable_cache_is_not_run(tmp_path: Path) -> None:
     given = {"XDG_CACHE_HOME": str(tmp_path)}
     program = Path(worker_python(given))
     assert program.is_relative_to(tmp_path)

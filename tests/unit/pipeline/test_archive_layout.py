@@ -12,7 +12,7 @@ from qs_pipeline.checkpoint import OFFSETS
 from qs_pipeline.files import LocalFiles
 
 
-def test_partitions_are_named_as_hive_names_them() -> None:
+def test_partition_is_named_like_hive() -> None:
     """Characters with a meaning in paths are escaped; letters of any language are not."""
     assert partition("orders") == "queue=orders"
     assert partition("a/b=c%d:e") == "queue=a%2Fb%3Dc%25d%3Ae"
@@ -23,7 +23,7 @@ def test_partitions_are_named_as_hive_names_them() -> None:
         partition("ä" * 130)
 
 
-def test_an_archive_has_one_id(tmp_path: Path) -> None:
+def test_archive_id_is_made_once(tmp_path: Path) -> None:
     """Made once. Without it, files that are there are not taken for nothing."""
     files = LocalFiles(str(tmp_path))
     with pytest.raises(errors.UsageError, match="is no archive"):
@@ -36,7 +36,7 @@ def test_an_archive_has_one_id(tmp_path: Path) -> None:
         archive_id(files, create=True)
 
 
-def test_a_lost_checkpoint_is_noticed(tmp_path: Path) -> None:
+def test_open_notices_lost_checkpoint(tmp_path: Path) -> None:
     """Gone, or older than what was archived: neither goes on."""
     state = QueueState(LocalFiles(str(tmp_path)), "abc", "orders")
     state.open({"mid": "bigint"})
@@ -52,7 +52,7 @@ def test_a_lost_checkpoint_is_noticed(tmp_path: Path) -> None:
     state.open({"mid": "bigint"})
 
 
-def test_other_columns_are_refused(tmp_path: Path) -> None:
+def test_open_refuses_other_columns(tmp_path: Path) -> None:
     """A table has one schema."""
     state = QueueState(LocalFiles(str(tmp_path)), "abc", "orders")
     state.open({"mid": "bigint", "body": "other"})
@@ -63,7 +63,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", json.dumps({"format": 99}).encode()])
-def test_a_damaged_state_is_told(tmp_path: Path, damage: bytes) -> None:
+def test_batch_tells_of_damaged_state(tmp_path: Path, damage: bytes) -> None:
     """A damaged state is reported, and not overwritten."""
     files = LocalFiles(str(tmp_path))
     files.replace("_qs/archive.json", damage)

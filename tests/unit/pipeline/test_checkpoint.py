@@ -13,7 +13,7 @@ def written(root: Path, log: str, batch: int, text: str = 'v1\n{"a":1}\n{"seq":3
     place.with_name(f".{batch}.crc").write_bytes(b"crc")
 
 
-def test_a_torn_log_is_mended(tmp_path: Path) -> None:
+def test_mend_removes_torn_entries(tmp_path: Path) -> None:
     """An empty or torn log entry at the end is removed, with its checksum; earlier ones stay."""
     for batch in (8, 9, 10):
         written(tmp_path, OFFSETS, batch)
@@ -37,7 +37,7 @@ def test_a_torn_log_is_mended(tmp_path: Path) -> None:
     ]
 
 
-def test_no_checkpoint_has_no_batches(tmp_path: Path) -> None:
+def test_last_without_checkpoint(tmp_path: Path) -> None:
     """Nothing is made by asking."""
     checkpoint = Checkpoint(LocalFiles(str(tmp_path)), "c")
     checkpoint.mend()

@@ -15,7 +15,7 @@ from qs_pipeline.errors import CheckpointLostError, ConsumerInUseError, DataLoss
 
 
 @given(st.integers(1, 10**18), st.integers(1, 10**5), st.integers(0, 10**12), st.text(max_size=20))
-def test_round_trip(seq: int, count: int, size: int, checksum: str) -> None:
+def test_offset_round_trip(seq: int, count: int, size: int, checksum: str) -> None:
     """An offset is read as written, and written again as the same text: Spark compares texts."""
     offset = Offset.of(Claim(seq, count, size, 1, 2, checksum))
     text = json.dumps(offset.to_json())
@@ -23,7 +23,7 @@ def test_round_trip(seq: int, count: int, size: int, checksum: str) -> None:
     assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
 
 
-def test_the_initial_one() -> None:
+def test_offset_before_first_claim() -> None:
     """Before the first claim there are no messages, and so neither ids nor a checksum."""
     assert INITIAL.to_json() == {"seq": 0, "count": 0, "bytes": 0}
     assert Offset.from_json(INITIAL.to_json()) == INITIAL
@@ -41,7 +41,7 @@ def test_the_initial_one() -> None:
         {"seq": 1, "count": 0},
     ],
 )
-def test_another_sources_offset(values: dict[str, Any]) -> None:
+def test_offset_of_another_source_is_refused(values: dict[str, Any]) -> None:
     """A checkpoint of another source is refused, and named."""
     with pytest.raises(CheckpointLostError, match="is no offset of the source qs"):
         Offset.from_json(values)
@@ -53,7 +53,7 @@ def _positions(piece: Slice, count: int) -> range:
 
 
 @given(st.integers(1, 100_000), st.integers(0, 10**10), st.none() | st.integers(1, 3000))
-def test_every_position_once_and_in_order(count: int, size: int, wanted: int | None) -> None:
+def test_cut_covers_every_position_once(count: int, size: int, wanted: int | None) -> None:
     """The slices of all partitions, one after the other, are the whole claim; each can be asked for."""
     end = 0
     for partition in partitions(count, size, wanted):
@@ -67,7 +67,7 @@ def test_every_position_once_and_in_order(count: int, size: int, wanted: int | N
 
 
 @given(st.integers(1, 100_000), st.integers(1, 500), st.data())
-def test_halves(count: int, parts: int, data: st.DataObject) -> None:
+def test_halves_of_slice(count: int, parts: int, data: st.DataObject) -> None:
     """A slice is its two halves, one after the other."""
     piece = Slice(data.draw(st.integers(0, parts - 1)), parts)
     left, right = piece.halves()
@@ -90,12 +90,12 @@ def test_halves(count: int, parts: int, data: st.DataObject) -> None:
         (0, 0, 4, 0),
     ],
 )
-def test_how_many_partitions(count: int, size: int, wanted: int | None, parts: int) -> None:
+def test_partitions_by_number_and_size(count: int, size: int, wanted: int | None, parts: int) -> None:
     """There are as many partitions as asked for, else as many as pay; none is empty."""
     assert len(partitions(count, size, wanted)) == parts
 
 
-def test_slices_by_bytes() -> None:
+def test_cut_by_bytes() -> None:
     """Large messages are asked for in smaller slices."""
     (partition,) = partitions(100, 20 * SLICE_BYTES, 1)
     assert len(list(partition.cut(100, 20 * SLICE_BYTES))) == 20
@@ -117,7 +117,7 @@ def _after(claims: Claims, done: Offset, most: int | None = None) -> Offset:
     return claims.after(done, most, None, None)
 
 
-def test_one_claim_after_the_other(ledger: Ledger) -> None:
+def test_after_acknowledges_and_claims(ledger: Ledger) -> None:
     """Each step acknowledges what is done, and no more; at the end there is nothing to claim."""
     claims = _claims(ledger)
     first = _after(claims, INITIAL, 4)
@@ -131,14 +131,14 @@ def test_one_claim_after_the_other(ledger: Ledger) -> None:
     assert not ledger.claims
 
 
-def test_a_claim_that_was_not_logged(ledger: Ledger) -> None:
+def test_after_returns_claim_that_was_not_logged(ledger: Ledger) -> None:
     """The driver was killed between the claim and the offset log: the next one gets that claim, whatever its limit."""
     lost = _after(_claims(ledger), INITIAL, 4)
     assert _after(_claims(ledger), INITIAL, 9) == lost
     assert len(ledger.ready) == 6
 
 
-def test_claims_without_a_checkpoint(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_warn_of_others_without_checkpoint(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     """A query that starts from nothing says that it takes over claims of its name, and of no other."""
     _claims(ledger, "other").claim(1, 1)
     _claims(ledger).warn_of_others()
@@ -149,7 +149,7 @@ def test_claims_without_a_checkpoint(ledger: Ledger, caplog: pytest.LogCaptureFi
     assert "(4 messages) exists already" in caplog.text
 
 
-def test_a_deleted_checkpoint(ledger: Ledger) -> None:
+def test_after_with_deleted_checkpoint(ledger: Ledger) -> None:
     """A query without a checkpoint, under a name that has acknowledged claims, is refused and changes nothing."""
     claims = _claims(ledger)
     _after(claims, _after(claims, INITIAL, 4), 4)
@@ -158,7 +158,7 @@ def test_a_deleted_checkpoint(ledger: Ledger) -> None:
     assert list(ledger.claims) == [("c", 2)]
 
 
-def test_two_queries_of_one_name(ledger: Ledger) -> None:
+def test_after_with_consumer_in_use(ledger: Ledger) -> None:
     """The query that falls behind is told that another works under its name."""
     claims = _claims(ledger)
     first = _after(claims, INITIAL, 4)
@@ -169,7 +169,7 @@ def test_two_queries_of_one_name(ledger: Ledger) -> None:
         _after(_claims(ledger), first)
 
 
-def test_a_server_that_knows_less(ledger: Ledger) -> None:
+def test_after_with_queue_made_again(ledger: Ledger) -> None:
     """The queue was made again: the checkpoint is ahead, and the query stops, unless it may lose messages."""
     done = Offset(5, 1, 1, 1, 1, "x")
     with pytest.raises(DataLossError, match=r"at claim 5 .*the server has given none of that number"):
@@ -177,7 +177,7 @@ def test_a_server_that_knows_less(ledger: Ledger) -> None:
     assert _after(_claims(ledger, strict=False), done).seq == 1
 
 
-def test_what_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_loss_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """While a query that has gone on waits for messages, it asks often."""
     claims = _claims(Ledger(), strict=False)
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_what_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 1
 
 
-def test_the_same_messages_again(ledger: Ledger) -> None:
+def test_after_counts_lost_claims(ledger: Ledger) -> None:
     """A claim was released, and made again by a query that may lose messages: Spark has to see that it is a new one."""
     made = _after(_claims(ledger), INITIAL)
     ledger.server().ask(lambda client: client.release_claim(QUEUE, "c", 1))
@@ -197,7 +197,7 @@ def test_the_same_messages_again(ledger: Ledger) -> None:
     assert _after(_claims(ledger), again).lost == 1
 
 
-def test_a_claim_that_holds_others(ledger: Ledger) -> None:
+def test_is_there_compares_checksum(ledger: Ledger) -> None:
     """A checkpoint's claim is read again only if it is the same; else another query has made it."""
     claims = _claims(ledger)
     made = _after(claims, INITIAL, 4)
@@ -206,7 +206,7 @@ def test_a_claim_that_holds_others(ledger: Ledger) -> None:
         claims.is_there(Offset(1, 4, 4, 1, 4, "other"))
 
 
-def test_a_claim_that_is_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_is_there_without_claim(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     """Released by an operator: an error, or with failOnDataLoss false a warning and no messages."""
     made = _after(_claims(ledger), INITIAL, 4)
     ledger.server().ask(lambda client: client.release_claim(QUEUE, "c", 1))
@@ -219,7 +219,7 @@ def test_a_claim_that_is_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("no longer there") == 2
 
 
-def test_messages_that_are_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_read_tells_of_purged_messages(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     """Purged while they were claimed: an error that says how many, or a warning and what is left."""
     made = _after(_claims(ledger), INITIAL, 4)
     del ledger.claims["c", 1][2]
@@ -231,7 +231,7 @@ def test_messages_that_are_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture
     assert "1 messages of claim 1" in caplog.text
 
 
-def test_a_queue_that_is_gone(ledger: Ledger) -> None:
+def test_missing_queue_is_no_missing_claim(ledger: Ledger) -> None:
     """A missing queue and a missing claim are different errors."""
     made = _after(_claims(ledger), INITIAL, 4)
     ledger.deleted = True
@@ -240,7 +240,7 @@ def test_a_queue_that_is_gone(ledger: Ledger) -> None:
             ask(_claims(ledger))
 
 
-def test_the_next_one_without_a_checkpoint(ledger: Ledger) -> None:
+def test_next_without_checkpoint(ledger: Ledger) -> None:
     """A batch read gets the claim that waits to be acknowledged, and then a new one, whatever its number."""
     claims = _claims(ledger)
     first = claims.next(2, None)
@@ -255,7 +255,7 @@ def test_the_next_one_without_a_checkpoint(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("last", [0, 1, 2, 3, 7, 100, 10**6])
-def test_search(last: int) -> None:
+def test_search_takes_few_questions(last: int) -> None:
     """The number that follows the last acknowledged one is found in few questions."""
     asked = []
 
@@ -271,7 +271,7 @@ def test_search(last: int) -> None:
     assert len(asked) <= 42
 
 
-def test_a_search_that_finds_none() -> None:
+def test_search_that_finds_none() -> None:
     """If another query moves on at the same time, the search ends with an error."""
 
     def claim(seq: int) -> Offset:
@@ -281,7 +281,7 @@ def test_a_search_that_finds_none() -> None:
         search(claim)
 
 
-def test_a_storage_without_claims(ledger: Ledger) -> None:
+def test_claim_of_storage_without_claims(ledger: Ledger) -> None:
     """The error says what was asked, of which queue, what that needs, and what the server says to do."""
     server = ledger.server()
 

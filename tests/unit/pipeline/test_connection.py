@@ -49,7 +49,7 @@ def _stats(client: QueueClient) -> object:
         TooMany(429, "too-many", "later"),
     ],
 )
-def test_it_comes_back(time: Time, error: Exception) -> None:
+def test_ask_again_until_server_is_back(time: Time, error: Exception) -> None:
     """While the server restarts, or has no room, it is asked again, with pauses."""
 
     def trouble(_: str) -> None:
@@ -61,7 +61,7 @@ def test_it_comes_back(time: Time, error: Exception) -> None:
 
 
 @pytest.mark.parametrize("patience", [0.0, 10.0])
-def test_it_stays_away(time: Time, patience: float) -> None:
+def test_ask_gives_up_after_patience(time: Time, patience: float) -> None:
     """After the time that was given, the error says where, what, and for how long it was tried."""
 
     def trouble(_: str) -> None:
@@ -73,7 +73,7 @@ def test_it_stays_away(time: Time, patience: float) -> None:
     assert 100 <= time.now <= 100 + patience
 
 
-def test_the_patience_is_for_each_outage(time: Time) -> None:
+def test_ask_has_patience_for_each_outage(time: Time) -> None:
     """A server that was away and came back may go away again, for as long."""
     away = iter([True] * 3 + [False] + [True] * 3 + [False])
 
@@ -86,7 +86,7 @@ def test_the_patience_is_for_each_outage(time: Time) -> None:
     assert server.ask(_stats) == server.ask(_stats) == []
 
 
-def test_what_is_no_queue_server(time: Time) -> None:
+def test_ask_of_no_queue_server(time: Time) -> None:
     """Something that speaks another protocol will not learn it by being asked again."""
 
     def trouble(_: str) -> None:
@@ -97,7 +97,7 @@ def test_what_is_no_queue_server(time: Time) -> None:
     assert time.now == 100
 
 
-def test_an_error_that_is_an_answer(time: Time) -> None:
+def test_ask_raises_errors_of_server(time: Time) -> None:
     """The server's own errors are not retried; a missing queue is named."""
 
     def trouble(_: str) -> None:

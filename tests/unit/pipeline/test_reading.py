@@ -20,12 +20,12 @@ MID = 1_760_000_000_000_001
 
 
 @pytest.mark.parametrize("body_type", ["binary", "string"])
-def test_the_schema_is_sparks(body_type: BodyType) -> None:
+def test_arrow_schema_is_that_of_spark(body_type: BodyType) -> None:
     """Spark compares a batch's schema with what it makes of the declared one, and refuses any other."""
     assert arrow_schema(body_type) == to_arrow_schema(schema(body_type), timezone="UTC")
 
 
-def test_rows() -> None:
+def test_record_batch_has_values_of_messages() -> None:
     """A row has what the message had. Without a pushed-at, the mid says when it was pushed; receives may be unknown."""
     messages = [Delivery(MID, b"\x00\xff", "q", 2, MID - 1), Delivery(MID + 1, b"", "q", None, None)]
     batch = record_batch("q", messages, 7, "binary")
@@ -42,7 +42,7 @@ def test_rows() -> None:
     ]  # fmt: skip
 
 
-def test_bodies_as_strings() -> None:
+def test_record_batch_with_strings() -> None:
     """UTF-8 is text; claim_seq is null where nothing was claimed."""
     batch = record_batch("q", [Delivery(MID, "é\x00".encode(), "q", 0, MID)], None, "string")
     assert batch.schema == arrow_schema("string")
@@ -50,14 +50,14 @@ def test_bodies_as_strings() -> None:
     assert batch.column("claim_seq").to_pylist() == [None]
 
 
-def test_a_body_that_is_no_text() -> None:
+def test_record_batch_names_body_that_is_no_text() -> None:
     """The error names the message, and what to do."""
     messages = [Delivery(MID, b"good", "q", 0, MID), Delivery(MID + 1, b"a\xff", "q", 0, MID)]
     with pytest.raises(BadMessageError, match=rf"message {MID + 1} of the queue 'q' is no UTF-8 text \(byte 1 of 2\)"):
         record_batch("q", messages, 1, "string")
 
 
-def test_a_schema_of_the_users() -> None:
+def test_check_read_schema() -> None:
     """The source's own schema may be repeated; any other is refused."""
     check_read_schema(schema("string"), "string")
     with pytest.raises(SchemaMismatchError, match=r"leave .schema\(\) out"):
@@ -80,7 +80,7 @@ def _reader(ledger: Ledger, **options: object) -> QsStreamReader:
     return reader
 
 
-def test_a_new_reader_does_nothing() -> None:
+def test_new_reader_does_nothing() -> None:
     """A new reader does nothing: it is made in several processes, and sent from one to another."""
     reader = pickle.loads(pickle.dumps(QsStreamReader(Options("q", consumer="c", port=1))))
     assert reader.getDefaultReadLimit() == ReadAllAvailable()
@@ -98,7 +98,9 @@ def test_a_new_reader_does_nothing() -> None:
         ({"max_messages": 9, "max_bytes": 5}, ReadMaxRows(9), [5, 4, 1]),
     ],
 )
-def test_limits(ledger: Ledger, options: dict[str, int], limit: ReadLimit, counts: list[int]) -> None:
+def test_latest_offset_keeps_limits(
+    ledger: Ledger, options: dict[str, int], limit: ReadLimit, counts: list[int]
+) -> None:
     """The stream announces its limits to Spark, and bounds each batch by those that Spark then gives."""
     reader = _reader(ledger, **options)
     assert reader.getDefaultReadLimit() == limit
@@ -111,12 +113,14 @@ def test_limits(ledger: Ledger, options: dict[str, int], limit: ReadLimit, count
     assert reader.partitions(offset, offset) == []
 
 
-def test_sparks_limit_goes_before_the_options(ledger: Ledger) -> None:
+def test_latest_offset_prefers_limit_of_spark(ledger: Ledger) -> None:
     """Where Spark asks for everything, options bound nothing."""
     assert _reader(ledger, max_messages=1).latestOffset(INITIAL.to_json(), ReadAllAvailable())["count"] == 10
 
 
-def test_the_initial_offset(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_initial_offset_looks_for_queue(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The queue is looked for before anything is claimed; Spark's asking again, after the first claim, says nothing."""
     monkeypatch.setattr("qs_pipeline.stream_reader.QueueConnection", lambda *_: ledger.server())
     reader = _reader(ledger)
@@ -131,7 +135,7 @@ def test_the_initial_offset(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, cap
         _reader(ledger).initialOffset()
 
 
-def test_what_is_available_now(ledger: Ledger) -> None:
+def test_available_now_leaves_out_later_messages(ledger: Ledger) -> None:
     """A run with available-now does not read messages pushed after its beginning, whether the queue was empty or
     not."""
     reader = _reader(ledger)
@@ -147,7 +151,7 @@ def test_what_is_available_now(ledger: Ledger) -> None:
     assert reader.latestOffset(INITIAL.to_json(), ReadAllAvailable()) == INITIAL.to_json()
 
 
-def test_acknowledged_once(ledger: Ledger) -> None:
+def test_claim_is_acknowledged_once(ledger: Ledger) -> None:
     """Spark may tell that a batch is done, or not, or twice: it is acknowledged, and not asked for in vain."""
     reader = _reader(ledger, max_messages=4)
     first = reader.latestOffset(INITIAL.to_json(), ReadMaxRows(4))
@@ -160,7 +164,7 @@ def test_acknowledged_once(ledger: Ledger) -> None:
     assert reader._connection._client.asked.count("ack_claim") == 2  # type: ignore[attr-defined]
 
 
-def test_a_slice_that_is_too_large(ledger: Ledger) -> None:
+def test_messages_of_halves_large_slice(ledger: Ledger) -> None:
     """A slice that is too large is asked for in halves, and these in halves, in order."""
     ledger.carries = 2
     made = Offset.of(ledger.server().ask(lambda client: client.claim_messages(QUEUE, "c", 1, max=10)))
@@ -170,7 +174,7 @@ def test_a_slice_that_is_too_large(ledger: Ledger) -> None:
     assert all(1 <= len(messages) <= 2 for messages in lists)
 
 
-def test_a_message_that_is_refused(ledger: Ledger) -> None:
+def test_messages_of_refused_message(ledger: Ledger) -> None:
     """A single message cannot be split: the server's error is raised."""
     ledger.carries = 0
     made = Offset.of(ledger.server().ask(lambda client: client.claim_messages(QUEUE, "c", 1, max=10)))

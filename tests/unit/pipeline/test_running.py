@@ -41,7 +41,7 @@ def _begun(root: Path, batch: int = 0, way: Targets = WAY) -> RouteState:
         (Targets("out", None, "SELECT 'x' AS body FROM messages"), "query is another one now:"),
     ],
 )
-def test_a_batch_goes_one_way(tmp_path: Path, other: Targets, said: str) -> None:
+def test_route_state_keeps_targets_of_batch(tmp_path: Path, other: Targets, said: str) -> None:
     """One that may be half pushed is finished as it was begun; then the route may be another one."""
     state = _begun(tmp_path)
     with pytest.raises(UsageError, match=said):
@@ -51,7 +51,7 @@ def test_a_batch_goes_one_way(tmp_path: Path, other: Targets, said: str) -> None
     assert RouteState(LocalFiles(str(tmp_path)), "in", other).name == state.name
 
 
-def test_a_batch_of_which_nothing_is_pushed_may_go_another_way(tmp_path: Path) -> None:
+def test_route_state_refused_batch_may_change(tmp_path: Path) -> None:
     """A batch that was refused, as the query failed on it, may have other targets."""
     state = _begun(tmp_path)
     state.refused()
@@ -61,7 +61,7 @@ def test_a_batch_of_which_nothing_is_pushed_may_go_another_way(tmp_path: Path) -
         RouteState(LocalFiles(str(tmp_path)), "in", WAY)
 
 
-def test_a_batch_that_is_pushed_is_noted_as_finished(tmp_path: Path) -> None:
+def test_route_state_writes_missing_commit(tmp_path: Path) -> None:
     """After a loss of power, Spark's note may be missing of what is done and acknowledged."""
     _begun(tmp_path, 3).done(3)
     (tmp_path / "checkpoint" / COMMITS).mkdir()
@@ -71,7 +71,7 @@ def test_a_batch_that_is_pushed_is_noted_as_finished(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint" / COMMITS / ".3.crc").exists()
 
 
-def test_a_batch_that_is_not_the_last_needs_no_note(tmp_path: Path) -> None:
+def test_route_state_writes_no_commit_of_earlier_batch(tmp_path: Path) -> None:
     """Nothing is written about what Spark has gone on from."""
     _entry(tmp_path, OFFSETS, 4)
     checkpoint = Checkpoint(LocalFiles(str(tmp_path)), "checkpoint")
@@ -82,28 +82,28 @@ def test_a_batch_that_is_not_the_last_needs_no_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'{"name": "a", "queue": "in"}', b'{"name": 1, "queue": "in", "batch": 0}']
 )
-def test_a_state_that_is_damaged(tmp_path: Path, data: bytes) -> None:
+def test_route_state_damaged(tmp_path: Path, data: bytes) -> None:
     """A damaged state is not taken for a missing one."""
     (tmp_path / "route.json").write_bytes(data)
     with pytest.raises(PipelineError, match="is damaged"):
         RouteState(LocalFiles(str(tmp_path)), "in", WAY)
 
 
-def test_a_state_without_the_way_of_its_batch(tmp_path: Path) -> None:
+def test_route_state_without_targets(tmp_path: Path) -> None:
     """Of a batch of which nothing is known, any way is the same."""
     (tmp_path / "route.json").write_text(json.dumps({"name": "route-1", "queue": "in", "batch": 0}))
     _entry(tmp_path, OFFSETS, 0)
     assert RouteState(LocalFiles(str(tmp_path)), "in", WAY).name == "route-1"
 
 
-def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
+def test_file_errors_name_file_in_place_of_directory(tmp_path: Path) -> None:
     """A file in the place of a directory is wrong usage, and the error names it."""
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file/_qs/x cannot exist"), file_errors():
         LocalFiles(str(tmp_path / "file")).read("_qs/x")
 
 
-def test_a_connection_is_no_file() -> None:
+def test_file_errors_leave_connection_errors() -> None:
     """A JVM that has ended is not told as trouble with the disk; what the disk says is."""
     with pytest.raises(ConnectionRefusedError), file_errors():
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
@@ -111,7 +111,7 @@ def test_a_connection_is_no_file() -> None:
         raise OSError(errno.ENOSPC, "No space left", "/d/f")
 
 
-def test_a_batch_without_messages_is_not_counted() -> None:
+def test_batch_handler_counts_no_empty_batch() -> None:
     """Spark's first may have none."""
     counts = iter([0, 2])
     turn = BatchHandler("q", lambda rows, batch: next(counts), None)
@@ -120,7 +120,7 @@ def test_a_batch_without_messages_is_not_counted() -> None:
     assert (turn.rows, turn.batches, turn.last) == (2, 1, 1)
 
 
-def test_claims_of_others_are_told(
+def test_acknowledge_finished_logs_claims_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line for each consumer; nothing of our own. A consumer of another principal is told with the principal."""
@@ -161,7 +161,7 @@ SINK = """[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance of 
         (AnalysisException("[UNRESOLVED_COLUMN] no `x`"), BadQueryError, "[UNRESOLVED_COLUMN] no `x`"),
     ],
 )
-def test_what_a_sink_s_commit_raises(error: Exception, kind: type[PipelineError], said: str) -> None:
+def test_translate_error_of_sink(error: Exception, kind: type[PipelineError], said: str) -> None:
     """An error of a sink's commit has its own class; one that is not ours is not taken for a fault of the query."""
     found = translate(error)
     assert type(found) is kind
@@ -198,12 +198,12 @@ KeyError: b
         ("An error occurred while calling o114.parquet.\nit is full", "it is full"),
     ],
 )
-def test_the_cause_of_other_trouble(text: str, said: str) -> None:
+def test_translate_finds_cause(text: str, said: str) -> None:
     """The cause of an error is its origin, not where it was noticed."""
     assert str(from_text(text)).startswith(said)
 
 
-def test_a_message_that_is_no_text() -> None:
+def test_translate_error_raised_in_sql() -> None:
     """Spark's function that raises knows no classes: the text names it."""
     found = from_text("x: [USER_RAISED_EXCEPTION] qs_pipeline.errors.BadMessageError: message 7 SQLSTATE: P0001\n\tat")
     assert type(found) is BadMessageError

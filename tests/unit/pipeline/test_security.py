@@ -47,13 +47,13 @@ def token_of(server: QueueServer) -> str | None:
         Security(True, "ca.pem", "c.pem", "c.key", "t", True),
     ],
 )
-def test_options_and_back(security: Security) -> None:
+def test_options_round_trip(security: Security) -> None:
     """The options that lead to a server are read as the same server."""
     server = QueueServer("h", 7, security)
     assert parse_options({"queue": "q", **server.options()}).server == server
 
 
-def test_the_flags_of_a_job() -> None:
+def test_security_of_flags() -> None:
     """qs-pipeline's flags and the scheme of its address say the same as the options."""
     given = ["--ca", "ca.pem", "--cert", "c.pem", "--client-key", "c.key", "--token-file", "t"]
     arguments = parse(["archive", "q", "--to", "d", "-s", "qss://h:7", *given])
@@ -62,7 +62,7 @@ def test_the_flags_of_a_job() -> None:
     assert parse(["archive", "q", "--to", "d"]).security == OPEN
 
 
-def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_refuses_key_without_certificate(capsys: pytest.CaptureFixture[str]) -> None:
     """A key without its certificate is wrong usage, found before Spark starts."""
     with pytest.raises(SystemExit):
         parse(["archive", "q", "--to", "d", "--client-key", "c.key"])
@@ -72,20 +72,22 @@ def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "argv", [["archive", "q", "--to", "d", "--key", "k"], ["--key", "k", "archive", "q", "--to", "d"]]
 )
-def test_the_flag_of_a_key_as_it_was(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_refuses_flag_key(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """--key is wrong usage, and the error names the flag of a certificate's key."""
     with pytest.raises(SystemExit):
         parse(argv)
     assert "is --client-key FILE" in capsys.readouterr().err
 
 
-def test_no_flags() -> None:
+def test_security_of_no_flags() -> None:
     """A caller without these flags means no TLS, unless the address asks for it."""
     assert security_of(Namespace(), server_address("h:7", 1)) == OPEN
     assert security_of(Namespace(), server_address("qss://h:7", 1)) == Security(tls=True)
 
 
-def test_where_a_token_comes_from(token_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_takes_token_of_file_or_environment(
+    token_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A token comes from the file of the option; else from the process's own QS_TOKEN, or the file that its
     QS_TOKEN_FILE names."""
     assert token_of(QueueServer()) is None
@@ -100,7 +102,7 @@ def test_where_a_token_comes_from(token_file: str, tmp_path: Path, monkeypatch: 
     assert token_of(QueueServer(security=Security(token_file=token_file))) == TOKEN
 
 
-def test_nothing_of_it_is_shown(token_file: str) -> None:
+def test_repr_and_pickle_have_no_token(token_file: str) -> None:
     """Neither repr nor pickle of the objects that Spark passes on has the token."""
     server = QueueServer(security=Security(ca=str(authority().cert), token_file=token_file))
     options = parse_options({"queue": "q", **server.options()})
@@ -122,7 +124,7 @@ def test_nothing_of_it_is_shown(token_file: str) -> None:
         (Security(cert="CERT", client_key="/nowhere/k"), "/nowhere/k: No such file or directory"),
     ],
 )
-def test_files_that_cannot_be_used(security: Security, said: str, tmp_path: Path) -> None:
+def test_client_names_unusable_file(security: Security, said: str, tmp_path: Path) -> None:
     """The error names the file, and shows nothing of it."""
     two = tmp_path / "TWO"
     two.write_text(f"{TOKEN}\n{TOKEN}\n")
@@ -136,7 +138,7 @@ def test_files_that_cannot_be_used(security: Security, said: str, tmp_path: Path
     assert TOKEN not in str(raised.value)
 
 
-def test_a_file_that_others_can_read(token_file: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_warns_of_readable_token_file(token_file: str, caplog: pytest.LogCaptureFixture) -> None:
     """A warning says so; the token works."""
     Path(token_file).chmod(0o644)
     assert token_of(QueueServer(security=Security(token_file=token_file))) == TOKEN

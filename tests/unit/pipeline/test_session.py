@@ -8,7 +8,7 @@ from pyspark.accumulators import AccumulatorTCPServer, UpdateRequestHandler
 from qs_pipeline.session import silence
 
 
-def test_a_connection_that_ends_leaves_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_silence_hides_traceback_of_ended_connection(capsys: pytest.CaptureFixture[str]) -> None:
     """The JVM's connection to the accumulators of Spark's Python part may end before that is told of the stop."""
     with AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "token") as server:
         silence(server)

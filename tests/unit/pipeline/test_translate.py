@@ -22,7 +22,7 @@ qs_pipeline.errors.NoServerError: no queue server at 127.0.0.1:9 (Connection ref
 """
 
 
-def test_the_last_of_our_errors_in_a_text_is_the_cause() -> None:
+def test_from_text_takes_last_of_own_errors() -> None:
     """The class of our last error in a text is recognized, without Spark's text."""
     found = from_text(WORKER)
     assert type(found) is errors.NoServerError
@@ -44,7 +44,7 @@ def test_the_last_of_our_errors_in_a_text_is_the_cause() -> None:
         ("", errors.PipelineError, "without a reason"),
     ],
 )
-def test_causes_in_texts(text: str, kind: type[errors.PipelineError], said: str) -> None:
+def test_from_text_of_each_kind(text: str, kind: type[errors.PipelineError], said: str) -> None:
     """Each kind of trouble that Spark tells of in a text of many lines gets its class, and one line."""
     found = from_text(text)
     assert type(found) is kind
@@ -69,7 +69,7 @@ def test_causes_in_texts(text: str, kind: type[errors.PipelineError], said: str)
         (RuntimeError("odd"), errors.PipelineError),
     ],
 )
-def test_exceptions_are_translated(error: Exception, kind: type[errors.PipelineError]) -> None:
+def test_translate_by_class_or_text(error: Exception, kind: type[errors.PipelineError]) -> None:
     """Exceptions are translated by class, or by their text. One of our own stays as it is."""
     found = translate(error)
     assert type(found) is kind

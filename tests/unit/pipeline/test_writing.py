@@ -46,7 +46,7 @@ def _held(ledger: Ledger) -> list[bytes]:
     return [ledger.ready[mid] for mid in sorted(ledger.ready)]
 
 
-def test_two_tasks_and_their_commit(ledger: Ledger) -> None:
+def test_publish_parts_of_two_tasks(ledger: Ledger) -> None:
     """Nothing is visible before; then all of it, in order of task and row, and once however often it is committed."""
     server = ledger.server()
     staged = [stage(server, _bodies(2500, task), "p", 1, task, 0) for task in (1, 0)]
@@ -58,7 +58,7 @@ def test_two_tasks_and_their_commit(ledger: Ledger) -> None:
     assert len(ledger.ready) == 5000
 
 
-def test_an_answer_that_is_lost(ledger: Ledger) -> None:
+def test_stage_again_after_lost_answer(ledger: Ledger) -> None:
     """A part whose answer was lost is sent again under another attempt, and published once."""
     losses = itertools.cycle([True, False, False])
 
@@ -73,7 +73,7 @@ def test_an_answer_that_is_lost(ledger: Ledger) -> None:
     assert client.asked.count("stage_messages") > 5
 
 
-def test_a_task_that_is_tried_again(ledger: Ledger) -> None:
+def test_publish_only_successful_attempt(ledger: Ledger) -> None:
     """Only the try that succeeded is named, and published."""
     server = ledger.server()
     stage(server, _bodies(10, 7), "p", 1, 0, 0)
@@ -81,7 +81,7 @@ def test_a_task_that_is_tried_again(ledger: Ledger) -> None:
     assert _held(ledger) == list(_bodies(10, 8))
 
 
-def test_no_rows(ledger: Ledger) -> None:
+def test_stage_and_publish_no_rows(ledger: Ledger) -> None:
     """A task without rows stages nothing; a batch without any is not published."""
     server = ledger.server()
     staged = stage(server, [], "p", 1, 0, 0)
@@ -91,7 +91,7 @@ def test_no_rows(ledger: Ledger) -> None:
     assert not ledger.published
 
 
-def test_attempts_differ() -> None:
+def test_attempt_numbers_differ() -> None:
     """Each has a number that the wire can carry, and that says which attempt of the task it was."""
     numbers = {attempt_number(7) for _ in range(1000)}
     assert len(numbers) == 1000
@@ -100,7 +100,7 @@ def test_attempts_differ() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_what_was_staged_is_gone(ledger: Ledger, batch: int) -> None:
+def test_publish_without_staged_parts(ledger: Ledger, batch: int) -> None:
     """The batch fails, and says so, also if the server finds it too far ahead; a queue that is gone is named."""
     server = ledger.server()
     staged = stage(server, _bodies(1), "p", batch, 0, 0)
@@ -116,7 +116,7 @@ def test_what_was_staged_is_gone(ledger: Ledger, batch: int) -> None:
         stage(server, _bodies(1), "p", 2, 0, 0)
 
 
-def test_a_full_queue(ledger: Ledger) -> None:
+def test_stage_into_full_queue(ledger: Ledger) -> None:
     """The server's refusal ends the task, with the server's words."""
 
     def trouble(name: str) -> None:
@@ -128,7 +128,7 @@ def test_a_full_queue(ledger: Ledger) -> None:
         stage(server, _bodies(1), "p", 1, 0, 0)
 
 
-def test_discard(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_discard_drops_staged_parts(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     """A write that failed leaves nothing; when the server is away it is only said."""
     server = ledger.server()
     stage(server, _bodies(3), "p", 1, 0, 0)
@@ -140,14 +140,14 @@ def test_discard(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     assert "could not be dropped" in caplog.text
 
 
-def test_more_parts_than_one_publishing_names(ledger: Ledger) -> None:
+def test_publish_too_many_parts(ledger: Ledger) -> None:
     """The error says how many there are, and what to do."""
     staged = StagedParts("p", 1, tuple((number, 0) for number in range(PUBLISHED + 1)))
     with pytest.raises(PipelineError, match=r"has 10001 parts, .*write smaller batches"):
         publish(ledger.server(), [staged])
 
 
-def test_bodies_of_rows() -> None:
+def test_payloads_of_rows() -> None:
     """Binary and string columns, whatever their batches; a null is an error."""
     batches = [
         pa.record_batch([pa.array([b"a", b""])], names=["body"]),
@@ -161,7 +161,7 @@ def test_bodies_of_rows() -> None:
 
 @pytest.mark.parametrize("name", ["body", "value", "BODY"])
 @pytest.mark.parametrize("kind", [BinaryType(), StringType()])
-def test_columns_that_fit(name: str, kind: BinaryType | StringType) -> None:
+def test_check_write_schema_accepts_one_column(name: str, kind: BinaryType | StringType) -> None:
     """One column, body or value, of bytes or text."""
     check_write_schema(StructType().add(name, kind), overwrite=False)
 
@@ -176,13 +176,13 @@ def test_columns_that_fit(name: str, kind: BinaryType | StringType) -> None:
         StructType().add("body", StringType()).add("value", StringType()),
     ],
 )
-def test_columns_that_do_not_fit(schema: StructType) -> None:
+def test_check_write_schema_refuses_others(schema: StructType) -> None:
     """Anything else is refused, with what there is and what to do."""
     with pytest.raises(SchemaMismatchError, match=r"one column, body or value, .* not struct<.*\.select\('body'\)"):
         check_write_schema(schema, overwrite=False)
 
 
-def test_overwriting() -> None:
+def test_check_write_schema_refuses_overwrite() -> None:
     """A queue is not replaced."""
     with pytest.raises(BadOptionError, match="append-only"):
         check_write_schema(StructType().add("body", StringType()), overwrite=True)

@@ -37,7 +37,7 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
             del sys.modules[name]
 
 
-def test_percentile(bench: SimpleNamespace) -> None:
+def test_percentile_of_any_number_of_values(bench: SimpleNamespace) -> None:
     """The smallest value that the share does not exceed, of any number of values."""
     values = [float(number) for number in range(1, 101)]
     assert bench.load.percentile(values, 0.5) == 50
@@ -58,14 +58,14 @@ def test_percentile(bench: SimpleNamespace) -> None:
         (None, 1.9, 0.0, True, "clients"),
     ],
 )
-def test_limit(
+def test_limit_is_side_that_is_used_up(
     bench: SimpleNamespace, server: float | None, clients: float, disk: float, single: bool, expected: str
 ) -> None:
     """The side that is used up, of two cores."""
     assert bench.load.limit(server, clients, disk, 2, single) == expected
 
 
-def test_figures(bench: SimpleNamespace) -> None:
+def test_figures_of_cell(bench: SimpleNamespace) -> None:
     """Rates are per second, CPU is per 10,000 messages; a library has no server."""
     found = bench.load.figures(20_000, 2.0, [0.003, 0.001, 0.002], 1.0, 3.0, 5, 0.0, 2, single=True)
     assert (found.rate, found.p50, found.p99, found.server, found.clients) == (10_000, 0.002, 0.003, 0.5, 1.5)
@@ -74,7 +74,7 @@ def test_figures(bench: SimpleNamespace) -> None:
         bench.load.figures(0, 1.0, [], None, 0.0, None, 0.0, 2, single=True)
 
 
-def test_the_star(bench: SimpleNamespace) -> None:
+def test_points_form_star(bench: SimpleNamespace) -> None:
     """Each point differs from the base in one thing, both kinds of work have the same, and quick has the bases."""
     base = bench.cells.Point("push")
     planned = list(bench.cells.points(quick=False))
@@ -87,7 +87,7 @@ def test_the_star(bench: SimpleNamespace) -> None:
     assert {point.row for point in bench.cells.points(quick=True)} == {"base"}
 
 
-def test_tables_and_page(bench: SimpleNamespace) -> None:
+def test_tables_and_generated_part(bench: SimpleNamespace) -> None:
     """A figure stands in its column, what has none is a dash with its reason, and only the marked part is replaced."""
     point = {"work": "push", "row": "base", "clients": 32, "batch": 1, "size": 1024, "depth": 0}
     figures = {
@@ -123,7 +123,7 @@ def test_tables_and_page(bench: SimpleNamespace) -> None:
         bench.measuring.replaced("a page without", bench.tables.BEGIN, part)
 
 
-def test_batches_are_a_ratio(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ratios_of_batches(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The line about lists of 100 has a ratio to the journal alone where the others have one, and the rates at its end.
     Its target is a quarter, or as much as 50,000 messages a second are."""
 
@@ -145,7 +145,7 @@ def test_batches_are_a_ratio(bench: SimpleNamespace, monkeypatch: pytest.MonkeyP
     assert [bench.measuring.markdown_row(figure) for figure in found] == [row]
 
 
-def test_the_short_table(bench: SimpleNamespace) -> None:
+def test_short_table_has_durable_peers(bench: SimpleNamespace) -> None:
     """The short table has only peers whose answers survive a power loss, driven by their client."""
     point = {"work": "cycle", "row": "base", "clients": 32, "batch": 1, "size": 1024, "depth": 0}
     results = {
