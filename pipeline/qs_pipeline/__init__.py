@@ -18,7 +18,7 @@ __all__ = ["acknowledge", "register"]
 def register(spark: "SparkSession") -> None:
     """Adds the data source `qs` to a session. Call it once for each session, before `format("qs")`.
 
-    Raises MissingExtraError when pyspark or pyarrow is missing, or pyspark is older than 4.2, which has admission
+    Raises MissingExtraError if pyspark or pyarrow is missing, or pyspark is older than 4.2, which has admission
     control.
     """
     try:

@@ -78,7 +78,7 @@ class QueueConnection(Closing):
         raise AssertionError("the delays have no end")
 
     def must_have_queue(self) -> None:
-        """Raises NoSuchQueueError when the queue does not exist."""
+        """Raises NoSuchQueueError if the queue does not exist."""
         try:
             self.ask(lambda client: client.stats(self.queue))
         except NotFound:

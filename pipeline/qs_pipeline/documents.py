@@ -149,7 +149,7 @@ def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
 
 
 def _must_be_fillable(kind: Any, place: str) -> None:
-    """Raises SchemaMismatchError when elements cannot be assigned to columns."""
+    """Raises SchemaMismatchError if elements cannot be assigned to columns."""
     if isinstance(kind, ArrayType):
         _must_be_fillable(kind.elementType, place)
     if not isinstance(kind, StructType):

@@ -62,7 +62,7 @@ def arrow_schema(body_type: BodyType) -> pa.Schema:
 
 
 def check_read_schema(given: StructType, body_type: BodyType) -> None:
-    """Raises SchemaMismatchError when a user's `.schema(...)` is not that of the source."""
+    """Raises SchemaMismatchError if a user's `.schema(...)` is not that of the source."""
     own_schema = schema(body_type)
     if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in own_schema.fields]:
         raise SchemaMismatchError(

@@ -31,7 +31,7 @@ _POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a run. messages: chosen in all; before: pushed by earlier runs; pushed: by this run."""
+    """The result of a run. messages: selected in all; before: pushed by earlier runs; pushed: by this run."""
 
     messages: int
     before: int
@@ -104,8 +104,8 @@ def replay(
     host, port, security: of the queue server; rate: messages a second, at most, None for no bound; again: repeat a
     finished replay; stop, progress: as in `archive`; clock, sleep: for tests.
 
-    A call with the same archive, queue, server and choice continues an interrupted one. Raises UsageError when there is
-    no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
+    A call with the same archive, queue, server and selection continues an interrupted one. Raises UsageError if there
+    is no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
     """
     register(spark)
     selection = selection or Selection()

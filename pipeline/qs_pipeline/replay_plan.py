@@ -1,5 +1,5 @@
-"""The plan of a replay: its messages are chosen and sorted once and kept in chunks. A later run continues with the same
-messages in the same chunks, whatever was archived meanwhile.
+"""The plan of a replay: its messages are selected and sorted once and kept in chunks. A later run continues with the
+same messages in the same chunks, whatever was archived meanwhile.
 
     DIR/_qs/replays/<key>/plan.json      the run, and its chunks in order
     DIR/_qs/replays/<key>/done.json      its progress
@@ -46,7 +46,7 @@ class Selection:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Texts that identify the choice."""
+        """Texts that identify the selection."""
         return (self.where or "", *(moment.isoformat() if moment else "" for moment in (self.begin, self.end)))  # type: ignore[return-value]
 
 
@@ -213,8 +213,8 @@ def _position(name: str) -> tuple[int, int]:
 
 
 def selected_rows(spark: SparkSession, files: Files, archive: str, selection: Selection) -> DataFrame | None:
-    """Returns the archived messages of a choice: the columns of ORDER and `body`, as bytes. None when no file can have
-    one.
+    """Returns the archived messages of a selection: the columns of ORDER and `body`, as bytes. None when no file can
+    have one.
 
     archive: its id. A batch that is only half in the table is left out.
     """

@@ -1,7 +1,8 @@
 """The state of a route between runs: its name, made once, and the last batch that it has pushed from.
 
 DIR/route.json     name, queue; batch: the last that may be pushed; to, errors, query: its targets; done: it is pushed
-DIR/checkpoint/    Spark's DIR/lock           held while the route runs
+DIR/checkpoint/    Spark's
+DIR/lock           held while the route runs
 """
 
 import json

@@ -52,7 +52,7 @@ def claimed_rows(
 
 
 def require_queue(server: QueueServer, queue: str) -> None:
-    """Raises NoSuchQueueError when the server has no such queue, NoServerError when it cannot be reached."""
+    """Raises NoSuchQueueError if the server has no such queue, NoServerError when it cannot be reached."""
     try:
         with server.client() as client:
             client.stats(queue)
@@ -88,18 +88,18 @@ def acknowledge_finished(
         raise found from error
 
 
-def _holder(claim: Claim) -> str:
+def _owner_of(claim: Claim) -> str:
     if claim.owner is None:
         return str(claim.consumer)
     return f"{claim.consumer} of {claim.owner or 'a client without a principal'}"
 
 
 def _warn_of_others(client: QueueClient, queue: str, consumer: str) -> None:
-    held: Counter[str] = Counter()
+    claimed: Counter[str] = Counter()
     for claim in client.list_claims(queue):
         if claim.owner is not None or claim.consumer != consumer:
-            held[_holder(claim)] += claim.count
-    for other, count in sorted(held.items()):
+            claimed[_owner_of(claim)] += claim.count
+    for other, count in sorted(claimed.items()):
         what = f"1 message of {queue} is" if count == 1 else f"{count:,} messages of {queue} are"
         log.warning("%s held by %s (qs claims %s)", what, other, queue)
 
