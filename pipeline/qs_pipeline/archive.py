@@ -181,7 +181,7 @@ def archive(
     if not names:
         raise UsageError("no queue to archive: name at least one")
     files = open_files(spark, to)
-    for name in names:
+    for name in names:  # before anything is made in the directory
         require_queue(server, name)
     with file_errors(), files.lock(LOCK, "an archive"):
         job = _Job(spark, files, server, every, batch, schema, body, accept_loss, stop, progress)

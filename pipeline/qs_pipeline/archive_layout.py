@@ -87,6 +87,7 @@ def archive_id(files: Files, *, create: bool) -> str:
     data = files.read(_ARCHIVE)
     if data is not None:
         return str(_object(files, _ARCHIVE, data)["id"])
+    # A new id would be a new consumer, and what the old one has claimed would stay hidden.
     if any(name.startswith("queue=") for name in files.names("")):
         raise CheckpointLostError(
             f"{files.uri('')} holds archived messages, but their state ({STATE}) is gone: "

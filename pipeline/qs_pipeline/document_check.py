@@ -81,6 +81,7 @@ class Shape:
             if column is None:
                 continue
             key = column.key or tag
+            # Spark would keep the last one, silently.
             if key in seen and not column.many:
                 raise MisfitError(f"{_place(child)} is repeated, and its column holds one")
             seen.add(key)
@@ -98,6 +99,7 @@ class Shape:
         return found
 
     def _check_attributes(self, element: Any, seen: set[str], doubts: list[str]) -> None:
+        # As columns have them: without a prefix, in any case, after an underscore.
         attributes = {f"_{_name(name)}".lower(): value for name, value in element.attrib.items()}
         for column in self._attributes:
             value = attributes.get(column.key)
@@ -223,6 +225,7 @@ def checker(requirements: Requirements) -> Checker:
 
 def check_payloads(bodies: pa.Array, requirements: Requirements) -> pa.Array:
     """Returns the verdict on each payload, in order."""
+    # Spark may run many small batches in a process, and an XSD takes long to compile.
     check = checker(requirements).check
     verdicts = [check(body) for body in bodies.to_pylist()]
     columns = [pa.array([verdict[number] for verdict in verdicts], pa.string()) for number in (0, 1)]

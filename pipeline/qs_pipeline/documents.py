@@ -185,7 +185,7 @@ def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
 
     rows: with the payload in a column `body`, binary or string; schema: from `read_schema`, or any structure.
     """
-    if not isinstance(schema, DocumentSchema):
+    if not isinstance(schema, DocumentSchema):  # a user's own structure: without a root and an XSD
         schema = DocumentSchema(schema)
     # Without ignoreNamespace, Spark reads nothing of elements with a prefix.
     parsed = StructType([*schema.fields, StructField(CORRUPT, StringType())])

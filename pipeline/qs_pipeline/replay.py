@@ -113,7 +113,7 @@ def replay(
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
     server = QueueServer(host, port, security)
-    require_queue(server, to)
+    require_queue(server, to)  # before the plan, which may take long
     key = plan_key(ident, f"{host}:{port}", to, selection)
     plans = PlanStore(files, key)
     with file_errors(), files.lock(f"{plans.path}/lock", "this replay"), few_rows_at_a_time(spark):
@@ -122,6 +122,7 @@ def replay(
             return Replayed(0, 0, 0)
         before = plan.pushed
         rate_limit = _RateLimit(rate, stop, clock, sleep)
+        # Each run has a producer of its own: with --again, the server would else drop all as published.
         producer = f"replay-{ident}-{key}-{plan.run}"
         with translated():
             options = {**server.options(), "queue": to, "txnAppId": producer}
@@ -194,7 +195,7 @@ class _RateLimit:
             left = due - self._clock()
             if left <= 0:
                 return True
-            self._sleep(min(left, _POLL))
+            self._sleep(min(left, _POLL))  # a stop is looked for in between
         return False
 
 

@@ -114,7 +114,7 @@ class PlanStore:
             plan = Plan(**value)
         except (ValueError, TypeError, KeyError):
             raise PipelineError(f"{self._files.uri(self._file)} is damaged: restore it from a backup") from None
-        plan.done = max(plan.done, self._noted(plan.run))
+        plan.done = max(plan.done, self._noted(plan.run))  # the plan itself is written only at its begin and its end
         return plan
 
     def _noted(self, run: int) -> int:
@@ -123,6 +123,7 @@ class PlanStore:
             return 0
         try:
             value = json.loads(data)
+            # What an earlier run has noted says nothing of this one.
             return int(value["done"]) if value["run"] == run else 0
         except (ValueError, TypeError, KeyError):
             raise PipelineError(f"{self._files.uri(self._done)} is damaged: restore it from a backup") from None
@@ -140,7 +141,7 @@ class PlanStore:
         place = self.directory(run)
         sorted_rows = rows.select(*ORDER, "body").orderBy(*ORDER)
         while True:
-            self._files.remove(place)
+            self._files.remove(place)  # of this loop, or of a run that was killed here
             # Without a dictionary, the footer has the bytes of the bodies.
             writer = sorted_rows.write.option("parquet.enable.dictionary", "false")
             writer.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
@@ -164,6 +165,7 @@ class PlanStore:
         if portion.rows < portion.of:
             place = F.col("_metadata.row_index")  # the file was written in order
             rows = rows.where((place >= portion.first) & (place < portion.first + portion.rows))
+        # One task: a portion is a few thousand messages, and stays in order only in one partition.
         return rows.coalesce(1).sortWithinPartitions(*ORDER).select("body")
 
     def finish(self, plan: Plan) -> None:

@@ -202,6 +202,7 @@ class _BatchRouter:
             finally:
                 rows.unpersist()
         self._state.done(batch)
+        # The claim knows how many messages it has: to count rows would read them once more.
         offset = self._state.checkpoint.end_offset(batch) or {}
         return int(offset.get("count", 0))
 
@@ -228,7 +229,7 @@ class _BatchRouter:
             broken = rows.join(doomed, "mid", "left_semi").orderBy("mid")
             if count and broken.count() != count:
                 raise BadQueryError("the query gives a NULL body with a mid that no message of the batch has")
-            self._state.begin(batch)
+            self._state.begin(batch)  # from here on, something of the batch may be pushed
             if count:
                 self._push(broken.select("body"), errors, batch)
             self._push(good.select("body"), self._to, batch)

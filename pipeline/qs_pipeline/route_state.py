@@ -63,6 +63,7 @@ class RouteState:
         self.checkpoint = Checkpoint(files, "checkpoint")
         data = files.read(_STATE)
         if data is None:
+            # A new name would claim anew, and what the old one has claimed would stay hidden.
             if self.checkpoint.last(OFFSETS) is not None:
                 raise CheckpointLostError(f"{files.uri(_STATE)} is gone: restore it from a backup")
             self._stored: dict[str, Any] = {"name": f"route-{secrets.token_hex(6)}", "queue": queue, "batch": None}
@@ -74,6 +75,7 @@ class RouteState:
             raise UsageError(
                 f"{files.uri('')} is the state of a route from {self._stored['queue']!r}: give another --state"
             )
+        # In this order: a torn entry is no batch, and a commit is only written for one that was begun.
         self.checkpoint.mend()
         self._compare()
         if self._stored.get("done"):
@@ -84,7 +86,7 @@ class RouteState:
         """Notes the targets of a batch durably. Call it before anything of the batch is pushed."""
         self.checkpoint.sync(batch)
         stored = self._stored | {"batch": batch, "done": False} | self._targets
-        if stored != self._stored:
+        if stored != self._stored:  # a batch that is run again is noted already
             self._stored = stored
             self._write()
 

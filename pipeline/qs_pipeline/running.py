@@ -193,7 +193,7 @@ def begin(
 ) -> RunningQuery:
     """Starts a query. every: seconds from one batch to the next, without end; None: read what is there, then end."""
     writer = writer.foreachBatch(handler).option("checkpointLocation", checkpoint.uri)
-    if every is None:
+    if every is None:  # of available-now, Spark tells the source, which notes what is there at the beginning
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
@@ -234,10 +234,11 @@ def _between_batches(running: Sequence[RunningQuery], stop: Stop) -> None:
     """Stops the queries right after a batch, as Spark's `stop()` interrupts a running one. If one has just begun, the
     next run repeats it."""
     for each in running:
+        # In steps, as a second signal has to end the wait for a long batch.
         while not each.handler.idle.wait(_POLL) and not stop.at_once:
             pass
         error = each.handler.error
-        if error is None:
+        if error is None:  # without the commit, the next run would do the batch again
             _await_commit(each, stop)
         each.query.stop()
         if error is not None:

@@ -77,6 +77,7 @@ class QueueServer:
     def client(self, timeout: float | None = 30.0) -> QueueClient:
         """Returns a client of this server, which connects when it is first asked. timeout: seconds for one answer.
         Reads the files: UsageError, which names the file, when one cannot be used."""
+        # The functions of the command qs: the same files are taken, and the same errors raised.
         try:
             given = make_security(Namespace(**asdict(self.security)), ServerAddress(self.host, self.port), log.warning)
             return QueueClient(self.host, self.port, timeout=timeout, tls=given.context, token=given.token)

@@ -90,6 +90,7 @@ def sql_error_text(error: PySparkException) -> str:
 
 def from_text(text: str) -> PipelineError:
     """Returns the error that Spark's text describes."""
+    # From the most specific to the least: a text may name a class of ours, of Spark and of Java.
     readers: tuple[Callable[[str], PipelineError | None], ...] = (_raised, _failed_expression, _checkpoint)
     for reader in readers:
         found = reader(text)
@@ -100,6 +101,7 @@ def from_text(text: str) -> PipelineError:
 
 def _raised(text: str) -> PipelineError | None:
     """Returns the error that one of our modules has raised, in any process; None if there is none."""
+    # The last one is the cause: Python shows an error after the one that led to it, and Java a cause after its effect.
     for package, name, message in reversed(_RAISED.findall(text)):
         cls = _PIPELINE_ERRORS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
         if cls is not None:
@@ -112,7 +114,7 @@ def _failed_expression(text: str) -> PipelineError | None:
     if found is None:
         return None
     message = found[2].split(" SQLSTATE:")[0]
-    if found[1].startswith("USER_RAISED"):
+    if found[1].startswith("USER_RAISED"):  # raise_error of a query, or of a job, which names a class of ours
         return _raised(message) or BadQueryError(message)
     return BadQueryError(f"the query fails on a message: [{found[1]}] {message}")
 

@@ -63,6 +63,7 @@ def read_xsd(path: str) -> Xsd:
     file that is not on this machine. Both name the file, and the line if there is one.
     """
     main = os.path.abspath(path)
+    # All of them now, on the driver: tasks get bytes, and read no file of their machine.
     files = dict(_reachable(main))
     roots = {place: root for place, (_, root) in files.items()}
     namespace = roots[main].get("targetNamespace")
@@ -176,6 +177,7 @@ class PayloadParser:
         try:
             element = etree.fromstring(body, self._validating)
         except etree.XMLSyntaxError as error:
+            # A syntax error first, then another root, as each explains better than what follows from it.
             self._require_root(self._well_formed(body))
             raise MisfitError(f"not valid: {_one_line(error.msg)}") from None
         self._require_root(element)

@@ -58,13 +58,13 @@ def write_page(results: Results, work: Path) -> None:
     pictures = _draw(results, work / "plots")
     page = _page(results, pictures)
     (work / "index.html").write_text(render(page), encoding="utf-8", errors="replace")
-    if results.drawn not in results.tables.values():
+    if results.drawn not in results.tables.values():  # a table that was made for the plots alone
         shutil.rmtree(results.drawn)
 
 
 def _draw(results: Results, folder: Path) -> dict[str, Picture]:
     """Draws all plots for which there is data, and returns them by name."""
-    colours = plots.Colours()
+    colours = plots.Colours()  # of all plots: a queue keeps its colour
     bins, time = results.plot_bins, "hour"
     busiest = series.leading(results.rows("queues"), _SHOWN, lambda row: row["pushed"] + row["received"])
     plot_paths = {}

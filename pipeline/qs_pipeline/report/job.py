@@ -74,6 +74,7 @@ def report(
         history = find_history(session, fspath(history_dir))
     with building(place) as work, _translated(), restoring_active_session(spark):
         say("reading the history")
+        # Sorted once for all tables; without memory for it, on disk.
         lifecycles = _lifecycles(session, history).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             results = _compute(lifecycles, work, fspath(history_dir), history, top=top, say=say)
@@ -143,7 +144,7 @@ def _compute(
         say(f"computing {name}")
         saved[name] = save(table, work, name)
         write_csv(saved[name])
-    drawn = saved["per_hour"]
+    drawn = saved["per_hour"]  # a plot of days shows hours, and those are computed already
     if plot_bins.width != tables.HOUR:
         say("computing the plots")
         drawn = save(tables.figures(good, plot_bins.width), work, ".drawn")

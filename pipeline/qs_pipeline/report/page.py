@@ -60,6 +60,7 @@ a { color: inherit }
 """Widths: a table has all of `main` (72rem), or else each row becomes a block of names and values, which fits any
 screen. A plot is 1320 pixels wide, so that its letters are too small on a phone: there it has a check box that enlarges
 it, and is moved sideways."""
+# Whatever a queue or a message is called, a browser loads and runs nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -159,6 +160,7 @@ def _section(each: Section) -> str:
 def _table(table: Table) -> str:
     def cell(tag: str, at: int, text: str) -> str:
         kind = ' class="text"' if at in table.text else ""
+        # A name written from right to left must not turn around what stands beside it.
         inside = f"<bdi>{_text(text)}</bdi>" if at in table.text else _text(text)
         return f"<{tag}{kind}>{inside}</{tag.partition(' ')[0]}>"
 

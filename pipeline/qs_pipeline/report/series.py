@@ -45,6 +45,7 @@ def bins_between(begin: int, end: int, most: int) -> Bins:
         bins = bins_of(begin, end, width)
         if bins.count <= most:
             return bins
+    # A history of many years: a multiple of the widest, so that at most `most` bins cover it wherever it begins.
     width = WIDTHS[-1] * math.ceil((end - begin + 1) / WIDTHS[-1] / (most - 1))
     return bins_of(begin, end, width)
 
@@ -89,6 +90,7 @@ def stacked(rows: Iterable[Row], bins: Bins, names: Sequence[str], column: str, 
 def levels(rows: Iterable[Row], bins: Bins, names: Sequence[str]) -> Stack:
     """Returns depths at the end of each bin, by queue; without a row, the depth stays. A row's time is the end of its
     bin; the rows of a queue are in order, and the first is that of the start."""
+    # Rows are as many as changes of depth, and may be many queues': only the layers are in memory.
     layers = {name: [0.0] * bins.count for name in names}
     others = [0.0] * bins.count
     now: dict[str, tuple[int, float]] = {}

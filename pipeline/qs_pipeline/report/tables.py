@@ -27,8 +27,10 @@ def figures(lifecycles: DataFrame, width: int, column: str = "hour") -> DataFram
     found = _grouped(lifecycles, F.col("queue"), begin.alias("begin"))
     queue = Window.partitionBy("queue")
     earlier = queue.orderBy("begin").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    # A message whose first event here is not its push was in the queue before: `found` counts those, at the start.
     depth = F.sum("found").over(queue) + F.sum(F.col("pushed") - _gone()).over(earlier)
     shown = found.select("queue", _at(F.col("begin"), column), *COUNTS, "pushed_bytes", depth.alias("depth"), *_shown())
+    # One file in order: rows of figures are few, and the page, the plots and the CSV read them one after the other.
     return shown.repartition(1).sortWithinPartitions("queue", column)
 
 
@@ -84,6 +86,7 @@ def _at(time: Column, name: str) -> Column:
 def depths(lifecycles: DataFrame, start: int, width: int) -> DataFrame:
     """Returns a row for each queue and span of `width` microseconds with events: `depth` at its end; and first the
     depth at the start. Sorted."""
+    # Only spans with events have a row: a depth lasts until the next one, and a quiet queue costs nothing.
     bin_ = F.floor((F.col("time") - start) / width).cast("long")
     event = F.col("event")
     changed = lifecycles.groupBy("queue", bin_.alias("bin")).agg(
