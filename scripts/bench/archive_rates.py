@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 from machine import highest_bytes
-from measuring import Figure, Run, ratio
+from measuring import Figure, Run, in_turn, ratio
 from processes import Process, queue_server
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
@@ -232,13 +232,13 @@ def steps(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Fi
 
     ways: dict[str, Callable[[DataFrame], DataFrame]] = {"from_xml": by_spark}
     ways |= {name: lambda rows, schema=schema: with_document(rows, schema) for name, schema in known.items()}
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, way in ways.items():
-            started = time.monotonic()
-            way(bodies).write.format("noop").mode("overwrite").save()
-            if number:  # the first is for the JVM
-                taken[name].append(count / (time.monotonic() - started))
+
+    def rate(way: Callable[[DataFrame], DataFrame]) -> float:
+        started = time.monotonic()
+        way(bodies).write.format("noop").mode("overwrite").save()
+        return count / (time.monotonic() - started)
+
+    taken = in_turn({name: partial(rate, way) for name, way in ways.items()}, rounds)
     return _ratios("step", taken, "from_xml")
 
 

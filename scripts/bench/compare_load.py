@@ -32,6 +32,7 @@ _BUSY = 0.6
 _WORKER = Path(__file__).with_name("compare_worker.py")
 _CONNECT_WITHIN = 60
 _SOON = 0.05
+"""Seconds until the clients begin: as long as it takes to tell all of them."""
 IMPORTS = {"greenstalk": ["greenstalk"], "redis-py": ["redis"], "nats-py": ["nats"], "pika": ["pika"]}
 """Modules that are imported once, before the clients' processes are forked; by the client's name."""
 
@@ -92,8 +93,8 @@ def figures(
     cores: int,
     single: bool,
 ) -> Figures:
-    """Computes the figures from what was counted in so many seconds. server, clients, disk: seconds. RuntimeError when
-    nothing was done."""
+    """Computes the figures from what was counted in so many seconds. server, clients, disk: seconds. Raises
+    RuntimeError if nothing was done."""
     if not messages:
         raise RuntimeError(f"nothing was done in {seconds:.1f} s")
     ordered = sorted(latencies)
@@ -124,7 +125,13 @@ class Span:
 
 
 class Workers:
-    """The clients of one load, connected. Use with `with`: they are ended by their id, whatever happens."""
+    """The clients of one load, connected. Use with `with`.
+
+    Ensures:
+    1. All clients are connected when the constructor returns, so that connecting is not measured.
+    2. No question waits for ever: a client that hangs is an error of its cell, and the run goes on.
+    3. The process and all that it has forked are ended, whatever happens: they are a session of their own.
+    """
 
     def __init__(self, peer: Peer, target: dict[str, Any], work: Work) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
@@ -221,7 +228,7 @@ def measured(peer: Peer, running: Running, work: Work, span: Span, disk: Disk) -
         memory = highest_bytes(processes) if processes else None
     if not messages:
         raise CellError(f"nothing was done in {span.counted:.1f} s")
-    scale = span.counted / (after[2] - before[2])
+    scale = span.counted / (after[2] - before[2])  # the two looks are never exactly as far apart as the counts
     used = (after[0] - before[0]) * scale if processes else None
     busy = min((after[1] - before[1]) * scale, span.counted)
     cores = len(os.sched_getaffinity(0))
@@ -231,7 +238,8 @@ def measured(peer: Peer, running: Running, work: Work, span: Span, disk: Disk) -
 
 
 def filled(peer: Peer, running: Running, messages: int, size: int, seconds: float) -> int:
-    """Pushes that many messages, in batches where there are such, from a few clients. How many it were in that time."""
+    """Pushes that many messages, in batches where there are such, from a few clients. Returns how many it were in
+    that time."""
     raw = peer.raw or peer.fills_raw
     clients = 2 if peer.threads else 4
     batch = min(500, -(-messages // clients)) if peer.batches or raw else 1

@@ -38,7 +38,13 @@ def _say(what: str) -> None:
 
 @dataclass
 class Ratios:
-    """peers: by key, those that can run here; found: is added to as they come; absent: why the others cannot."""
+    """Measures the ratios of `compare`.
+
+    Ensures that a side that fails costs only the ratios that need it, each of which has a line that says why, and that
+    what was found until then is in `found`, however the measuring ends.
+
+    peers: by key, those that can run here; found: is added to as they come; absent: why the others cannot.
+    """
 
     peers: Mapping[str, Peer]
     absent: Mapping[str, str]
@@ -82,6 +88,7 @@ class Ratios:
     def _turns(self, sides: Mapping[str, Side]) -> dict[str, list[float]]:
         """Returns the rates of each side, round by round, every other one backwards, after one that warms up. A side
         that fails is not there."""
+        # Like `in_turn`, but for the sides that fail: other projects' programs may, after minutes.
         rates: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(self.plan.rounds + 1):
             for name in list(rates) if number % 2 else list(reversed(rates)):

@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import ExitStack
+from functools import partial
 
 from journal_cold import longest_of
 from journal_load import Address, close, connect, new_queue, rate
 from load import Client, Connection, Exchange, document, mid_in, push_document
-from measuring import Figure, Run, ratio
+from measuring import Figure, Run, in_turn, ratio
 from processes import queue_server
 
 from qs_client import Draft, PushMessage
@@ -187,12 +188,7 @@ def policies(run: Run) -> list[Figure]:
             _make(server.address, qid, options)
             sides[qid] = connect(server.address, _Cycle(qid), 8)
             stack.callback(close, sides[qid])
-        rates: dict[str, list[float]] = {qid: [] for qid in sides}
-        for number in range(rounds + 1):
-            for qid in sides if number % 2 else reversed(sides):
-                measured = rate(sides[qid], 1, each)
-                if number:  # the first one warms up
-                    rates[qid].append(measured)
+        rates = in_turn({qid: partial(rate, made, 1, each) for qid, made in sides.items()}, rounds)
     return [ratio("push, receive, delete with a policy / without", rates["policy"], rates["bare"], 0.95)]
 
 

@@ -5,6 +5,7 @@ All with raw sockets and ready-made bytes. What is compared runs at the same tim
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import peer_qs
 import peer_redis
 from journal_load import SIZE, close, connect, rate, series
 from load import Connection
-from measuring import Figure, Run, ratio
+from measuring import Figure, Run, in_turn, ratio
 from peer import Peer
 
 _FIRST = 5
@@ -28,7 +29,11 @@ def _peer(key: str) -> Peer:
 
 
 class Sides:
-    """Servers that run at the same time, by their keys. Close it with `with`."""
+    """Servers that run at the same time, by their keys. Close it with `with`.
+
+    All of them run while one is measured: a server that was started for its own turn would have a cold cache, and a
+    disk that still writes what the one before has left.
+    """
 
     def __init__(self, folder: Path, keys: Sequence[str]) -> None:
         self._stack = ExitStack()
@@ -58,14 +63,8 @@ class Sides:
 
     def in_turn(self, work: str, count: int, batch: int, rounds: int, seconds: float) -> dict[str, list[float]]:
         """Returns messages a second of each server, round by round, after a round that warms up."""
-        sides = {key: self.connect(key, work, count, batch) for key in self._targets}
-        rates: dict[str, list[float]] = {key: [] for key in sides}
-        for number in range(rounds + 1):
-            for key in list(sides) if number % 2 else reversed(sides):
-                measured = rate(sides[key], batch, seconds)
-                if number:
-                    rates[key].append(measured)
-        return rates
+        made = {key: self.connect(key, work, count, batch) for key in self._targets}
+        return in_turn({key: partial(rate, sides, batch, seconds) for key, sides in made.items()}, rounds)
 
 
 def _ratios(name: str, rates: Mapping[str, Sequence[float]], targets: Mapping[str, tuple[str, float]]) -> list[Figure]:

@@ -5,7 +5,7 @@ A measurement is a function from a `Run` to figures. Its docstring says what is 
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -64,6 +64,21 @@ class Figure:
     def content(self) -> dict[str, Any]:
         """Returns the figure as JSON has it."""
         return {**asdict(self), "met": self.met}
+
+
+def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Returns the value of each side in each round, after a round that warms up. sides: each measures its value once.
+
+    Every other round goes backwards: what one side leaves behind, as bytes that the disk still writes, would else hit
+    the same one each time.
+    """
+    values: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name in list(sides) if number % 2 else reversed(sides):
+            value = sides[name]()
+            if number:
+                values[name].append(value)
+    return values
 
 
 def ratio(

@@ -9,13 +9,15 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bare_disk import BareFiles
 from journal_load import SIZE, fill, new_queue
 from load import Client, document, mid_in, push_document, rate, rate_of_many
-from measuring import Figure, Run, ratio
+from measuring import Figure, Run, in_turn, ratio
 from processes import bare_server, queue_server
 
 _PIPELINE = 32
@@ -35,10 +37,6 @@ def roundtrips(run: Run) -> list[Figure]:
     rounds, seconds = (3, 0.4) if run.quick else (9, 1.0)
     root = run.folder / "root"  # where the file system puts one directory it puts the other
     push = push_document("q", SIZE)
-    single: list[float] = []
-    echoes: list[float] = []
-    pipelined: list[float] = []
-    files: list[float] = []
     with (
         queue_server(root, "--durability", "none") as server,
         bare_server(run.folder, "echo") as echo,
@@ -47,20 +45,17 @@ def roundtrips(run: Run) -> list[Figure]:
         BareFiles(root / ".bare", SIZE, sync=False) as bare,
     ):
         client.lines(document(b"new-queue", b"<qid>q</qid>"))
-        for measured in range(rounds + 1):
-            figures = (
-                rate(seconds, lambda: client.lines(push)),
-                rate(seconds, lambda: other.same(push)),
-                rate(seconds, lambda: client.lines(push * _PIPELINE, _PIPELINE), _PIPELINE),
-                rate(seconds, bare.store),
-            )
-            if measured:  # the first round warms up
-                for kept, figure in zip((single, echoes, pipelined, files), figures, strict=True):
-                    kept.append(figure)
+        sides = {
+            "single": lambda: rate(seconds, lambda: client.lines(push)),
+            "echo": lambda: rate(seconds, lambda: other.same(push)),
+            "pipelined": lambda: rate(seconds, lambda: client.lines(push * _PIPELINE, _PIPELINE), _PIPELINE),
+            "file": lambda: rate(seconds, bare.store),
+        }
+        rates = in_turn(sides, rounds)
     return [
-        ratio("push, one client, one at a time / bare trio echo", single, echoes, 0.3),
-        ratio(f"push, one client, pipelined by {_PIPELINE} / one at a time", pipelined, single, 3),
-        Figure("a file created, written, renamed, without a server", median(files), unit="/s", digits=0),
+        ratio("push, one client, one at a time / bare trio echo", rates["single"], rates["echo"], 0.3),
+        ratio(f"push, one client, pipelined by {_PIPELINE} / one at a time", rates["pipelined"], rates["single"], 3),
+        Figure("a file created, written, renamed, without a server", median(rates["file"]), unit="/s", digits=0),
     ]
 
 
@@ -68,25 +63,21 @@ def durable(run: Run) -> list[Figure]:
     """Compares durable pushes by 1, 8 and 32 clients with a loop of create, fsync, rename, fsync of the directory."""
     rounds, seconds = (3, 0.5) if run.quick else (7, 1.5)
     push = push_document("q", SIZE)
-    bare: list[float] = []
-    rates: dict[int, list[float]] = {count: [] for count in _CLIENTS}
     with (
         queue_server(run.folder / "root", "--durability", "always") as server,
         BareFiles(run.folder / "bare", SIZE, sync=True) as files,
     ):
         clients = [Client(server.address) for _ in range(max(_CLIENTS))]
         clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
-        for measured in range(rounds + 1):
-            figures = [rate(seconds, files.store), *(rate_of_many(clients[:n], push, seconds) for n in _CLIENTS)]
-            if measured:  # the first round warms up
-                bare.append(figures[0])
-                for count, figure in zip(_CLIENTS, figures[1:], strict=True):
-                    rates[count].append(figure)
+        sides: dict[str, Callable[[], float]] = {"bare": lambda: rate(seconds, files.store)}
+        sides |= {str(count): partial(rate_of_many, clients[:count], push, seconds) for count in _CLIENTS}
+        rates = in_turn(sides, rounds)
         for client in clients:
             client.close()
     name = "create, fsync, rename, fsync"
     return [
-        ratio(f"durable pushes, {count} client{'s'[: count > 1]} / {name}", rates[count], bare) for count in _CLIENTS
+        ratio(f"durable pushes, {count} client{'s'[: count > 1]} / {name}", rates[str(count)], rates["bare"])
+        for count in _CLIENTS
     ]
 
 

@@ -212,3 +212,19 @@ def test_measurements_exist(bench: SimpleNamespace) -> None:
         found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
         assert len(found) == 1, where
         assert ast.get_docstring(found[0]), where
+
+
+def test_in_turn_alternates_order(bench: SimpleNamespace) -> None:
+    """Every other round goes backwards, and the values of the first one, which warms up, are left out."""
+    said: list[str] = []
+
+    def side(name: str) -> Any:
+        def measure() -> float:
+            said.append(name)
+            return float(len(said))
+
+        return measure
+
+    values = bench.measuring.in_turn({name: side(name) for name in "ab"}, 2)
+    assert "".join(said) == "baabba"
+    assert values == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
