@@ -30,7 +30,7 @@ class Checkpoint:
 
     @property
     def uri(self) -> str:
-        """The URI for Spark's `checkpointLocation`."""
+        """Returns the URI for Spark's `checkpointLocation`."""
         return self._files.uri(self._path)
 
     def last(self, log: str) -> int | None:

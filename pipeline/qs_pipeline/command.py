@@ -87,7 +87,7 @@ class ProgressLine:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Returns the seconds since the start."""
         return self._clock() - self._started
 
     def _write(self, text: str) -> None:

@@ -61,18 +61,18 @@ class Options:
 
     @property
     def server(self) -> QueueServer:
-        """The queue server, and how to get at it."""
+        """Returns the queue server, and how to get at it."""
         security = Security(self.tls, self.ca, self.cert, self.client_key, self.token_file, self.tls_insecure)
         return QueueServer(self.host, self.port, security)
 
     @property
     def at_first(self) -> float:
-        """Seconds for which a server is tried that has not answered yet."""
+        """Returns the seconds for which a server is tried that has not answered yet."""
         return FIRST_CONTACT if self.retry is None else self.retry
 
     @property
     def later(self) -> float:
-        """Seconds for which a server is tried that has answered before."""
+        """Returns the seconds for which a server is tried that has answered before."""
         return RETRY if self.retry is None else self.retry
 
 

@@ -46,7 +46,7 @@ class Selection:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Texts that identify the selection."""
+        """Returns texts that identify the selection."""
         return (self.where or "", *(moment.isoformat() if moment else "" for moment in (self.begin, self.end)))  # type: ignore[return-value]
 
 
@@ -73,12 +73,12 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """The messages of the whole run."""
+        """Returns how many messages the whole run has."""
         return sum(count for _, count in self.chunks)
 
     @property
     def pushed(self) -> int:
-        """The messages that are certainly pushed."""
+        """Returns how many messages are certainly pushed."""
         return self.rows if self.finished else sum(each.rows for each in self.portions()[: self.done])
 
     def portions(self) -> list[Portion]:

@@ -49,7 +49,7 @@ def security_of(arguments: Namespace, address: ServerAddress) -> Security:
 
 @dataclass(frozen=True, slots=True)
 class QueueServer:
-    """A queue server, and how to get at it."""
+    """A queue server, and how to get at it. Small and without secrets: Spark hands it to other processes."""
 
     host: str = "127.0.0.1"
     port: int = 9876
@@ -57,7 +57,7 @@ class QueueServer:
 
     @property
     def endpoint(self) -> str:
-        """HOST:PORT, for texts."""
+        """Returns HOST:PORT, for texts."""
         return endpoint(self.host, self.port)
 
     def options(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ _COMMAND = (
 
 
 class Tls(NamedTuple):
-    """What makes a server speak TLS, and a client trust it. flags: of the server; context: of the client."""
+    """A certificate for a server and its clients. flags: of the server; context: of the client."""
 
     flags: tuple[str, ...]
     context: ssl.SSLContext

@@ -39,6 +39,8 @@ class _Client:
 
 
 class VsqsClient(_Client):
+    """A client of vsqs: messages are directories under one that all clients share."""
+
     def __init__(self, target: Target) -> None:
         from vsqs.queue import QueueManager  # noqa: PLC0415
 
@@ -108,6 +110,8 @@ class PersistQueueClient(_Client):
 
 
 class LiteQueueClient(_Client):
+    """A client of litequeue: messages are rows of an SQLite file that all clients share."""
+
     def __init__(self, target: Target) -> None:
         from litequeue import LiteQueue  # noqa: PLC0415
 

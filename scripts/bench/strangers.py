@@ -47,7 +47,7 @@ nothing to do but the pings."""
 
 
 class Target(NamedTuple):
-    """What is attacked. trusting: the context of a client, None without TLS."""
+    """A server or a bus that is attacked. trusting: the context of a client, None without TLS."""
 
     process: Process
     trusting: ssl.SSLContext | None
@@ -279,7 +279,7 @@ def _forget_peak(process: Process) -> None:
 
 
 class Cost(NamedTuple):
-    """What an attack cost. spent: seconds of processor time for one unit; grown: bytes of memory for one socket;
+    """The cost of an attack. spent: seconds of processor time for one unit; grown: bytes of memory for one socket;
     longest: seconds that a client with a token has waited for an answer."""
 
     spent: float
