@@ -105,6 +105,7 @@ def _object(files: Files, path: str, data: bytes) -> dict[str, Any]:
         value = json.loads(data)
     except ValueError:
         value = None
+    # A later version may have changed what a field means: guessing could archive messages twice.
     if not isinstance(value, dict) or value.get("format", _FORMAT) != _FORMAT:
         raise PipelineError(f"{files.uri(path)} is damaged, or of a later version: restore it from a backup")
     return value
@@ -152,7 +153,7 @@ class QueueState:
             self._compare(before, columns)
         elif before != columns:  # after a run that wrote nothing, the columns may change
             self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
-        self.checkpoint.mend()
+        self.checkpoint.mend()  # before its last entry is looked at: a torn one is none
         last = self.checkpoint.last(OFFSETS)
         if done is not None and (last is None or last < done["batch"]):
             raise CheckpointLostError(

@@ -133,6 +133,7 @@ def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
         context = SparkContext(conf=settings, gateway=gateway)
     except PySparkRuntimeError as error:
         raise PipelineError(f"Spark did not start: {error}{_last_words(log)}") from error
+    # Who gave a file wants one line for an error; the whole log is for who asked for it.
     if log is not None:
         context.setLogLevel("ERROR")
         silence(context._accumulatorServer)
@@ -182,6 +183,7 @@ def _environment(*, local: bool) -> Iterator[None]:
 def _same_interrupts() -> Iterator[None]:
     """Restores the SIGINT handler that SparkContext replaces: its own cancels every job before it raises
     KeyboardInterrupt."""
+    # Python lets only the main thread set handlers, and SparkContext sets none elsewhere.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

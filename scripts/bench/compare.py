@@ -127,7 +127,7 @@ def _measure(run: Run, known: Sequence[Peer], plan: Plan, results: Results) -> N
         cells = run.folder / "cells"
         cells.mkdir()
         bench = Bench(cells, plan, progress, results["cells"])
-        for peer in able:
+        for peer in able:  # one that fails as a whole must not cost the others their figures
             try:
                 bench.measure(peer, planned)
             except (OSError, RuntimeError) as error:

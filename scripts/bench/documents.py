@@ -116,7 +116,7 @@ def _read_pieces(peer: Peer, pieces: list[bytes]) -> Message:
     for piece in pieces:
         peer.receive_data(piece)
         event = peer.next_event()
-    assert isinstance(event, Message)
+    assert isinstance(event, Message)  # a document that was refused would be read quickly
     return event
 
 

@@ -47,7 +47,7 @@ def restarts(run: Run) -> list[Figure]:
         empty = server.resident_bytes()
     with filled_server(root, messages) as server:
         full = server.resident_bytes()
-        server.process.kill()
+        server.process.kill()  # nothing is written at the end: the next start has more of the log to read
         server.process.wait()
     server, killed = _started(root)
     with server:

@@ -35,6 +35,7 @@ class Client:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, _TIMEOUT)
+        # A request goes out at once, and does not wait for the confirmation of the one before.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def lines(self, request: bytes, count: int = 1) -> bytes:

@@ -26,6 +26,7 @@ class NatsClient:
         import nats  # noqa: PLC0415 - the server can be started without it
 
         self._nats = nats
+        # A server that has died is an error of its cell, and not a pause.
         self._client = await nats.connect(f"nats://127.0.0.1:{target['port']}", allow_reconnect=False)
         self._stream = self._client.jetstream(timeout=60)
         self._pull = await self._stream.pull_subscribe(QUEUE, durable=_CONSUMER, stream=QUEUE)

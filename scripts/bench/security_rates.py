@@ -135,7 +135,7 @@ def compare_pushes(
             for which, one in enumerate(rates(both, request * answers, answers, seconds)):
                 if number:  # the first round warms up
                     found[which].append(one)
-            for clients in both:
+            for clients in both:  # so that the last round has no deeper queue than the first
                 clients[0].lines(document(b"purge-queue", b"<qid>q</qid>"))
         rows.append(ratio(f"{what}: push, {CONNECTIONS} connections, {name} / without", *found, target))
     return rows

@@ -119,6 +119,7 @@ def _unread(target: Target, count: int, held: list[socket.socket]) -> int:
     """Sends requests on each socket for as long as the other side reads, and reads no answer."""
     for _ in range(count):
         connection = socket.socket()
+        # A small buffer is full soon: from then on, answers stay with the other side.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(_WAIT)
         connection.connect(target.process.address)
@@ -275,6 +276,7 @@ def _peak(process: Process) -> int:
 
 
 def _forget_peak(process: Process) -> None:
+    # 5 makes the peak (VmHWM) what is resident now: see proc(5).
     Path(f"/proc/{process.process.pid}/clear_refs").write_text("5")
 
 

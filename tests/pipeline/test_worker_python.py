@@ -15,6 +15,7 @@ SAYS = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:
 
 
 def test_worker_python_leaves_out_archives(tmp_path: Path) -> None:
+    """The program drops the archives of Spark from the path, keeps other modules, and is made once."""
     program = worker_python({"XDG_CACHE_HOME": str(tmp_path / "a b")})
     assert Path(program).is_relative_to(tmp_path)
     places = ["/s/python/lib/pyspark.zip", "/my modules", "/s/python/lib/py4j-0.10.9.9-src.zip", "/*"]
@@ -27,6 +28,7 @@ def test_worker_python_leaves_out_archives(tmp_path: Path) -> None:
 
 
 def test_worker_python_without_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache folder, or with another Spark, workers run this interpreter itself."""
     (tmp_path / "file").write_text("")
     assert worker_python({}) == sys.executable
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
@@ -36,6 +38,7 @@ def test_worker_python_without_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_worker_python_in_writable_cache_is_not_run(tmp_path: Path) -> None:
+    """A folder that others can write to is not used, and a program that was changed is written again."""
     given = {"XDG_CACHE_HOME": str(tmp_path)}
     program = Path(worker_python(given))
     assert program.is_relative_to(tmp_path)
@@ -50,6 +53,8 @@ def test_worker_python_in_writable_cache_is_not_run(tmp_path: Path) -> None:
 
 
 def test_workers_take_the_installed_pyspark(spark: SparkSession) -> None:
+    """A worker of Spark has this environment, and imports the pyspark that is installed in it."""
+
     def where(_: object) -> str:
         import pyspark
 

@@ -90,7 +90,7 @@ def test_route_state_damaged(tmp_path: Path, data: bytes) -> None:
 
 
 def test_route_state_without_targets(tmp_path: Path) -> None:
-    """Of a batch of which nothing is known, any way is the same."""
+    """Any way is the same for a batch of which nothing is known."""
     (tmp_path / "route.json").write_text(json.dumps({"name": "route-1", "queue": "in", "batch": 0}))
     _entry(tmp_path, OFFSETS, 0)
     assert RouteState(LocalFiles(str(tmp_path)), "in", WAY).name == "route-1"
