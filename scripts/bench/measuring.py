@@ -1,4 +1,4 @@
-"""What a measurement is given and what it returns, and how that is shown: a table, JSON, or a part of a page.
+"""A measurement: what it is given, what it returns, and how that is shown, as a table, JSON, or a part of a page.
 
 A measurement is a function from a `Run` to figures. Its docstring says what is measured, and `run.py` has its name.
 """

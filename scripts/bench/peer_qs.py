@@ -189,7 +189,7 @@ class AcknowledgedBus(Bus):
 
 
 class FastBus(Bus):
-    """Like `Bus`, with a server that syncs nothing."""
+    """A bus whose server syncs nothing; otherwise a `Bus`."""
 
     name = "qs bus, durability none"
     survives = "a crash: what was answered; power loss: nothing for sure"

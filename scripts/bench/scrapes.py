@@ -1,4 +1,5 @@
-"""What a scrape of /metrics once a second costs clients that push. Run as a program, it is the scraper: scrapes.py URL
+"""Measures what a scrape of /metrics once a second costs clients that push. Run as a program, it is the scraper:
+scrapes.py URL
 
 The page and the scraper are processes of their own. With two cores they take time from the load and from the server,
 and so do all other programs of the machine: the rate of the pushes shows that too. The server's processor time for a

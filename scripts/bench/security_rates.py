@@ -1,4 +1,4 @@
-"""What TLS 1.3 costs, and what checking rights costs: two servers, with and without, in one run.
+"""Measures TLS 1.3, and checking rights: two servers, with and without, in one run.
 
 They are measured alternately, round by round; what is shown is the median of the rounds' ratios. The load comes from
 one process, which encrypts too.

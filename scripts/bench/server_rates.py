@@ -1,4 +1,5 @@
-"""What the server adds to a round trip, a durable push, a deep queue; and what starting the command `qs` costs.
+"""Measures what the server adds to a round trip, a durable push, a deep queue; and what starting the command `qs`
+costs.
 
 Each is a ratio to the least that the same thing costs: a bare trio server, a bare loop over files, a shallow queue, an
 interpreter that does nothing. Both sides take turns, round by round, so that other work on the machine hits both.

@@ -1,4 +1,4 @@
-"""What clients without a token cost the server and the bus. docs/security.md has the table.
+"""Measures what clients without a token cost the server and the bus. docs/security.md has the table.
 
 For each kind of attack, a server and a bus of their own are attacked with so many sockets or documents. The figure is
 the processor time of one of them; beside it stands the memory of one: the largest resident memory meanwhile, less what
