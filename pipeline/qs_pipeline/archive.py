@@ -1,6 +1,6 @@
 """The job `archive`: moves queues into a Parquet table, each message once.
 
-One stream of Spark for each queue reads claims and passes each batch to `archive_batch`. The consumer's name contains
+One stream of Spark for each queue reads claims and passes each batch to `BatchWriter`. The consumer's name contains
 the archive's id, so two archives of one queue share its messages but not their claims.
 """
 

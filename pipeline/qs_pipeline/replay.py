@@ -1,6 +1,6 @@
 """The job `replay`: pushes an archive to a queue, in the original order, each message once.
 
-The first run chooses the messages and cuts them into chunks (`replay_plan`). Portion k is batch k of a producer of the
+The first run selects the messages and cuts them into chunks (`replay_plan`). Portion k is batch k of a producer of the
 queue, which the server publishes once, so an interrupted run continues without duplicates.
 """
 

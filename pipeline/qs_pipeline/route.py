@@ -141,7 +141,7 @@ def route(
 ) -> Routed:
     """Pushes the results of the query `sql` over the messages of `queue` to the queue `to`.
 
-    sql: over the view `messages`, with a column `body` or `value` (see `query`); errors: the queue for the payloads of
+    sql: over the view `messages`, with a column `body` or `value` (see `Query`); errors: the queue for the payloads of
     messages whose body comes out NULL or that are not text; state: a directory of this route alone, or a URI that
     Hadoop knows; host, port, security: of the queue server; every: seconds from one batch to the next of a run that
     continues until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop,

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,3 +229,13 @@ def test_in_turn_alternates_order(bench: SimpleNamespace) -> None:
     values = bench.measuring.in_turn({name: side(name) for name in "ab"}, 2)
     assert "".join(said) == "baabba"
     assert values == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
+
+
+def test_pages_name_measurements_that_exist(bench: SimpleNamespace) -> None:
+    """Each name after `--only` on a page, in this project's code and in its tests is a measurement or a group."""
+    import run
+
+    pages = [*(PROJECT / "docs").rglob("*.md"), PROJECT / "CONTRIBUTING.md", *(PROJECT / "server").rglob("*.py")]
+    named = {name for page in pages for name in re.findall(r"--only ([a-z-]+)", page.read_text(encoding="utf-8"))}
+    assert named - {*run.GROUPS, *run.MEASUREMENTS} == set()
+    assert "compare" in named
