@@ -266,7 +266,7 @@ def state_of(engine: JournalEngine, now: int) -> dict[str, object]:
             for mid in table.index.messages.after(-1, 10_000)
         ]
         found[f"{qid} keys"] = sorted((e.key, e.mid) for e in queue.keys.entries.values() if e.at > now - WINDOW)
-        found[f"{qid} claims"] = queue.claims.all()
+        found[f"{qid} claims"] = list(queue.claims.all())
         found[f"{qid} staged"] = {
             name: (producer.last, {n: sorted(part) for n, part in producer.staged.items()})
             for name, producer in queue.batches.producers.items()
