@@ -19,9 +19,12 @@ import trio
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.bus_serving import bus_serving  # noqa: E402
-from support.chromium import INSTALL, Chromium, chromium, missing  # noqa: E402
-from support.serving import ServerProcess, serving  # noqa: E402
+from support.servers.processes import (  # noqa: E402
+    ServerProcess,
+    bus_serving,
+    serving,
+)
+from support.servers.web import INSTALL, Chromium, chromium, missing  # noqa: E402
 
 from qs_client import QueueClient  # noqa: E402
 from qs_client.security import PLAIN  # noqa: E402

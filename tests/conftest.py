@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.forked import end_forking
-from support.serving import ServerProcess, serving
+from support.servers.forked import end_forking
+from support.servers.processes import ServerProcess, serving
 
 if TYPE_CHECKING:
-    from support.sqs_serving import SqsServer
+    from support.storage.sqs import SqsServer
 
 
 gc.disable()  # while tests are collected: nothing of them is garbage, and looking for it takes a fifth of that time
@@ -47,7 +47,7 @@ def small_first_segment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def sqs_server() -> "Iterator[SqsServer]":
     """An SQS endpoint for all tests that do not end it: its start takes 2 s. Each has names of its own there."""
-    from support.sqs_serving import sqs_serving  # boto3 takes 0.2 s, which few tests need
+    from support.storage.sqs import sqs_serving  # boto3 takes 0.2 s, which few tests need
 
     with sqs_serving() as server:
         yield server

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.chromium import Chromium, chromium, missing
-from support.serving import FAST, ServerProcess, serving
-from support.web_serving import WebProcess, web_serving
+from support.servers.processes import FAST, ServerProcess, serving
+from support.servers.web import Chromium, WebProcess, chromium, missing, web_serving
 
 from qs_client import QueueClient
 

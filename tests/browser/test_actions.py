@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 import pytest
-from support.chromium import Chromium
+from support.servers.web import Chromium
 
 from qs_client import QueueClient
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support.chromium import Chromium, chromium
-from support.serving import FAST, serving
-from support.web_serving import WebProcess, web_serving
+from support.servers.processes import FAST, serving
+from support.servers.web import Chromium, WebProcess, chromium, web_serving
 
 from qs_client import QueueClient
 

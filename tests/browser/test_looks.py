@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from support.chromium import Chromium, chromium
-from support.web_serving import WebProcess
+from support.servers.web import Chromium, WebProcess, chromium
 
 from qs_client import QueueClient
 

@@ -5,8 +5,7 @@ import time
 
 import httpx
 import pytest
-from support.chromium import Chromium
-from support.web_serving import WebProcess, visitor
+from support.servers.web import Chromium, WebProcess, visitor
 
 from qs_client import NewQueue, QueueClient
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
-from support.chromium import Chromium, chromium
+from support.servers.web import Chromium, chromium
 
 from qs_pipeline.report import plots, series
 from qs_pipeline.report.contents import Results, listed

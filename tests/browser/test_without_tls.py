@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.access import principal, write_access
-from support.chromium import NAME, chromium
-from support.serving import FAST, serving
-from support.web_serving import web_serving
+from support.clients.access import principal, write_access
+from support.servers.processes import FAST, serving
+from support.servers.web import NAME, chromium, web_serving
 
 pytestmark = pytest.mark.slow  # some 10 s: a browser starts
 

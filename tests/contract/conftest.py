@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.claim_calls import REOPENED
-from support.contract_bench import guarded, memcached_bench, sqs_bench
-from support.engines import ENGINES, EVERY_ENGINE, Bench
-from support.memcached_serving import Memcached
-from support.memory_serving import Client, Clock, clock_of, serving
-from support.operation_calls import FillableDisk
-from support.sqs_serving import SqsServer, give_credentials
+from support.servers.memory import Client, Clock, FillableDisk, clock_of, serving
+from support.storage.calls import REOPENED
+from support.storage.contract import guarded, memcached_bench, sqs_bench
+from support.storage.engines import ENGINES, EVERY_ENGINE, Bench
+from support.storage.memcached import Memcached
+from support.storage.sqs import SqsServer, give_credentials
 
 from qs_storage.engine import Engine
 

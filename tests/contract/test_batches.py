@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from support.claim_calls import claim, payloads, receive
-from support.engines import Bench
+from support.storage.calls import claim, payloads, receive_and_commit
+from support.storage.engines import Bench
 
 from qs_storage.engine import (
     BadQueueNameError,
@@ -38,7 +38,7 @@ def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
     claiming.queue()
     stage(claiming.engine, b"1", b"2")
     for _ in range(2):
-        assert receive(claiming.engine) == []
+        assert receive_and_commit(claiming.engine) == []
         assert claim(claiming.engine).count == 0
         stats = claiming.engine.queue("q").stats()
         assert (stats.ready, stats.bytes, stats.pushed) == (0, 0, 0)
@@ -54,14 +54,14 @@ def test_what_nobody_publishes_can_be_dropped(claiming: Bench, reopened: Reopene
     stage(claiming.engine, batch=1, part=9)
     publish(claiming.engine, 1, (9, 0))
     engine = reopened(claiming)
-    assert receive(engine) == []
+    assert receive_and_commit(engine) == []
     publish(engine, 0, (0, 0))
     publish(engine, 1, (1, 0))
-    assert receive(engine) == []
+    assert receive_and_commit(engine) == []
     with pytest.raises(NoSuchPartError):
         publish(engine, 2, (1, 0))
     publish(engine, 2, (2, 0))
-    assert payloads(receive(engine)) == [b"x"]
+    assert payloads(receive_and_commit(engine)) == [b"x"]
 
 
 def test_publication_without_parts(claiming: Bench, reopened: Reopened) -> None:
@@ -73,13 +73,13 @@ def test_publication_without_parts(claiming: Bench, reopened: Reopened) -> None:
         for batch in (0, 1):
             publish(engine, batch)
         engine = reopened(claiming)
-    assert receive(engine) == []
+    assert receive_and_commit(engine) == []
     publish(engine, 0, (0, 0))
     publish(engine, 1)
     engine = reopened(claiming)
     stage(engine, b"1", batch=1)
     publish(engine, 1, (0, 0))
-    assert payloads(receive(engine)) == [b"0", b"1"]
+    assert payloads(receive_and_commit(engine)) == [b"0", b"1"]
 
 
 def test_too_far_ahead(claiming: Bench, reopened: Reopened) -> None:
@@ -110,10 +110,10 @@ def test_too_far_ahead(claiming: Bench, reopened: Reopened) -> None:
     engine = reopened(claiming)
     refuse(9, 20, greatest=8)
     publish(engine, 8)
-    assert payloads(receive(engine)) == [b"0", b"7"]
+    assert payloads(receive_and_commit(engine)) == [b"0", b"7"]
     stage(engine, b"8", batch=8)
     publish(engine, 8, (0, 0))
-    assert payloads(receive(engine)) == [b"8"]
+    assert payloads(receive_and_commit(engine)) == [b"8"]
 
 
 def test_producers_of_principals(claiming: Bench, reopened: Reopened) -> None:
@@ -128,7 +128,7 @@ def test_producers_of_principals(claiming: Bench, reopened: Reopened) -> None:
     engine = reopened(claiming)
     for owner in owners:
         publish(engine, 3, (0, 0), producer=owned_name(owner, "p"))
-    found = payloads(receive(engine))
+    found = payloads(receive_and_commit(engine))
     assert sorted(found) == sorted(repr(owner).encode() for owner in owners)
     with pytest.raises(NoSuchPartError, match=r"^producer 'p' has not"):
         publish(engine, 4, (0, 0), producer=owned_name("a", "p"))
@@ -151,7 +151,7 @@ def test_publish(claiming: Bench, reopened: Reopened) -> None:
     stats = engine.queue("q").stats()
     assert (stats.new, stats.ready, stats.pushed) == (8, 8, 8)
     engine = reopened(claiming)
-    found = receive(engine)
+    found = receive_and_commit(engine)
     assert payloads(found) == [b"before", b"00", b"10", b"\0" * 20_000, b"20", b"", b"22", b"after"]
     assert [found[0].mid, found[-1].mid] == before + after
     assert {message.receives for message in found} == {1}
@@ -169,10 +169,10 @@ def test_at_most_once(claiming: Bench, reopened: Reopened) -> None:
             stage(engine, b"again", batch=batch)
             publish(engine, batch, (0, 0))
         engine = reopened(claiming)
-    assert payloads(receive(engine)) == [b"5"]
+    assert payloads(receive_and_commit(engine)) == [b"5"]
     stage(engine, b"6", batch=6)
     publish(engine, 6, (0, 0))
-    assert payloads(receive(engine)) == [b"6"]
+    assert payloads(receive_and_commit(engine)) == [b"6"]
 
 
 def test_other_attempts_are_dropped(claiming: Bench, reopened: Reopened) -> None:
@@ -184,10 +184,10 @@ def test_other_attempts_are_dropped(claiming: Bench, reopened: Reopened) -> None
             stage(engine, b"%d-%d" % (batch, attempt), batch=batch, attempt=attempt)
     stage(engine, b"other", batch=1, part=1)
     publish(engine, 1, (0, 1))
-    assert payloads(receive(engine)) == [b"1-1"]
+    assert payloads(receive_and_commit(engine)) == [b"1-1"]
     engine = reopened(claiming)
     publish(engine, 2, (0, 1))
-    assert payloads(receive(engine))[-1] == b"2-1"
+    assert payloads(receive_and_commit(engine))[-1] == b"2-1"
     assert len(engine.queue("q").list_mids(State.ALL, 10, -1)) == 2
 
 
@@ -199,10 +199,10 @@ def test_missing_part(claiming: Bench, reopened: Reopened) -> None:
         with pytest.raises(NoSuchPartError, match=rf"part {missing[0]} of batch 0, attempt {missing[1]}"):
             publish(claiming.engine, 0, (0, 0), missing)
     engine = reopened(claiming)
-    assert receive(engine) == []
+    assert receive_and_commit(engine) == []
     stage(engine, b"1", part=1)
     publish(engine, 0, (0, 0), (1, 0))
-    assert payloads(receive(engine)) == [b"0", b"1"]
+    assert payloads(receive_and_commit(engine)) == [b"0", b"1"]
 
 
 def test_empty_batch(claiming: Bench, reopened: Reopened) -> None:
@@ -213,7 +213,7 @@ def test_empty_batch(claiming: Bench, reopened: Reopened) -> None:
     engine = reopened(claiming)
     stage(engine, b"late", batch=4)
     publish(engine, 4, (0, 0))
-    assert receive(engine) == []
+    assert receive_and_commit(engine) == []
 
 
 def test_producers(claiming: Bench, reopened: Reopened) -> None:
@@ -227,7 +227,7 @@ def test_producers(claiming: Bench, reopened: Reopened) -> None:
     for name in names:
         publish(engine, 0, (0, 0), producer=name)
         publish(engine, 0, (0, 0), producer=name)
-    assert payloads(receive(engine)) == [name.encode() for name in names]
+    assert payloads(receive_and_commit(engine)) == [name.encode() for name in names]
     for name in ("", "x" * 201, "ä" * 200, "\n", "\ud800"):
         with pytest.raises(BadQueueNameError, match="the producer"):
             stage(engine, b"1", producer=name)
@@ -243,10 +243,10 @@ def test_capacity(claiming: Bench, reopened: Reopened) -> None:
     with pytest.raises(QueueFullError):
         publish(claiming.engine, 0, (0, 0))
     engine = reopened(claiming)
-    assert payloads(receive(engine)) == [b"1"]
+    assert payloads(receive_and_commit(engine)) == [b"1"]
     engine.queue("q").purge(10**18, 10)
     publish(engine, 0, (0, 0))
-    assert payloads(receive(engine)) == [b"2", b"3", b"4"]
+    assert payloads(receive_and_commit(engine)) == [b"2", b"3", b"4"]
 
 
 def test_large_batch(claiming: Bench) -> None:
@@ -256,7 +256,7 @@ def test_large_batch(claiming: Bench) -> None:
     for part in range(2):
         stage(claiming.engine, *expected[525 * part : 525 * (part + 1)], part=part)
     publish(claiming.engine, 0, (0, 0), (1, 0))
-    assert payloads(receive(claiming.engine, 2000)) == expected
+    assert payloads(receive_and_commit(claiming.engine, 2000)) == expected
 
 
 def test_push_in_the_same_batch(claiming: Bench) -> None:
@@ -265,7 +265,7 @@ def test_push_in_the_same_batch(claiming: Bench) -> None:
     stage(claiming.engine, b"staged")
     claiming.engine.queue("q").push([Draft(b"pushed")])
     publish(claiming.engine, 0, (0, 0))
-    assert payloads(receive(claiming.engine)) == [b"pushed", b"staged"]
+    assert payloads(receive_and_commit(claiming.engine)) == [b"pushed", b"staged"]
 
 
 def test_claimed_batch(claiming: Bench, reopened: Reopened) -> None:
@@ -293,4 +293,4 @@ def test_delete_queue(claiming: Bench) -> None:
         publish(claiming.engine, 1, (0, 0))
     stage(claiming.engine, b"2")
     publish(claiming.engine, 0, (0, 0))
-    assert payloads(receive(claiming.engine)) == [b"2"]
+    assert payloads(receive_and_commit(claiming.engine)) == [b"2"]

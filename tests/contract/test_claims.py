@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from support.claim_calls import acknowledge, claim, part, payloads, receive, release
-from support.engines import LOTS, Bench
+from support.storage.calls import acknowledge, claim, part, payloads, receive_and_commit, release
+from support.storage.engines import LOTS, Bench
 
 from qs_storage.engine import (
     BadQueueNameError,
@@ -29,7 +29,7 @@ def test_claim(claiming: Bench) -> None:
     assert (made.first, made.last, made.since) == (mids[0], mids[2], claiming.clock.now)
     assert len(made.checksum) == 16
     assert payloads(part(claiming.engine)) == [b"1", b"22", b""]
-    assert [message.mid for message in receive(claiming.engine)] == mids[3:]
+    assert [message.mid for message in receive_and_commit(claiming.engine)] == mids[3:]
 
 
 def test_claim_again_is_the_same(claiming: Bench, reopened: Reopened) -> None:
@@ -42,14 +42,14 @@ def test_claim_again_is_the_same(claiming: Bench, reopened: Reopened) -> None:
     assert claim(claiming.engine, count=7, max_bytes=0, upto=0) == made
     assert claim(reopened(claiming)) == made
     assert list(claiming.engine.queue("q").claims.all()) == [made]
-    assert payloads(receive(claiming.engine)) == [b"2", b"3"]
+    assert payloads(receive_and_commit(claiming.engine)) == [b"2", b"3"]
 
 
 def test_part_is_the_same_each_time(claiming: Bench, reopened: Reopened) -> None:
     """Ids, payloads, counts of receives, times."""
     claiming.queue()
     claiming.push(b"1", b"2", b"3")
-    receive(claiming.engine, 1, 10)
+    receive_and_commit(claiming.engine, 1, 10)
     claiming.clock.now += 10
     claim(claiming.engine)
     found = part(claiming.engine)
@@ -205,7 +205,7 @@ def test_release(claiming: Bench, reopened: Reopened) -> None:
         part(engine, 1)
     with pytest.raises(NoSuchClaimError, match="was released"):
         claim(engine, 1)
-    found = receive(engine)
+    found = receive_and_commit(engine)
     assert [(m.payload, m.receives) for m in found] == [(b"0", 2), (b"1", 2), (b"4", 1)]
     for _ in range(2):  # what was received is written down soon after
         engine.effects()
@@ -223,12 +223,12 @@ def test_release_of_messages_that_are_received_too_often(claiming: Bench, reopen
     claiming.queue(dead_letter="dead", max_receives=2)
     claiming.push(b"0", b"1")
     engine = claiming.engine
-    [message] = receive(engine, 1)
+    [message] = receive_and_commit(engine, 1)
     engine.queue("q").release(Receipt(message.mid), 0)
     claim(engine)
     release(engine, 1)
     engine = reopened(claiming)
-    assert [(m.payload, m.receives) for m in receive(engine)] == [(b"1", 2)]
+    assert [(m.payload, m.receives) for m in receive_and_commit(engine)] == [(b"1", 2)]
     [dead] = engine.receive(["dead"], 10, None, LOTS)
     assert dead.origin is not None
     assert (dead.payload, dead.origin.receives) == (b"0", 2)

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from support.claim_calls import acknowledge, claim, part, payloads, receive, release
-from support.engine_calls import next_due
-from support.engines import LOTS, Bench, JournalEngine, ManualClock
+from support.storage.calls import acknowledge, claim, next_due, part, payloads, receive_and_commit, release
+from support.storage.engines import LOTS, Bench, JournalEngine, ManualClock
 
 from qs_storage.engine import (
     ClaimOrderError,
@@ -38,7 +37,7 @@ def test_nobody_else(claiming: Bench, reopened: Reopened) -> None:
     for _ in range(2):
         claiming.clock.now += 10**15
         engine.expire(100)
-        assert receive(engine) == []
+        assert receive_and_commit(engine) == []
         assert claim(engine, 1, "other").count == 0
         message = engine.queue("q").get(mid, peek=False, visibility=10)
         assert (message.status, message.payload, message.visible_at) == ("in-flight", None, None)
@@ -55,7 +54,7 @@ def test_old_receipts(claiming: Bench, reopened: Reopened) -> None:
     claiming.queue()
     [mid] = claiming.push(b"1")
     engine = claiming.engine
-    receive(engine, 1, 10)
+    receive_and_commit(engine, 1, 10)
     claiming.clock.now += 10
     claim(engine)
     for _ in range(2):
@@ -79,7 +78,7 @@ def test_what_is_in_no_claim(claiming: Bench) -> None:
     claiming.queue()
     claiming.push(b"held", b"ready")
     claiming.push(b"delayed", delay=1000)
-    receive(claiming.engine, 1, 500)
+    receive_and_commit(claiming.engine, 1, 500)
     claiming.engine.receive(["q"], 0, 1, LOTS)
     assert content(claiming.engine) == [b"ready"]
     claiming.clock.now += 500
@@ -92,13 +91,13 @@ def test_expired_and_claimed(claiming: Bench, reopened: Reopened) -> None:
     """A window that is over does not begin again after a restart, nor with a clock that was set back."""
     claiming.queue()
     [mid] = claiming.push(b"1")
-    receive(claiming.engine, 1, 10)
+    receive_and_commit(claiming.engine, 1, 10)
     claiming.clock.now += 10
     claim(claiming.engine)
     claiming.clock.now -= 5
     engine = reopened(claiming)
     assert payloads(part(engine)) == [b"1"]
-    assert receive(engine) == []
+    assert receive_and_commit(engine) == []
     claiming.clock.now -= 10**9
     acknowledge(engine, 1)
     assert reopened(claiming).queue("q").list_mids(State.ALL, 10, -1) == []
@@ -247,7 +246,7 @@ def test_milliseconds(tmp_path: Path, claiming: Bench) -> None:
     assert part(engine)[0].pushed_at == first * 1000
     engine = claiming.reopen()
     assert claim(engine) == made
-    assert payloads(receive(engine)) == [b"2"]
+    assert payloads(receive_and_commit(engine)) == [b"2"]
 
 
 def test_copied_after_a_purge(claiming: Bench, reopened: Reopened) -> None:

@@ -1,9 +1,9 @@
 """Messages that are received in vain come back later and later, by every engine that has a back-off."""
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import WINDOW, configure, listed, next_due, receive
-from support.engines import Bench, arrived
+from support.storage.calls import WINDOW, configure, listed, next_due, receive
+from support.storage.contract import needs
+from support.storage.engines import Bench, arrived
 
 from qs_storage.engine import SECOND, Feature, Message, Options, Receipt
 from qs_storage.policy import backoff_of

@@ -3,9 +3,9 @@
 from typing import Any, cast
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import configure
-from support.engines import LOTS, Bench, arrived
+from support.storage.calls import configure
+from support.storage.contract import needs
+from support.storage.engines import LOTS, Bench, arrived
 
 from qs_schemas import NewQueue, QueueOptions
 from qs_server.operations import queues

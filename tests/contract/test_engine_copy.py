@@ -1,8 +1,8 @@
 """Copies between queues of every engine that can copy."""
 
 import pytest
-from support.engine_calls import assert_arrived, listed, receive
-from support.engines import LOTS, Bench
+from support.storage.calls import assert_arrived, listed, receive
+from support.storage.engines import LOTS, Bench
 
 from qs_storage.engine import (
     SECOND,

@@ -4,9 +4,9 @@ import logging
 from dataclasses import replace
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import WINDOW, configure, fail, listed, next_due
-from support.engines import LOTS, Bench, arrived
+from support.storage.calls import WINDOW, configure, fail, listed, next_due
+from support.storage.contract import needs
+from support.storage.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import (
     SECOND,

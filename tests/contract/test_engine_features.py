@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.contract_bench import RemoteAsEngine, needs, unguarded
-from support.engines import LOTS, Bench, arrived
+from support.storage.contract import RemoteAsEngine, needs, unguarded
+from support.storage.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import (
     DEFAULT_VISIBILITY,

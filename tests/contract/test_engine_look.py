@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import cast
 
 import pytest
-from support.contract_bench import needs, unguarded
-from support.engine_calls import hold, listed, mids, receive, states
-from support.engines import Bench
+from support.storage.calls import hold, listed, mids, receive, states
+from support.storage.contract import needs, unguarded
+from support.storage.engines import Bench
 
 import qs_schemas as wire
 from qs_server.broker.subscriptions import Subscriptions

@@ -1,9 +1,9 @@
 """Pushes into every engine: payloads, lists, delays, keys, capacity and ids."""
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import assert_due, listed, mids, receive, states
-from support.engines import Bench, arrived
+from support.storage.calls import assert_due, listed, mids, receive, states
+from support.storage.contract import needs
+from support.storage.engines import Bench, arrived
 
 from qs_storage.engine import (
     SECOND,

@@ -1,8 +1,8 @@
 """Queues of every engine: made, named, listed and removed."""
 
 import pytest
-from support.engine_calls import count, mids, receive
-from support.engines import Bench
+from support.storage.calls import count, mids, receive
+from support.storage.engines import Bench
 
 from qs_storage.engine import (
     DEFAULT_VISIBILITY,

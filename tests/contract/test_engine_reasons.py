@@ -1,9 +1,9 @@
 """Why messages were given back, and messages that are rejected, by every engine that keeps reasons."""
 
 import pytest
-from support.contract_bench import needs, unguarded
-from support.engine_calls import WINDOW, configure, fail, listed
-from support.engines import LOTS, Bench, arrived
+from support.storage.calls import WINDOW, configure, fail, listed
+from support.storage.contract import needs, unguarded
+from support.storage.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import (
     Feature,

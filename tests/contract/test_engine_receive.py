@@ -1,9 +1,9 @@
 """Receives from every engine: order, windows, bounds, subscribers' receives, expiry and arrivals."""
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import assert_due, hold, mids, next_due, receive, states
-from support.engines import Bench, arrived
+from support.storage.calls import assert_due, hold, mids, next_due, receive, states
+from support.storage.contract import needs
+from support.storage.engines import Bench, arrived
 
 from qs_storage.engine import (
     SECOND,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 import pytest
-from support.contract_bench import needs, unguarded
-from support.engine_calls import WINDOW, fail, listed
-from support.engines import LOTS, Bench, arrived
+from support.storage.calls import WINDOW, fail, listed
+from support.storage.contract import needs, unguarded
+from support.storage.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import (
     Feature,

@@ -1,9 +1,9 @@
 """Messages that are older than the retention of their queue, by every engine that removes them."""
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import configure, listed, next_due
-from support.engines import LOTS, Bench, arrived
+from support.storage.calls import configure, listed, next_due
+from support.storage.contract import needs
+from support.storage.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import SECOND, Draft, Feature, Message, NoSuchMessageError, Options, Receipt, State
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from support.contract_bench import needs
-from support.engine_calls import assert_arrived, assert_due, count, listed, mids, receive, states
-from support.engines import Bench
+from support.storage.calls import assert_arrived, assert_due, count, listed, mids, receive, states
+from support.storage.contract import needs
+from support.storage.engines import Bench
 
 from qs_storage.engine import (
     SECOND,

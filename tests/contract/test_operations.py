@@ -5,9 +5,21 @@ import re
 import pytest
 import trio
 import trio.testing
-from support.documents import NS, PING, code, delete, mids, new_queue, payloads, push, push_list, receive, request, text
-from support.memory_serving import EPOCH, Client, Clock
-from support.operation_calls import exactly, plain, response
+from support.clients.documents import (
+    NS,
+    PING,
+    code,
+    delete,
+    mids,
+    new_queue,
+    payloads,
+    push,
+    push_list,
+    receive,
+    request,
+    text,
+)
+from support.servers.memory import EPOCH, Client, Clock, exactly, plain, response
 
 SECOND = 1_000_000
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.documents import code, mids, new_queue, push, receive, request, subscribe, text
-from support.memory_serving import Client, Clock, clock_of, serving
+from support.clients.documents import code, mids, new_queue, push, receive, request, subscribe, text
+from support.servers.memory import Client, Clock, clock_of, serving
 
 QUEUE = "<qid>q</qid>"
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.documents import code, mids, new_queue, payloads, push, receive, release, request, subscribe, text
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.clients.documents import code, mids, new_queue, payloads, push, receive, release, request, subscribe, text
+from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
 
 @pytest.fixture(params=["journal", "files"])

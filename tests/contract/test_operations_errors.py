@@ -1,9 +1,8 @@
 """Every error of the protocol's table, and requests that contradict themselves: documents in, lines out."""
 
 import pytest
-from support.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request, text
-from support.memory_serving import Client, Clock
-from support.operation_calls import FillableDisk
+from support.clients.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request, text
+from support.servers.memory import Client, Clock, FillableDisk
 
 
 async def test_a_release_that_does_not_count(client: Client, autojump_clock: Clock) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.documents import code, is_delivery, mids, new_queue, push, receive, request, subscribe, text
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.clients.documents import code, is_delivery, mids, new_queue, push, receive, request, subscribe, text
+from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
 from qs_schemas.limits import REASON
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     NS,
     code,
     copy,
@@ -22,8 +22,7 @@ from support.documents import (
     text,
     unsubscribe,
 )
-from support.memory_serving import EPOCH, Client, Clock
-from support.operation_calls import exactly, plain, response
+from support.servers.memory import EPOCH, Client, Clock, exactly, plain, response
 
 SECOND = 1_000_000
 

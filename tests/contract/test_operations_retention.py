@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.documents import code, mids, new_queue, push, receive, release, request, subscribe
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.clients.documents import code, mids, new_queue, push, receive, release, request, subscribe
+from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
 QUEUE = "<qid>jobs</qid>"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.documents import (
+from support.clients.documents import (
     code,
     delete,
     delete_list,
@@ -21,7 +21,7 @@ from support.documents import (
     request,
     subscribe,
 )
-from support.memory_serving import Clock, Serving, clock_of, serving
+from support.servers.memory import Clock, Serving, clock_of, serving
 
 STORAGES = ["journal", "files", "dirq-simple", "dirq"]
 

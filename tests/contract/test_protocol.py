@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from lxml import etree
-from support.documents import as_asked
+from support.clients.documents import as_asked
 
 from qs_schemas import (
     NAMESPACE,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-from support.serving import PROJECT
-from support.spark_queues import SHORT_LIVED_JVM
+from support.servers.processes import PROJECT
+from support.spark.queues import SHORT_LIVED_JVM
 
 from qs_pipeline.document_check import Requirements, checker
 from qs_pipeline.errors import NoJavaError

@@ -8,10 +8,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Journal
-from support.memcached_serving import Memcached
-from support.power_loss_check import fast_directory
-from support.power_loss_engines import small_journal
+from support.power_loss.check import fast_directory
+from support.power_loss.engines import small_journal
+from support.storage.broken_journals import Journal
+from support.storage.memcached import Memcached
 
 _numbers = count()
 

@@ -5,11 +5,9 @@ import select
 from pathlib import Path
 
 import pytest
-from support.bus_clients import acknowledge, subscribe
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import mids, new_queue, push_list
-from support.serving import ServerProcess, Wire, serving
-from support.wakeups import polling, settled, woken
+from support.bus.clients import acknowledge, subscribe
+from support.clients.documents import mids, new_queue, push_list
+from support.servers.processes import BusProcess, ServerProcess, Wire, bus_serving, polling, serving, settled, woken
 
 PUSHED = 5
 

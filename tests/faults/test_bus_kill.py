@@ -7,8 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from support.bus_world import Round, World, world
-from support.stalls import pass_time
+from support.bus.world import Round, World, world
+from support.faults import pass_time
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 FEW = 3

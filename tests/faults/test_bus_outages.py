@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_clients import Where, acknowledge, subscribe
-from support.bus_serving import BusProcess, bus_serving, lasting_port
-from support.documents import PING, code, mids, new_queue, payloads, push, req, request, text
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.stalls import pass_time
+from support.bus.clients import Where, acknowledge, subscribe
+from support.clients.documents import PING, code, mids, new_queue, payloads, push, req, request, text
+from support.faults import pass_time
+from support.servers.processes import FAST, BusProcess, ServerProcess, Wire, bus_serving, lasting_port, serving
 
 
 class Client(Wire):

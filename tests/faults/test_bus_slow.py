@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_clients import acknowledge, subscribe
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import PING, code, mids, new_queue, push_list, request
-from support.serving import FAST, ServerProcess, Wire, serving
+from support.bus.clients import acknowledge, subscribe
+from support.clients.documents import PING, code, mids, new_queue, push_list, request
+from support.servers.processes import FAST, BusProcess, ServerProcess, Wire, bus_serving, serving
 
 BATCH = 20
 PAYLOAD = 16 * 1024

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.claims_run import acknowledge, claim, release, show
-from support.crashing import Place, segments_of
-from support.engines import maintenance_of
+from support.power_loss.claims import acknowledge, claim, release, show
+from support.storage.crashing import Place, segments_of
+from support.storage.engines import maintenance_of
 
 OPERATIONS: dict[str, Callable[[Place], object]] = {
     "claim": lambda place: claim(place.engine, "c", 2, 2),

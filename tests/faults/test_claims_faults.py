@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.claim_calls import acknowledge, claim, payloads, receive, release
-from support.engines import LOTS, FaultyDisk, ManualClock, always, journal_engine
+from support.storage.calls import acknowledge, claim, payloads, receive_and_commit, release
+from support.storage.engines import LOTS, FaultyDisk, ManualClock, always, journal_engine
 
 from qs_storage.engine import Draft, Durability, Engine, NoSuchClaimError, Options, State
 
@@ -126,7 +126,7 @@ def test_full_disk(operation: str, lasting: bool, crash: bool, tmp_path: Path) -
             case.crash()
         if operation == "stage":
             case.engine.queue("q").batches.publish("other", 0, [(2, 0)])
-            assert payloads(receive(case.engine))[3:] == [b"other"]
+            assert payloads(receive_and_commit(case.engine))[3:] == [b"other"]
         case.engine.close()
         if not reached:
             assert failures

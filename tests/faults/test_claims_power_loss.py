@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.power_loss import points
-from support.power_loss_check import VARIANTS
-from support.power_loss_claims import Check, first_trouble, run_of
-from support.power_loss_nodes import EVERYTHING
+from support.power_loss.check import VARIANTS
+from support.power_loss.claims import Check, first_trouble, run_of
+from support.power_loss.file_system import points
+from support.power_loss.nodes import EVERYTHING
 
 from qs_storage.journal.queues.claims import LogClaims
 
@@ -60,8 +60,8 @@ def test_names_in_order(fast: Path, name: str) -> None:
 def during_recovery(name: str, directory: Path, seed: int, operations: int, step: int) -> int:
     run = recorded(name, seed, operations)
     check = Check(name, run, directory)
-    for number, world, when in check.sweep(points(run.log)[step // 2 :: step]):
-        for trouble in check.during_recovery(number, world, when, "mixed-1"):
+    for number, file_system, when in check.sweep(points(run.log)[step // 2 :: step]):
+        for trouble in check.during_recovery(number, file_system, when, "mixed-1"):
             pytest.fail("\n".join(trouble))
     return check.checked
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.certificates import authority, serving_context
-from support.client_scenarios import BOUND, SCENARIOS, TIMEOUT, Scenario, healthy
-from support.every_client import CLIENTS, kinds
-from support.scripted_server import GIVE_UP, scripted
+from support.clients.every_client import BOUND, CLIENTS, SCENARIOS, TIMEOUT, Scenario, healthy, kinds
+from support.clients.scripted_server import GIVE_UP, scripted
+from support.servers.tls import authority, serving_context
 
 from qs_client import ProtocolMismatch, TooLarge, WrongProgram
 

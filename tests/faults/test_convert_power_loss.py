@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.converting import Root
-from support.power_loss import lay_out, pick_up, points, power_loss
-from support.power_loss_check import VARIANTS, fast_directory, nobody_else
-from support.power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
-from support.power_loss_nodes import EVERYTHING, NOTHING
+from support.power_loss.check import VARIANTS, fast_directory, nobody_else
+from support.power_loss.disk import QuietDisk, RecordingDisk, everything_recorded
+from support.power_loss.file_system import lay_out, pick_up, points, power_loss
+from support.power_loss.nodes import EVERYTHING, NOTHING
+from support.storage.directories import Root
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 
@@ -23,18 +23,18 @@ def test_at_every_point(tmp_path: Path, storage: str, target: str, ordered: bool
         root = directory / "root"
         place = Root(root, storage)
         before = place.seen()
-        world = pick_up(str(root), ordered=ordered)
+        file_system = pick_up(str(root), ordered=ordered)
         place.used = recording = RecordingDisk(str(root))
         with everything_recorded(recording):
             place.convert(target)
         wanted = set(points(recording.log))
         for number, entry in enumerate(recording.log):
-            world.begin(entry)
+            file_system.begin(entry)
             if number in wanted:
                 variant = VARIANTS[number % len(VARIANTS)]
                 how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
                 left = Path(tempfile.mkdtemp(dir=directory))
-                lay_out(power_loss(world, how), str(left))
+                lay_out(power_loss(file_system, how), str(left))
                 disk = QuietDisk()
                 with nobody_else():
                     found = Root(left, None, disk)
@@ -45,5 +45,5 @@ def test_at_every_point(tmp_path: Path, storage: str, target: str, ordered: bool
                     assert found.seen() == before, where
                 disk.end()
                 shutil.rmtree(left)
-            world.complete(entry)
+            file_system.complete(entry)
         assert len(wanted) > 30

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from support.power_loss import points
-from support.power_loss_check import VARIANTS
-from support.power_loss_dead_letters import Check, first_trouble, run_of
+from support.power_loss.check import VARIANTS
+from support.power_loss.dead_letters import Check, first_trouble, run_of
+from support.power_loss.file_system import points
 
 from qs_storage.files.directory import MessageDirectory
 from qs_storage.journal.log import records
@@ -53,8 +53,8 @@ def test_again_while_it_starts(fast: Path, name: str) -> None:
     """A second power loss, while the server starts after the first one."""
     run = recorded(name, SEED, OPERATIONS)
     check = Check(name, run, fast)
-    for number, world, when in check.sweep(points(run.log)[10::25]):
-        for trouble in check.during_recovery(number, world, when, "mixed-1"):
+    for number, file_system, when in check.sweep(points(run.log)[10::25]):
+        for trouble in check.during_recovery(number, file_system, when, "mixed-1"):
             pytest.fail("\n".join(trouble))
 
 

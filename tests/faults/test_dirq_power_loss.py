@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.power_loss import lay_out, power_loss
-from support.power_loss_dirq import check, data, queue, recorded, simple
-from support.power_loss_disk import RecordingDisk
-from support.power_loss_nodes import NOTHING
-from support.power_loss_world import World
+from support.power_loss.directories import check_dirq, data, queue, record_dirq, simple
+from support.power_loss.disk import RecordingDisk
+from support.power_loss.file_system import FileSystem, lay_out, power_loss
+from support.power_loss.nodes import NOTHING
 
 
 @pytest.fixture
@@ -26,8 +25,8 @@ def fast(fast: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_added_elements_are_there(fast: Path, make: Callable[..., Any], ordered: bool, existing: bool) -> None:
     """After a power loss at any step, all added elements are there, perhaps the one being added, and no others; a
     removed element does not come back."""
-    log, names = recorded(make, fast, existing)
-    assert check(make, log, names, fast, ordered=ordered) > 200
+    log, names = record_dirq(make, fast, existing)
+    assert check_dirq(make, log, names, fast, ordered=ordered) > 200
 
 
 @pytest.mark.parametrize("make", [simple, queue])
@@ -36,9 +35,9 @@ def test_without_sync_they_may_be_lost(fast: Path, make: Callable[..., Any]) -> 
     (fast / "recorded").mkdir()
     disk = RecordingDisk(fast / "recorded")
     make(f"{disk.root}/q", disk=disk, sync=False).add(data(make, 0))
-    world = World()
+    file_system = FileSystem()
     for entry in disk.log:
-        world.play(entry)
+        file_system.play(entry)
     (fast / "after").mkdir()
-    lay_out(power_loss(world, NOTHING), str(fast / "after"))
+    lay_out(power_loss(file_system, NOTHING), str(fast / "after"))
     assert os.listdir(fast / "after") == []

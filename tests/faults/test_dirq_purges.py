@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dirq_disks import PurgingDisk, SteppingDisk
-from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, mid_of, sharing
-from support.engines import LOTS, Crash, WithoutAttributes, failed
+from support.storage.directories import (
+    LAYOUTS,
+    Foreign,
+    PresentClock,
+    PurgingDisk,
+    Shared,
+    SteppingDisk,
+    mid_of,
+    sharing,
+)
+from support.storage.engines import LOTS, Crash, WithoutAttributes, failed
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.dirq import Queue

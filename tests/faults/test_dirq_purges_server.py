@@ -13,10 +13,10 @@ from itertools import count, islice
 from pathlib import Path
 
 import pytest
-from support.dirq_sharing import LAYOUTS, Foreign
-from support.documents import code, new_queue, push, push_list
-from support.memory_serving import Clock, clock_of, serving
-from support.serving import serving as server_process
+from support.clients.documents import code, new_queue, push, push_list
+from support.servers.memory import Clock, clock_of, serving
+from support.servers.processes import serving as server_process
+from support.storage.directories import LAYOUTS, Foreign
 
 from qs_client import QueueClient
 from qs_storage.disk import Disk

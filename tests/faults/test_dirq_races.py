@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dirq_disks import PurgingDisk, SteppingDisk
-from support.dirq_sharing import Foreign
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
+from support.storage.directories import Foreign, PurgingDisk, SteppingDisk
 
 from qs_storage.dirq import Queue, QueueSimple
 from qs_storage.disk import Disk
 
-WORKER = PROJECT / "tests" / "support" / "dirq_worker.py"
+WORKER = PROJECT / "tests" / "support" / "storage" / "dirq_worker.py"
 OF_EACH = 4
 """Processes of ours, and of the original."""
 OLD = time.time() - 10_000

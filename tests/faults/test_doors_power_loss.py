@@ -4,9 +4,9 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from support.power_loss_check import fast_directory
-from support.power_loss_disk import Entry
-from support.power_loss_doors import check, recorded
+from support.power_loss.check import fast_directory
+from support.power_loss.directories import check_ingest, record_ingest
+from support.power_loss.disk import Entry
 
 from qs_storage.engine import Durability
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("small_first_segment")
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 def test_at_every_point(tmp_path: Path, durability: Durability, ordered: bool) -> None:
     """Nothing that was published is lost, doubled or torn; with `always` nothing that was deleted comes back."""
-    run = recorded(durability)
+    run = record_ingest(durability)
     with fast_directory(tmp_path) as directory:
-        assert check(run, durability, directory, ordered=ordered) > 300
+        assert check_ingest(run, durability, directory, ordered=ordered) > 300
 
 
 @pytest.mark.parametrize("missing", ["sync of the directory before the commit", "sync of the log before the removal"])
@@ -28,7 +28,7 @@ def test_a_sync_that_is_left_out_is_noticed(tmp_path: Path, missing: str, monkey
     durability = Durability.INTERVAL
     if missing.startswith("sync of the log"):
         monkeypatch.setattr("qs_storage.journal.log.log.Log.background_sync", lambda log: None)
-    run = recorded(durability)
+    run = record_ingest(durability)
     if missing.startswith("sync of the directory"):
         queue = {entry.args[0] for entry in run.log if entry.kind == "open" and entry.args[1] == "q"}
         run = run._replace(
@@ -36,4 +36,4 @@ def test_a_sync_that_is_left_out_is_noticed(tmp_path: Path, missing: str, monkey
         )
     with fast_directory(tmp_path) as directory, contextlib.ExitStack() as stack:
         stack.enter_context(pytest.raises(AssertionError))
-        check(run, durability, directory, ordered=False)
+        check_ingest(run, durability, directory, ordered=False)

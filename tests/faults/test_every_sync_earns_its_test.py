@@ -12,13 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.left_out import WAYS
-from support.power_loss_cases import recorded
-from support.power_loss_check import fast_directory
-from support.power_loss_disk import RecordingDisk
-from support.power_loss_engines import small_journal
-from support.sync_checks import Checks, Removal, all_checks
-from support.sync_sites import all_places, places_on_the_way
+from support.power_loss.check import fast_directory
+from support.power_loss.disk import RecordingDisk
+from support.power_loss.engines import recorded, small_journal
+from support.power_loss.syncs import WAYS, Checks, Removal, all_checks, all_places, places_on_the_way
 
 _ORDER = (
     "the names of one directory become durable in their order in the file system that is played, and in those that we "

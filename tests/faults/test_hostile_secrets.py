@@ -9,13 +9,87 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_serving import BusProcess
-from support.certificates import authority
-from support.changes import until
-from support.marked import OTHER_TOKEN, TOKEN, WRONG_TOKEN, access_file, digest, leaks, marks
-from support.marked import write_secret as write
-from support.marked_world import CA, OTHER_CA, QS, World
-from support.serving import COMMAND, FAST, Wire, serving
+from support.clients.access import (
+    OTHER_TOKEN,
+    TOKEN,
+    WRONG_TOKEN,
+    access_file,
+    digest,
+    files_below,
+    leaks,
+    marks,
+    token_files,
+    write_secret,
+)
+from support.clients.access import write_secret as write
+from support.servers.processes import (
+    COMMAND,
+    FAST,
+    WITH_SUPPORT,
+    BusProcess,
+    ServerProcess,
+    Wire,
+    lasting_port,
+    serving,
+    until,
+)
+from support.servers.tls import Certificate, authority, local
+
+QS = str(Path(sys.executable).parent / "qs")
+CA = str(authority().cert)
+OTHER_CA = str(authority("another CA").cert)
+
+
+class World:
+    """A server with TLS and an access file, at `-vv`, and all that was printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.secrets = folder / "secrets"
+        self.secrets.mkdir()
+        self.tokens = token_files(self.secrets)
+        self.access = access_file(self.secrets / "access.toml", "orders", "bus:*")
+        given = local()
+        self.certificate = Certificate(self.secrets / "server.pem", write_secret(self.secrets / "server.key", ""))
+        self.certificate.cert.write_text(given.cert.read_text())
+        self.certificate.key.write_text(given.key.read_text())
+        self.sought = marks(given.key)
+        self.told: list[tuple[str, str | bytes]] = []
+        tls = ["--tls-cert", str(self.certificate.cert), "--tls-key", str(self.certificate.key)]
+        self.closing = [*tls, "--access", str(self.access)]
+        history = ["--history", str(folder / "history"), "--history-age", "0.1"]
+        self.server = ServerProcess(folder / "root", *FAST, "-vv", *history, *self.closing, port=lasting_port())
+        self.secure = ["--server", f"qss://localhost:{self.server.port}", "--ca", CA]
+        self.with_token = [*self.secure, "--token-file", self.tokens["token"]]
+
+    def run(self, *command: str, code: int, told: str = "", **environment: str) -> str:
+        """Runs a program, keeps what it prints, and compares its exit code. told: is to be in it."""
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**WITH_SUPPORT, **environment},
+        )
+        self.told += [(f"stdout of {command}", done.stdout), (f"stderr of {command}", done.stderr)]
+        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert told in done.stdout + done.stderr, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def note_processes(self) -> None:
+        """Keeps the command lines of all processes, as everybody on the machine can see them."""
+        for each in Path("/proc").glob("[0-9]*/cmdline"):
+            if int(each.parent.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    self.told.append((str(each), each.read_bytes().replace(b"\0", b" ")))
+
+    def leaks(self) -> list[str]:
+        """Returns where a mark was printed, logged or written."""
+        given = [self.folder / "secrets" / each.name for each in self.secrets.iterdir()]
+        return leaks([*self.told, *files_below(self.folder, but=given)], self.sought)
+
 
 OPEN = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op>'
 
@@ -141,7 +215,7 @@ def test_the_bus_and_the_python_clients(world: World) -> None:
         mistaken.until_logged("401")
         ports = [str(port) for port in (world.server.port, bus.port, mistaken.port)]
         printed = world.run(
-            sys.executable, "-m", "support.secret_clients", "localhost", *ports, CA, OTHER_CA,
+            sys.executable, "-m", "support.clients.secret_clients", "localhost", *ports, CA, OTHER_CA,
             code=1, told="Forbidden", MARK=TOKEN, WRONG=WRONG_TOKEN,
         )  # fmt: skip
         assert printed.count("failed as it should") == 14

@@ -8,8 +8,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Journal, Recovered, Session, flip, made, small_segments, start
-from support.engines import LOTS
+from support.storage.broken_journals import Journal, Recovered, Session, flip, made, small_segments, start
+from support.storage.engines import LOTS
 
 from qs_storage.engine import Durability
 from qs_storage.journal.log.opening import JournalDamagedError

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Session, flip, middle_of, recover, small_segments
-from support.engines import LOTS
+from support.storage.broken_journals import Session, flip, middle_of, recover, small_segments
+from support.storage.engines import LOTS
 
 from qs_server.main import queue_journal as journal_command
 from qs_storage.disk import Disk

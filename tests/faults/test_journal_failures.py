@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import Place, segments_of
-from support.engines import Crash, maintenance_of
+from support.storage.crashing import Place, segments_of
+from support.storage.engines import Crash, maintenance_of
 
 from qs_storage.engine import SECOND, Draft, Durability, NoSuchQueueError, Receipt
 from qs_storage.journal.queues.keys import WINDOW

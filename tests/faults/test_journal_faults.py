@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS, FaultyDisk, JournalEngine, ManualClock
+from support.storage.engines import LOTS, FaultyDisk, JournalEngine, ManualClock
 
 from qs_storage.engine import Draft, Durability, Options, Receipt, StaleReceiptError, State
 from qs_storage.journal.log import pool

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import JournalEngine, ManualClock
-from support.serving import ServerProcess
-from support.small_disk import small_disk
-from support.upkeep import upkeep_slice
+from support.faults import small_disk
+from support.servers.processes import ServerProcess
+from support.storage.engines import JournalEngine, ManualClock, upkeep_slice
 
 from qs_client import Full, QueueClient
 from qs_storage.disk import Disk

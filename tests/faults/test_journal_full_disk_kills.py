@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.crashing import segments_of
-from support.small_engine import SEGMENT, SmallEngine
+from support.storage.crashing import segments_of
+from support.storage.small_engine import SEGMENT, SmallEngine
 
 from qs_storage.engine import SECOND, Draft, Options, Receipt, State
 from qs_storage.journal.log.frames import FRAME_HEAD

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import Place, segments_of
+from support.storage.crashing import Place, segments_of
 
 from qs_storage.engine import Durability, Receipt
 from qs_storage.journal.log.opening import JournalDamagedError

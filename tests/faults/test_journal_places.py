@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Session, flip, middle_of, small_places, small_segments, start
-from support.engines import LOTS
+from support.storage.broken_journals import Session, flip, middle_of, small_places, small_segments, start
+from support.storage.engines import LOTS
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Engine, Options, Receipt, State, StorageError

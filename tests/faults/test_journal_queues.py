@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.crashing import Place, places, segments_of
-from support.engines import LOTS
+from support.storage.crashing import Place, places, segments_of
+from support.storage.engines import LOTS
 
 from qs_storage.engine import NoSuchQueueError, Options
 from qs_storage.journal.upkeep.checkpoint import Snapshot

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Journal, build_recycled, flip, journal_at, small_segments, start
+from support.storage.broken_journals import Journal, build_recycled, flip, journal_at, small_segments, start
 
 from qs_storage.disk import Disk
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD

@@ -5,8 +5,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Journal, Picture, Segment, Session, flip, made, small_segments, start
-from support.engines import Crash, FaultyDisk
+from support.storage.broken_journals import Journal, Picture, Segment, Session, flip, made, small_segments, start
+from support.storage.engines import Crash, FaultyDisk
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Options

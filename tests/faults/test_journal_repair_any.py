@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.broken_journals import Session, flip, segment_of, small_segments, start
-from support.engines import LOTS
-from support.log_world import KeepingDisk
+from support.power_loss.log_world import KeepingDisk
+from support.storage.broken_journals import Session, flip, segment_of, small_segments, start
+from support.storage.engines import LOTS
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, NoRoomError, Options, OtherMessageError, Receipt, State

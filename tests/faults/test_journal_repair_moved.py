@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Picture, Session, flip, recover, small_segments, start
-from support.log_world import KeepingDisk
+from support.power_loss.log_world import KeepingDisk
+from support.storage.broken_journals import Picture, Session, flip, recover, small_segments, start
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Options, Receipt

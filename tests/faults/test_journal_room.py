@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.engines import FaultyDisk, JournalEngine, ManualClock
+from support.storage.engines import FaultyDisk, JournalEngine, ManualClock
 
 from qs_storage.engine import Draft, Durability, NoRoomError, Options, Receipt, State
 from qs_storage.journal.log import pool

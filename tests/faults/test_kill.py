@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
-from support.killing import Client, Seen, listed, load
-from support.serving import MortalWire, ServerProcess
+from support.clients.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
+from support.faults import Client, Seen, listed, load
+from support.servers.processes import MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251120"))
 LIST = 5

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.documents import code, mids, new_queue, push_list, receive, request
-from support.serving import FAST, Gone, MortalWire, ServerProcess, serving
+from support.clients.documents import code, mids, new_queue, push_list, receive, request
+from support.servers.processes import FAST, Gone, MortalWire, ServerProcess, serving
 
 LETTERS = "<options dead-letter='failed' max-receives='1000' storage='{}'/>"
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from support.documents import code, mids, new_queue, push_list, request
-from support.serving import FAST, MortalWire, ServerProcess, serving
+from support.clients.documents import code, mids, new_queue, push_list, request
+from support.servers.processes import FAST, MortalWire, ServerProcess, serving
 
 QUEUE = "<qid>jobs</qid>"
 

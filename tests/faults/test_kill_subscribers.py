@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.documents import (
+from support.clients.documents import (
     code,
     delete,
     delete_list,
@@ -21,8 +21,8 @@ from support.documents import (
     req,
     subscribe,
 )
-from support.killing import Client, Seen, listed, load
-from support.serving import MortalWire, ServerProcess
+from support.faults import Client, Seen, listed, load
+from support.servers.processes import MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 WINDOW = 10**6

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS, ManualClock
-from support.memcached_calls import listed, push, receive
-from support.memcached_serving import Memcached, engine_on, needs_memcached
+from support.storage.engines import LOTS, ManualClock
+from support.storage.memcached import Memcached, engine_on, listed, needs_memcached, push, receive
 
 from qs_storage.engine import (
     SECOND,

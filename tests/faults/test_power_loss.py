@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support.power_loss import points
-from support.power_loss_cases import (
+from support.power_loss.check import VARIANTS, PowerLossCheck
+from support.power_loss.disk import Entry
+from support.power_loss.engines import (
     BEHIND,
     DEFAULT,
+    ENGINES,
     FEW,
     JOURNALS,
     LITTLE,
@@ -29,10 +31,8 @@ from support.power_loss_cases import (
     recorded,
     spread,
 )
-from support.power_loss_check import VARIANTS, PowerLossCheck
-from support.power_loss_disk import Entry
-from support.power_loss_engines import ENGINES
-from support.power_loss_run import Make, Recording, record
+from support.power_loss.file_system import points
+from support.power_loss.run import Make, Recording, record
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Clock, Engine
@@ -53,9 +53,9 @@ def check(
     variants: dict[int, list[str]] = {}
     for number, variant in cases:
         variants.setdefault(number, []).append(variant)
-    for number, world, when in checked.sweep(list(variants)):
+    for number, file_system, when in checked.sweep(list(variants)):
         for variant in variants[number]:
-            if trouble := checked.trouble(number, world, when, variant):
+            if trouble := checked.trouble(number, file_system, when, variant):
                 pytest.fail(f"seed {SEED}\n" + "\n".join(trouble))
     return checked.checked
 
@@ -113,8 +113,8 @@ def test_names_in_order(fast: Path, name: str) -> None:
 
 def during_recovery(name: str, directory: Path, step: int) -> int:
     checked = checker(name, recorded(name), directory)
-    for number, world, when in checked.sweep(spread(recorded(name).log, step)):
-        for trouble in checked.during_recovery(number, world, when, "mixed-1"):
+    for number, file_system, when in checked.sweep(spread(recorded(name).log, step)):
+        for trouble in checked.during_recovery(number, file_system, when, "mixed-1"):
             pytest.fail(f"seed {SEED}\n" + "\n".join(trouble))
     return checked.checked
 
@@ -133,8 +133,8 @@ def test_after_a_kill(fast: Path, name: str) -> None:
 
 def after_kills(name: str, directory: Path, run: Recording, step: int) -> None:
     checked = checker(name, run, directory)
-    for number, world, when in checked.sweep(points(run.log)[::step]):
-        if trouble := checked.after_a_kill(number, world, when):
+    for number, file_system, when in checked.sweep(points(run.log)[::step]):
+        if trouble := checked.after_a_kill(number, file_system, when):
             pytest.fail("\n".join(trouble))
     assert checked.checked > 15
 
@@ -180,9 +180,9 @@ def test_again_while_it_starts_everywhere(fast: Path, name: str) -> None:
 def first_trouble(run: Recording, make: Make, directory: Path) -> list[str]:
     under_test = ENGINES["files"]
     checked = PowerLossCheck(run, make, directory, under_test.leniency)
-    for number, world, when in checked.sweep(points(run.log)):
+    for number, file_system, when in checked.sweep(points(run.log)):
         for variant in VARIANTS:
-            if trouble := checked.trouble(number, world, when, variant):
+            if trouble := checked.trouble(number, file_system, when, variant):
                 return trouble
     return []
 

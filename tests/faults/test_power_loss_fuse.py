@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
-from support.killing import listed
-from support.power_loss_fuse import UNUSABLE, unmount
-from support.serving import WITH_SUPPORT, MortalWire, ServerProcess
+from support.clients.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
+from support.faults import listed
+from support.power_loss.fuse import UNUSABLE, unmount
+from support.servers.processes import WITH_SUPPORT, MortalWire, ServerProcess
 
 LIST = 4
 
@@ -21,7 +21,7 @@ def mounted(root: Path, durable: Path) -> Iterator[subprocess.Popen[str]]:
     root.mkdir(exist_ok=True)
     durable.mkdir(exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.power_loss_fuse", str(root), str(durable)],
+        [sys.executable, "-m", "support.power_loss.fuse", str(root), str(durable)],
         env=WITH_SUPPORT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from support.power_loss_check import fast_directory
-from support.power_loss_short_files import OF_FILES
-from support.power_loss_short_full import FullDisk
-from support.power_loss_short_journal import OF_JOURNALS
+from support.power_loss.check import fast_directory
+from support.power_loss.short_files import OF_FILES
+from support.power_loss.short_full import FullDisk
+from support.power_loss.short_journal import OF_JOURNALS
 
 SHORT = {**OF_JOURNALS, **OF_FILES}
 EXPENSIVE = {"circle", "circle behind", "circle not synced", "full disk"}

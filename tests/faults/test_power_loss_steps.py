@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS, ManualClock
-from support.power_loss import Image, lay_out, power_loss
-from support.power_loss_check import look, nobody_else
-from support.power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
-from support.power_loss_engines import ENGINES
-from support.power_loss_model import Held
-from support.power_loss_nodes import EVERYTHING, NOTHING
-from support.power_loss_run import Make
-from support.power_loss_world import World
+from support.power_loss.check import look, nobody_else
+from support.power_loss.disk import QuietDisk, RecordingDisk, everything_recorded
+from support.power_loss.engines import ENGINES
+from support.power_loss.file_system import FileSystem, Image, lay_out, power_loss
+from support.power_loss.model import Held
+from support.power_loss.nodes import EVERYTHING, NOTHING
+from support.power_loss.run import Make
+from support.storage.engines import LOTS, ManualClock
 
 from qs_storage.engine import Draft, Engine, Options, Receipt
 
@@ -100,12 +99,12 @@ def found_after(make: Make, directory: Path, operation: str, ordered: bool) -> I
         engine.commit()
         done = len(disk.log)
         engine.close()
-    world = World(ordered=ordered)
+    file_system = FileSystem(ordered=ordered)
     numbers = iter(range(10**6))
     seen: dict[object, Shown] = {}
 
     def opened(how: str) -> Shown:
-        image = power_loss(world, how)
+        image = power_loss(file_system, how)
         if image.key not in seen:
             seen[image.key] = look_at(image)
         return seen[image.key]
@@ -121,14 +120,14 @@ def found_after(make: Make, directory: Path, operation: str, ordered: bool) -> I
         return found
 
     for entry in disk.log[:begun]:
-        world.play(entry)
+        file_system.play(entry)
     yield "before", opened(NOTHING)
     for number, entry in enumerate(disk.log[begun:done]):
-        world.begin(entry)
+        file_system.begin(entry)
         if entry.changes:
             for how in MIXED:
                 yield f"step {number}, {entry}, {how}", opened(how if how in MIXED[:2] else f"{how}/{number}")
-        world.complete(entry)
+        file_system.complete(entry)
     yield "after", opened(NOTHING)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     delete,
@@ -28,10 +28,10 @@ from support.documents import (
     subscribe,
     text,
 )
-from support.memcached_serving import Memcached, needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
-from support.serving import ServerProcess, Wire
-from support.sqs_serving import RefusedError, SqsServer
+from support.servers.processes import ServerProcess, Wire
+from support.servers.remote import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.storage.memcached import Memcached, needs_memcached
+from support.storage.sqs import RefusedError, SqsServer
 
 pytestmark = needs_memcached
 BROKEN = RefusedError(500, "InternalFailure")

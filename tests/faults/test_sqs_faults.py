@@ -10,18 +10,21 @@ from typing import Any
 
 import boto3
 import pytest
-from support.cut_proxy import cutting
-from support.sqs_calls import LONG, push, receive, wait
-from support.sqs_serving import (
+from support.faults import cutting
+from support.storage.sqs import (
     HASTY,
+    LONG,
     NO_METADATA,
     FaultySqs,
     RefusedError,
     SqsServer,
     failing,
     give_credentials,
+    push,
+    receive,
     sqs_engine,
     sqs_serving,
+    wait,
 )
 
 from qs_storage.engine import (

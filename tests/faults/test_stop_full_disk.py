@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from support.serving import ServerProcess
-from support.small_disk import small_disk
+from support.faults import small_disk
+from support.servers.processes import ServerProcess
 
 from qs_client import QueueClient
 

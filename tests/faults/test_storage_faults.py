@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import LOTS, OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
-from support.small_disk import small_disk
+from support.faults import small_disk
+from support.storage.engines import LOTS, OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
 
 from qs_storage.engine import (
     Draft,

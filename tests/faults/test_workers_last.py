@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.serving import WITH_SUPPORT, ServerProcess
+from support.servers.processes import WITH_SUPPORT, ServerProcess
 
 from qs_client import GetMessage, QueueClient
 
@@ -30,10 +30,19 @@ class Workers:
         place = f"{server.host}:{server.port}"
         self.done = folder / "done"
         self._folder = folder
-        command = [sys.executable, "-m", "support.lasting_worker", kind, place, "jobs", str(self.done)]
+        command = [sys.executable, "-m", "support.clients.lasting_worker", kind, place, "jobs", str(self.done)]
         count = WORKERS
         if kind == "qs work":
-            command = [*QS, "work", "jobs", "support.lasting_worker:do", "-s", place, "--processes", str(WORKERS)]
+            command = [
+                *QS,
+                "work",
+                "jobs",
+                "support.clients.lasting_worker:do",
+                "-s",
+                place,
+                "--processes",
+                str(WORKERS),
+            ]
             count = 1
         environ = {**WITH_SUPPORT, "DONE": str(self.done)}
         self._started = []

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_calls import Connect
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import code, new_queue
-from support.engines import ManualClock
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.tls_serving import tls_flags
+from support.bus.clients import Connect
+from support.clients.documents import code, new_queue
+from support.servers.processes import FAST, BusProcess, ServerProcess, Wire, bus_serving, serving
+from support.servers.tls import tls_flags
+from support.storage.engines import ManualClock
 
 from qs_client import QueueClient
 from qs_storage import vsqs

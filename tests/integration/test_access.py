@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import Caller, authenticate, hashed, principal, section, write_access
-from support.documents import code, mids, push, receive, request, subscribe, text
-from support.serving import FAST, ServerProcess, run_server, serving
+from support.clients.access import Caller, authenticate, hashed, principal, section, write_access
+from support.clients.documents import code, mids, push, receive, request, subscribe, text
+from support.servers.processes import FAST, ServerProcess, run_server, serving
 
 NAMES = ("a*", "a?c", "a.c", "a[b]c", "a\\c", "bus:q:n", "Ärger-日本", "abc")
 

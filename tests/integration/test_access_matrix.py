@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import RIGHTS, SUBSETS, Caller, principal, section, write_access
-from support.documents import code, request, text
-from support.operation_requests import REQUESTS, document
-from support.serving import FAST, ServerProcess, serving
+from support.clients.access import RIGHTS, SUBSETS, Caller, principal, section, write_access
+from support.clients.documents import REQUESTS, code, document, request, text
+from support.servers.processes import FAST, ServerProcess, serving
 
 from qs_server.operations.table import OPERATIONS
 

@@ -6,10 +6,21 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from support.bad_documents import BAD, state
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
-from support.serving import ServerProcess, Wire
+from support.clients.documents import (
+    BAD,
+    PING,
+    code,
+    delete,
+    is_delivery,
+    mids,
+    new_queue,
+    push,
+    request,
+    state,
+    subscribe,
+    text,
+)
+from support.servers.processes import BusProcess, ServerProcess, Wire, bus_serving
 
 
 @pytest.fixture

@@ -9,8 +9,20 @@ import sys
 import threading
 
 import pytest
-from support.scripted_bus import OUTAGE, Seen, accept, delivering, noted, refusing, what
-from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+from support.clients.scripted_server import (
+    GIVE_UP,
+    OUTAGE,
+    SOON,
+    Conversation,
+    ScriptedServer,
+    Seen,
+    accept,
+    delivering,
+    noted,
+    refusing,
+    scripted,
+    what,
+)
 
 from qs_client import (
     AsyncBusClient,

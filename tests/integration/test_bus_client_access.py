@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.backends import both, run
-from support.bus_serving import BusProcess, bus_serving
-from support.certificates import authority
-from support.scripted_server import GIVE_UP
-from support.serving import FAST, ServerProcess, serving
-from support.tls_serving import tls_flags
+from support.clients.every_client import both, run
+from support.clients.scripted_server import GIVE_UP
+from support.servers.processes import FAST, BusProcess, ServerProcess, bus_serving, serving
+from support.servers.tls import authority, tls_flags
 
 from qs_client import AsyncBusClient, BusClient, Forbidden, QueueClient, Unauthorized, command
 

@@ -7,9 +7,23 @@ import threading
 
 import anyio
 import pytest
-from support.backends import both, run, until
-from support.scripted_bus import OUTAGE, Seen, accept, delivered, delivering, noted, refusing, reset, what
-from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+from support.clients.every_client import both, run, until
+from support.clients.scripted_server import (
+    GIVE_UP,
+    OUTAGE,
+    SOON,
+    Conversation,
+    ScriptedServer,
+    Seen,
+    accept,
+    delivered,
+    delivering,
+    noted,
+    refusing,
+    reset,
+    scripted,
+    what,
+)
 
 from qs_client import AsyncBusClient, NoAnswer, ServerUnavailable, ShuttingDown, Subscribe
 from qs_client.bus_session import BusSession

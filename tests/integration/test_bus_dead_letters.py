@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.bus_calls import Connect, gone, push_one, stored
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import (
+from support.bus.clients import Connect, gone, push_one, stored
+from support.clients.documents import (
     code,
     delete,
     is_delivery,
@@ -20,7 +19,7 @@ from support.documents import (
     request,
     subscribe,
 )
-from support.serving import FAST, Wire, serving
+from support.servers.processes import FAST, BusProcess, Wire, bus_serving, serving
 
 from qs_client import AsyncBusClient, BusClient, GetMessage
 

@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import principal, write_access
-from support.bus_access import known
-from support.bus_calls import push_one
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import code, delete, mids, request, subscribe
-from support.figures import Figures, address, look, look_at_connections
-from support.serving import ServerProcess, Wire
+from support.bus.clients import known, push_one
+from support.clients.access import principal, write_access
+from support.clients.documents import code, delete, mids, request, subscribe
+from support.servers.figures import Figures, address, look, look_at_connections
+from support.servers.processes import BusProcess, ServerProcess, Wire, bus_serving
 
 from qs_client import Forbidden, QueueClient
 

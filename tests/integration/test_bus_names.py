@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.bus_calls import Connect, gone, push_one, stored
-from support.bus_serving import bus_serving
-from support.documents import PING, code, delete_list, mids, new_queue, req, request, subscribe, text
-from support.serving import FAST, ServerProcess, Wire, serving
+from support.bus.clients import Connect, gone, push_one, stored
+from support.clients.documents import PING, code, delete_list, mids, new_queue, req, request, subscribe, text
+from support.servers.processes import FAST, ServerProcess, Wire, bus_serving, serving
 
 
 @pytest.fixture

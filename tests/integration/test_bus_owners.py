@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import principal, section, write_access
-from support.bus_access import known, reload
-from support.bus_calls import gone, push_one, stored
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import code, delete, mids, payloads, request, subscribe, text
-from support.serving import FAST, ServerProcess, Wire, serving
+from support.bus.clients import gone, known, push_one, reload, stored
+from support.clients.access import principal, section, write_access
+from support.clients.documents import code, delete, mids, payloads, request, subscribe, text
+from support.servers.processes import FAST, BusProcess, ServerProcess, Wire, bus_serving, serving
 
 SECTIONS = (
     principal("shop", read=["*"]),

@@ -3,11 +3,10 @@
 import select
 
 import pytest
-from support.bus_calls import Connect, gone, push_one, stored
-from support.bus_serving import bus_serving
-from support.documents import PING, code, delete, mids, new_queue, req, request, subscribe, text
-from support.serving import ServerProcess, Wire
-from support.stalls import stopped
+from support.bus.clients import Connect, gone, push_one, stored
+from support.clients.documents import PING, code, delete, mids, new_queue, req, request, subscribe, text
+from support.faults import stopped
+from support.servers.processes import ServerProcess, Wire, bus_serving
 
 
 @pytest.fixture

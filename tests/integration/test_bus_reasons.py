@@ -6,10 +6,9 @@ import re
 
 import pytest
 import trio
-from support.bus_calls import Connect, push_one, stored
-from support.bus_serving import BusProcess
-from support.documents import code, mids, receive, receives, request, subscribe, text
-from support.serving import Wire
+from support.bus.clients import Connect, push_one, stored
+from support.clients.documents import code, mids, receive, receives, request, subscribe, text
+from support.servers.processes import BusProcess, Wire
 
 from qs_client import AsyncBusClient, BusClient
 

@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import authenticate, principal, section, write_access
-from support.bus_access import known, reload, shows_no_token, token_of, until_silent
-from support.bus_calls import gone, push_one, stored
-from support.bus_serving import BusProcess, bus_serving
-from support.certificates import authority
-from support.documents import code, mids, new_queue, req, subscribe
-from support.serving import ServerProcess, Wire
-from support.tls_serving import TlsWire, tls_flags
+from support.bus.clients import gone, known, push_one, reload, shows_no_token, stored, token_of, until_silent
+from support.clients.access import authenticate, principal, section, write_access
+from support.clients.documents import code, mids, new_queue, req, subscribe
+from support.servers.processes import BusProcess, ServerProcess, Wire, bus_serving
+from support.servers.tls import TlsWire, authority, tls_flags
 
 READER = principal("reader", read=["*"], certificates=("reader.example",))
 OTHER = principal("other", read=["*"])

@@ -4,15 +4,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import authenticate, principal, section, write_access
-from support.bus_access import has_input, known, shows_no_token, token_of, until_silent
-from support.bus_calls import gone, push_one, stored
-from support.bus_serving import BusProcess, bus_serving
-from support.certificates import authority
-from support.documents import PING, code, delete, delete_list, mids, release, req, request, subscribe, text
-from support.operation_requests import REQUESTS, document
-from support.serving import ServerProcess, Wire
-from support.tls_serving import TlsWire, tls_flags
+from support.bus.clients import gone, has_input, known, push_one, shows_no_token, stored, token_of, until_silent
+from support.clients.access import authenticate, principal, section, write_access
+from support.clients.documents import (
+    PING,
+    REQUESTS,
+    code,
+    delete,
+    delete_list,
+    document,
+    mids,
+    release,
+    req,
+    request,
+    subscribe,
+    text,
+)
+from support.servers.processes import BusProcess, ServerProcess, Wire, bus_serving
+from support.servers.tls import TlsWire, authority, tls_flags
 
 from qs_bus.operations import OPERATIONS as OF_THE_BUS
 

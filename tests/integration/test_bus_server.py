@@ -4,8 +4,8 @@ import base64
 import re
 
 import pytest
-from support.bus_calls import Connect, gone, push_one, stored
-from support.documents import (
+from support.bus.clients import Connect, gone, push_one, stored
+from support.clients.documents import (
     NS,
     code,
     delete,
@@ -21,7 +21,7 @@ from support.documents import (
     subscribe,
     text,
 )
-from support.serving import ServerProcess, Wire
+from support.servers.processes import ServerProcess, Wire
 
 from qs_schemas import (
     OPERATIONS,

@@ -7,14 +7,11 @@ from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import pytest
-from support.access import principal, section, write_access
-from support.bus_access import known, reload, shows_no_token, token_of
-from support.bus_calls import gone, push_one, stored
-from support.bus_serving import BusProcess, bus_serving, run_bus
-from support.certificates import authority
-from support.documents import code, mids, request, subscribe, text
-from support.serving import FAST, Listening, ServerProcess, Wire, serving
-from support.tls_serving import TlsWire, tls_flags
+from support.bus.clients import gone, known, push_one, reload, shows_no_token, stored, token_of
+from support.clients.access import principal, section, write_access
+from support.clients.documents import code, mids, request, subscribe, text
+from support.servers.processes import FAST, BusProcess, Listening, ServerProcess, Wire, bus_serving, run_bus, serving
+from support.servers.tls import TlsWire, authority, tls_flags
 
 OPS = principal("ops", admin=True)
 OF_THE_BUS = {"read": ["orders", "bus:*"], "write": ["bus:*", "letters"], "configure": ["bus:*"]}
@@ -182,7 +179,7 @@ def test_over_tls(tmp_path: Path, access: Path, token: Path) -> None:
     ops_of = authority().trusting(shown)
 
     def ask(server: Listening, *documents: str) -> list[str]:
-        from support.bus_access import authenticate
+        from support.bus.clients import authenticate
 
         with TlsWire(server, ops_of) as wire:
             return [wire.ask(document) for document in (authenticate(token_of("ops")), *documents)][1:]

@@ -12,10 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_calls import stored
-from support.bus_serving import COMMAND, BusProcess, bus_serving, run_bus
-from support.documents import PING, code, delete, mids, new_queue, push, push_list, release, req, subscribe
-from support.serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
+from support.bus.clients import stored
+from support.clients.documents import PING, code, delete, mids, new_queue, push, push_list, release, req, subscribe
+from support.servers.processes import (
+    BUS_COMMAND,
+    FAST,
+    READY_WITHIN,
+    BusProcess,
+    ServerProcess,
+    Wire,
+    bus_serving,
+    run_bus,
+    serving,
+)
 
 from qs_bus.command import read_options
 from qs_bus.options import Policy
@@ -130,7 +139,7 @@ def test_a_host_that_is_not_ours() -> None:
 def test_listening_is_said_once() -> None:
     """With standard output a pipe, the line is there as soon as clients can connect, once, also without a server."""
     process = subprocess.Popen(
-        [*COMMAND, "--port", "0", "-s", f"127.0.0.1:{free_port()}"],
+        [*BUS_COMMAND, "--port", "0", "-s", f"127.0.0.1:{free_port()}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )  # fmt: skip

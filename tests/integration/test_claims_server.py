@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.backends import both, run
-from support.serving import ServerProcess, Wire, serving
+from support.clients.every_client import both, run
+from support.servers.processes import ServerProcess, Wire, serving
 
 from qs_client import (
     AsyncQueueClient,

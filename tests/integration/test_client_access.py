@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.backends import both, run
-from support.certificates import authority
-from support.scripted_server import GIVE_UP
-from support.serving import FAST, ServerProcess, serving
-from support.tls_serving import tls_flags
+from support.clients.every_client import both, run
+from support.clients.scripted_server import GIVE_UP
+from support.servers.processes import FAST, ServerProcess, serving
+from support.servers.tls import authority, tls_flags
 
 from qs_client import AsyncQueueClient, Forbidden, NotImplementedByServer, QueueClient, Unauthorized, command
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from support.backends import both, run, until
-from support.scripted_server import GIVE_UP, SOON, Conversation, Parallel, ScriptedServer, answering, scripted
+from support.clients.every_client import both, run, until
+from support.clients.scripted_server import GIVE_UP, SOON, Conversation, Parallel, ScriptedServer, answering, scripted
 
 from qs_client import (
     AsyncQueueClient,

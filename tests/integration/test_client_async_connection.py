@@ -7,9 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from support.backends import both, opened, run, until
-from support.scripted_bus import delivered
-from support.scripted_server import GIVE_UP, Conversation, answer_bytes, scripted
+from support.clients.every_client import both, opened, run, until
+from support.clients.scripted_server import GIVE_UP, Conversation, answer_bytes, delivered, scripted
 
 from qs_client import GetMessage, Message, Ping, PushMessage, ServerUnavailable, Subscribe, calls
 from qs_client.asking import Exchange

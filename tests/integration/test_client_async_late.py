@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from support.backends import both, jump, opened, run
-from support.scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, scripted
+from support.clients.every_client import both, jump, opened, run
+from support.clients.scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, scripted
 
 from qs_client import (
     Delivery,

@@ -7,11 +7,8 @@ import threading
 
 import anyio
 import pytest
-from support.backends import both, run, until
-from support.client_scenarios import healthy
-from support.every_client import CLIENTS, kinds
-from support.scripted_bus import accept, delivered
-from support.scripted_server import GIVE_UP, Conversation, Script, scripted
+from support.clients.every_client import CLIENTS, both, healthy, kinds, run, until
+from support.clients.scripted_server import GIVE_UP, Conversation, Script, accept, delivered, scripted
 
 from qs_client import (
     AsyncQueueClient,

@@ -8,10 +8,9 @@ import sys
 import threading
 
 import pytest
-from support.certificates import authority
-from support.scripted_bus import Seen, delivering
-from support.scripted_server import GIVE_UP, Conversation, Parallel, ScriptedServer, scripted
-from support.serving import ServerProcess
+from support.clients.scripted_server import GIVE_UP, Conversation, Parallel, ScriptedServer, Seen, delivering, scripted
+from support.servers.processes import ServerProcess
+from support.servers.tls import authority
 
 from qs_client import DeleteMessage, Ping, QueueClient, Subscribe
 

@@ -9,9 +9,19 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from support.backends import both, run
-from support.scripted_bus import accept, delivered, delivering, noted
-from support.scripted_server import GIVE_UP, Conversation, Parallel, Script, client_of, scripted
+from support.clients.every_client import both, run
+from support.clients.scripted_server import (
+    GIVE_UP,
+    Conversation,
+    Parallel,
+    Script,
+    accept,
+    client_of,
+    delivered,
+    delivering,
+    noted,
+    scripted,
+)
 
 from qs_client import (
     AsyncQueueClient,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.scripted_server import GIVE_UP, Conversation, ScriptedServer, answering, client_of, scripted
+from support.clients.scripted_server import GIVE_UP, Conversation, ScriptedServer, answering, client_of, scripted
 
 from qs_client import Error, Message, Ping, PushMessage, QueueClient, calls, policy_calls
 

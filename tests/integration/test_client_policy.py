@@ -4,8 +4,8 @@ import json
 import queue
 
 import pytest
-from support.backends import both, run
-from support.scripted_server import GIVE_UP, answering, client_of, scripted
+from support.clients.every_client import both, run
+from support.clients.scripted_server import GIVE_UP, answering, client_of, scripted
 
 from qs_client import (
     AsyncQueueClient,

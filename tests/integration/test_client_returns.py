@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
-from support.backends import both, run
-from support.cut_proxy import cutting
-from support.scripted_server import GIVE_UP, Conversation, answering, scripted
+from support.clients.every_client import both, run
+from support.clients.scripted_server import GIVE_UP, Conversation, answering, scripted
+from support.faults import cutting
 
 from qs_client import AsyncQueueClient, Delivery, Message, ProtocolMismatch, QueueClient, ReleaseMessage
 from qs_client.skimming import Skim

@@ -5,7 +5,7 @@ import socket
 import threading
 
 import pytest
-from support.scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
+from support.clients.scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
 
 from qs_client import Error, ListQueues, Message, NewQueue, Ping, PushMessage, QueueClient, ServerUnavailable
 

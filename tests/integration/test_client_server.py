@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from support.serving import FAST, ServerProcess, serving
+from support.servers.processes import FAST, ServerProcess, serving
 
 from qs_client import (
     AsyncQueueClient,

@@ -11,10 +11,19 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from support.backends import both, run, until
-from support.scripted_bus import delivered, noted
-from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
-from support.wakeups import settled
+from support.clients.every_client import both, run, until
+from support.clients.scripted_server import (
+    GIVE_UP,
+    SOON,
+    Conversation,
+    ScriptedServer,
+    answer_bytes,
+    client_of,
+    delivered,
+    noted,
+    scripted,
+)
+from support.servers.processes import settled
 
 from qs_client import (
     AsyncQueueClient,

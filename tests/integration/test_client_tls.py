@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.certificates import LOCAL, authority, serving_context
-from support.client_scenarios import healthy
-from support.every_client import CLIENTS
-from support.scripted_server import GIVE_UP, Conversation, scripted
+from support.clients.every_client import CLIENTS, healthy
+from support.clients.scripted_server import GIVE_UP, Conversation, scripted
+from support.servers.tls import LOCAL, authority, serving_context
 
 from qs_client import NoAnswer, ProtocolMismatch, ServerUnavailable
 

@@ -10,12 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
-from support.backends import both, run, until
-from support.certificates import authority, serving_context
-from support.client_scenarios import answer_of, healthy
-from support.every_client import CLIENTS, kinds
-from support.scripted_server import GIVE_UP, SOON, Conversation, scripted
-from support.serving import ServerProcess
+from support.clients.every_client import CLIENTS, answer_of, both, healthy, kinds, run, until
+from support.clients.scripted_server import GIVE_UP, SOON, Conversation, scripted
+from support.servers.processes import ServerProcess
+from support.servers.tls import authority, serving_context
 
 from qs_client import (
     AsyncQueueClient,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.scripted_server import GIVE_UP, SOON, Conversation, answering, client_of, scripted
+from support.clients.scripted_server import GIVE_UP, SOON, Conversation, answering, client_of, scripted
 
 from qs_client import (
     Disconnected,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from dirq.queue import Queue as OriginalQueue
-from support.changes import until
-from support.dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
-from support.vsqs_original import original, output
+from support.servers.processes import until
+from support.storage.directories import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
+from support.storage.vsqs_original import original, output
 
 from qs_storage import vsqs
 from qs_storage.tools.elements import LAYOUTS

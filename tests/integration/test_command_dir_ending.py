@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.changes import until
-from support.dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
-from support.small_disk import small_disk
+from support.faults import small_disk
+from support.servers.processes import until
+from support.storage.directories import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 
 from qs_server.main.qs_dir import main
 from qs_storage import vsqs

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from dirq.QueueSimple import QueueSimple as OriginalSimple
-from support.dir_tool import DIRQ, WITHIN, age, dir_tool, element, listed, original_dirq, states, tree
-from support.documents import new_queue, payloads, receive
-from support.serving import ServerProcess, Wire
-from support.vsqs_original import original, output
+from support.clients.documents import new_queue, payloads, receive
+from support.servers.processes import ServerProcess, Wire
+from support.storage.directories import DIRQ, WITHIN, age, dir_tool, element, listed, original_dirq, states, tree
+from support.storage.vsqs_original import original, output
 
 from qs_server.main.qs_dir import main
 from qs_server.main.qs_dir_flags import make_parser

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.serving import ServerProcess
+from support.servers.processes import ServerProcess
 
 from qs_client import QueueClient, command
 from qs_storage import vsqs

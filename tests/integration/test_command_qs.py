@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.scripted_server import GIVE_UP, Conversation, scripted
-from support.serving import ServerProcess
+from support.clients.scripted_server import GIVE_UP, Conversation, scripted
+from support.servers.processes import ServerProcess
 
 from qs_client import (
     Delivery,

@@ -11,8 +11,17 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.scripted_bus import Seen, accept, delivered, delivering
-from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+from support.clients.scripted_server import (
+    GIVE_UP,
+    SOON,
+    Conversation,
+    ScriptedServer,
+    Seen,
+    accept,
+    delivered,
+    delivering,
+    scripted,
+)
 
 from qs_client import DeleteMessage, Error, Message, Subscribe, bus_session, command, command_verbs
 

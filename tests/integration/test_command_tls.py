@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.certificates import authority, serving_context
-from support.client_scenarios import healthy
-from support.scripted_bus import accept
-from support.scripted_server import GIVE_UP, Conversation, ScriptedServer, scripted
+from support.clients.every_client import healthy
+from support.clients.scripted_server import GIVE_UP, Conversation, ScriptedServer, accept, scripted
+from support.servers.tls import authority, serving_context
 
 from qs_client import Authenticate, Error, Ping, command
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.changes import until
-from support.serving import READY_WITHIN, ServerProcess
+from support.servers.processes import READY_WITHIN, ServerProcess, until
 
 from qs_client import QueueClient, command
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.access import Caller, principal, write_access
-from support.documents import code, mids, new_queue, payloads, push, push_list, receive, release, request
-from support.serving import FAST, MortalWire, ServerProcess, serving
+from support.clients.access import Caller, principal, write_access
+from support.clients.documents import code, mids, new_queue, payloads, push, push_list, receive, release, request
+from support.servers.processes import FAST, MortalWire, ServerProcess, serving
 
 
 def set_policy(qid: str, dead: str) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from support.access import Caller, principal, write_access
-from support.bus_serving import COMMAND as BUS
-from support.documents import PING, code, mids, new_queue, push, subscribe
-from support.serving import COMMAND as SERVER
-from support.serving import FAST, Listening, ServerProcess, Wire
-from support.web_serving import visitor, web_serving
+from support.clients.access import Caller, principal, write_access
+from support.clients.documents import PING, code, mids, new_queue, push, subscribe
+from support.servers.processes import BUS_COMMAND as BUS
+from support.servers.processes import COMMAND as SERVER
+from support.servers.processes import FAST, Listening, ServerProcess, Wire
+from support.servers.web import visitor, web_serving
 
 PAYLOAD = "x" * 1_000_000
 

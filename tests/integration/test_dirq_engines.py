@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
-from support.engine_calls import next_due
-from support.engines import arrived
+from support.storage.calls import next_due
+from support.storage.directories import LAYOUTS, Foreign, Shared, mid_of, sharing
+from support.storage.engines import arrived
 
 from qs_storage.dirq.elements import is_directory
 from qs_storage.disk import Disk

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.dirq_sharing import LAYOUTS, Foreign, PresentClock, Shared, sharing
-from support.engine_calls import next_due
-from support.engines import LOTS, Crash, FaultyDisk, WithoutAttributes, failed
+from support.storage.calls import next_due
+from support.storage.directories import LAYOUTS, Foreign, PresentClock, Shared, sharing
+from support.storage.engines import LOTS, Crash, FaultyDisk, WithoutAttributes, failed
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Receipt, State

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT, serving
+from support.servers.processes import PROJECT, serving
 
 from qs_bus.options import PORT as BUS_PORT
 from qs_server.main.options import PORT as SERVER_PORT

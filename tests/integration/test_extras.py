@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from support.serving import ServerProcess
+from support.servers.processes import ServerProcess
 
 BASE = ("anyio", "idna", "lxml", "sniffio", "typing_extensions", "_typeshed")
 """The packages of an installation without extras, and what they need or look for themselves."""

@@ -7,12 +7,11 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
-from support.access import authenticate, principal, section, write_access
-from support.certificates import authority
-from support.documents import PING, code, request
-from support.figures import CONNECTION, Figures, address, look, look_at_connections
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.tls_serving import TlsWire, tls_flags
+from support.clients.access import authenticate, principal, section, write_access
+from support.clients.documents import PING, code, request
+from support.servers.figures import CONNECTION, Figures, address, look, look_at_connections
+from support.servers.processes import FAST, ServerProcess, Wire, serving
+from support.servers.tls import TlsWire, authority, tls_flags
 
 from qs_client import Forbidden, NotFound, QueueClient, Unauthorized
 

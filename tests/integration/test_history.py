@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.changes import until
-from support.documents import (
+from support.clients.documents import (
     copy,
     delete,
     delete_list,
@@ -23,7 +22,7 @@ from support.documents import (
     request,
     subscribe,
 )
-from support.serving import FAST, Gone, MortalWire, ServerProcess, Wire, run_server, serving
+from support.servers.processes import FAST, Gone, MortalWire, ServerProcess, Wire, run_server, serving, until
 
 from qs_server.main.opening import ENGINES
 from qs_server.main.options import HistoryOptions

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 COMMANDS = sorted(PYPROJECT["project"]["scripts"])

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.broken_journals import flip, middle_of, with_old_format
-from support.documents import mids, new_queue, payloads, push, receive
-from support.serving import PROJECT, READY_WITHIN, ServerProcess, Wire, run_server
+from support.clients.documents import mids, new_queue, payloads, push, receive
+from support.servers.processes import PROJECT, READY_WITHIN, ServerProcess, Wire, run_server
+from support.storage.broken_journals import flip, middle_of, with_old_format
 
 from qs_server.main import queue_journal as journal_command
 from qs_storage.disk import Disk

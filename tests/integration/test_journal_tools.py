@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.serving import FAST, PROJECT, READY_WITHIN, Listening, ServerProcess, serving
+from support.servers.processes import FAST, PROJECT, READY_WITHIN, Listening, ServerProcess, serving
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command

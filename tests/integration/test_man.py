@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 from qs_client.command_arguments import make_parser
 

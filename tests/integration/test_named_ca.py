@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.certificates import authority
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
+from support.servers.tls import authority
 
 from qs_bus.command import read_options as bus_options
 from qs_client import AsyncBusClient, AsyncQueueClient, BusClient, QueueClient, ServerUnavailable, command

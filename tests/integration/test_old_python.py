@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 SCRIPTS = PROJECT / "scripts"
 LINE = r"qs needs Python 3\.11 or newer, and this is {}: set PYTHON to a newer one, .*"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.access import Caller, hashed, principal, section, write_access
-from support.documents import code, request
-from support.serving import FAST, ServerProcess, serving
+from support.clients.access import Caller, hashed, principal, section, write_access
+from support.clients.documents import code, request
+from support.servers.processes import FAST, ServerProcess, serving
 
 from qs_client import Conflict, Delivery, Draft, Forbidden, Full, NotFound, QueueClient, command
 

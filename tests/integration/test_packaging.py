@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 
 import pytest
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 from qs_bus.command import read_options as bus_options
 from qs_bus.options import PORT as BUS_PORT

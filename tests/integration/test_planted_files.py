@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.documents import push, request
-from support.serving import COMMAND, FAST, Wire, serving
+from support.clients.documents import push, request
+from support.servers.processes import COMMAND, FAST, Wire, serving
 
 SCRIPTS = Path(COMMAND[1]).parent
 JOURNAL = [sys.executable, str(SCRIPTS / "queue-journal.py")]

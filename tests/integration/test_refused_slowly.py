@@ -4,10 +4,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from support.bus_serving import bus_serving
-from support.documents import code, is_delivery, mids, new_queue, push, request, subscribe
-from support.serving import FAST, Listening, ServerProcess, Wire, serving
-from support.stalls import pass_time
+from support.clients.documents import code, is_delivery, mids, new_queue, push, request, subscribe
+from support.faults import pass_time
+from support.servers.processes import FAST, Listening, ServerProcess, Wire, bus_serving, serving
 
 LINGER = 0.1
 SIZE = 700_000

@@ -9,9 +9,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.documents import PING, code, mids, new_queue, push, receive, request
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.wakeups import settled
+from support.clients.documents import PING, code, mids, new_queue, push, receive, request
+from support.servers.processes import FAST, ServerProcess, Wire, serving, settled
 
 
 def test_too_many_clients(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import select
 import socket
 from pathlib import Path
 
-from support.bad_documents import BAD, state
-from support.documents import (
+from support.clients.documents import (
+    BAD,
     PING,
     code,
     delete,
@@ -14,9 +14,10 @@ from support.documents import (
     push,
     receive,
     request,
+    state,
     text,
 )
-from support.serving import FAST, ServerProcess, Wire, serving
+from support.servers.processes import FAST, ServerProcess, Wire, serving
 
 # name: (bytes, code, what the text says, whether the connection is closed), as in bad_documents
 OF_QUEUES: dict[str, tuple[str | bytes, int, str, bool]] = {

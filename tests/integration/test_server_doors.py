@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.dir_tool import finish, start
-from support.serving import ServerProcess, serving
-from support.vsqs_original import original, output
-from support.wakeups import settled, woken
+from support.servers.processes import ServerProcess, serving, settled, woken
+from support.storage.directories import finish, start
+from support.storage.vsqs_original import original, output
 
 from qs_client import QueueClient
 

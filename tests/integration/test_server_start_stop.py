@@ -11,7 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     mids,
@@ -22,7 +22,7 @@ from support.documents import (
     req,
     request,
 )
-from support.serving import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
+from support.servers.processes import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
 
 from qs_client import QueueClient
 

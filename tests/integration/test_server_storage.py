@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     delete,
@@ -21,8 +21,8 @@ from support.documents import (
     receive,
     request,
 )
-from support.serving import COMMAND, FAST, Wire, serving
-from support.small_disk import small_disk
+from support.faults import small_disk
+from support.servers.processes import COMMAND, FAST, Wire, serving
 
 
 def test_a_restart(tmp_path: Path) -> None:

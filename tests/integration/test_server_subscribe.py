@@ -8,7 +8,7 @@ from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 
 import pytest
-from support.documents import (
+from support.clients.documents import (
     code,
     delete,
     is_delivery,
@@ -22,7 +22,7 @@ from support.documents import (
     request,
     subscribe,
 )
-from support.serving import FAST, ServerProcess, Wire, serving
+from support.servers.processes import FAST, ServerProcess, Wire, serving
 
 PUBLISH = """
 import sys

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.documents import PING, code, mids, new_queue, payloads, push, receive, request, subscribe
-from support.serving import FAST, ServerProcess, Wire, serving
+from support.clients.documents import PING, code, mids, new_queue, payloads, push, receive, request, subscribe
+from support.servers.processes import FAST, ServerProcess, Wire, serving
 
 LONG = 60
 _DIES = """

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_serving import COMMAND as BUS
-from support.changes import until
-from support.documents import PING, new_queue, push
-from support.played_systemd import PlayedSystemd, played_systemd
-from support.serving import COMMAND, READY_WITHIN, exchange
-from support.wakeups import settled, woken
+from support.clients.documents import PING, new_queue, push
+from support.servers.processes import BUS_COMMAND as BUS
+from support.servers.processes import COMMAND, READY_WITHIN, exchange, settled, until, woken
+from support.servers.systemd import PlayedSystemd, played_systemd
 
 USEC = "400000"
 """The watchdog's time: a service has to say every 0.2 s that it lives."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_serving import COMMAND as BUS
-from support.documents import PING, mids, new_queue, push, receive
-from support.played_systemd import PlayedSystemd, played_systemd
-from support.serving import COMMAND, READY_WITHIN, Listening, exchange
-from support.web_serving import COMMAND as WEB
+from support.clients.documents import PING, mids, new_queue, push, receive
+from support.servers.processes import BUS_COMMAND as BUS
+from support.servers.processes import COMMAND, READY_WITHIN, Listening, exchange
+from support.servers.systemd import PlayedSystemd, played_systemd
+from support.servers.web import COMMAND as WEB
 
 
 @pytest.fixture

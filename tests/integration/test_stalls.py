@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_calls import stored
-from support.bus_serving import bus_serving
-from support.documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, subscribe
-from support.serving import FAST, Listening, ServerProcess, Wire, serving
-from support.stalls import pass_time, stopped
+from support.bus.clients import stored
+from support.clients.documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, subscribe
+from support.faults import pass_time, stopped
+from support.servers.processes import FAST, Listening, ServerProcess, Wire, bus_serving, serving
 
 COUNT = 50
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT, READY_WITHIN
+from support.servers.processes import PROJECT, READY_WITHIN
 
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "start.py")]
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.access import Caller, authenticate, principal, section, write_access
-from support.bus_access import until_silent
-from support.bus_serving import bus_serving
-from support.certificates import authority
-from support.documents import code, is_delivery, mids, new_queue, push, subscribe, text
-from support.serving import FAST, Listening, ServerProcess, Wire, serving
-from support.tls_serving import TlsWire, half_handshake, tls_flags
+from support.bus.clients import until_silent
+from support.clients.access import Caller, authenticate, principal, section, write_access
+from support.clients.documents import code, is_delivery, mids, new_queue, push, subscribe, text
+from support.servers.processes import FAST, Listening, ServerProcess, Wire, bus_serving, serving
+from support.servers.tls import TlsWire, authority, half_handshake, tls_flags
 
 PLACES = 12
 TOKEN = authenticate("ops-token")

@@ -7,10 +7,20 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from support.bus_serving import bus_serving, run_bus
-from support.certificates import LOCAL, Authority, Certificate, authority
-from support.serving import FAST, Listening, ServerProcess, Wire, run_server, serving
-from support.tls_serving import PING, OpenSslClient, TlsWire, hello, openssl, speak_raw, tls_flags
+from support.servers.processes import FAST, Listening, ServerProcess, Wire, bus_serving, run_bus, run_server, serving
+from support.servers.tls import (
+    LOCAL,
+    PING,
+    Authority,
+    Certificate,
+    OpenSslClient,
+    TlsWire,
+    authority,
+    hello,
+    openssl,
+    speak_raw,
+    tls_flags,
+)
 
 WEAK = (
     "AES128-SHA", "AES256-SHA256", "AES128-GCM-SHA256", "ECDHE-RSA-AES128-SHA", "ECDHE-RSA-AES256-SHA384",

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_serving import bus_serving
-from support.certificates import LOCAL, Certificate, authority
-from support.serving import FAST, Listening, ServerProcess, serving
-from support.tls_serving import TlsWire
+from support.servers.processes import FAST, Listening, ServerProcess, bus_serving, serving
+from support.servers.tls import LOCAL, Certificate, TlsWire, authority
 
 READ = "after SIGHUP: the files have been read again"
 REFUSED = "what was read before stays in use"

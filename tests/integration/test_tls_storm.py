@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from support.documents import PING, code, new_queue, push
-from support.serving import FAST, ServerProcess, serving
-from support.tls_serving import TlsWire, half_handshake, tls_flags
+from support.clients.documents import PING, code, new_queue, push
+from support.servers.processes import FAST, ServerProcess, serving
+from support.servers.tls import TlsWire, half_handshake, tls_flags
 
 HALF = 2000
 CLIENTS = 100

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_serving import bus_serving
-from support.documents import PING, code, mids, new_queue, push, receive, request, subscribe
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.tls_pairs import TlsEnd
-from support.tls_serving import TlsWire, half_handshake, speak_raw, tls_flags
+from support.clients.documents import PING, code, mids, new_queue, push, receive, request, subscribe
+from support.servers.processes import FAST, ServerProcess, Wire, bus_serving, serving
+from support.servers.tls import TlsEnd, TlsWire, half_handshake, speak_raw, tls_flags
 
 
 @pytest.fixture(scope="module")

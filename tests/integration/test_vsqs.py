@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.documents import new_queue, payloads, receive
-from support.engines import ManualClock
-from support.serving import ServerProcess, Wire
+from support.clients.documents import new_queue, payloads, receive
+from support.servers.processes import ServerProcess, Wire
+from support.storage.engines import ManualClock
 
 from qs_client import QueueClient
 from qs_storage import vsqs as queue

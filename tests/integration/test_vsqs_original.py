@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from support.engines import EPOCH, ManualClock, arrived
-from support.vsqs_original import original, output
+from support.storage.engines import EPOCH, ManualClock, arrived
+from support.storage.vsqs_original import original, output
 
 from qs_storage import vsqs as queue
 from qs_storage.directories import FilesEngine

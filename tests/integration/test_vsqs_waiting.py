@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.vsqs_original import original, output
+from support.storage.vsqs_original import original, output
 
 from qs_storage import vsqs as queue
 

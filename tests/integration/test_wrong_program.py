@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 import pytest
-from support.bus_serving import BusProcess, bus_serving
-from support.documents import PING
-from support.scripted_server import Conversation, Parallel, scripted
-from support.serving import Address, ServerProcess, Wire
-from support.web_serving import web_serving
+from support.clients.documents import PING
+from support.clients.scripted_server import Conversation, Parallel, scripted
+from support.servers.processes import Address, BusProcess, ServerProcess, Wire, bus_serving
+from support.servers.web import web_serving
 
 from qs_client import (
     AsyncBusClient,

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.serving import ServerProcess, serving
+from support.servers.processes import ServerProcess, serving
 
 NAMESPACE = "http://purl.oclc.org/DEFUZE/qs"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"

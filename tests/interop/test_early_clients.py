@@ -10,8 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 import pytest
-from support.bus_serving import BusProcess, bus_serving
-from support.serving import Listening, ServerProcess, serving
+from support.servers.processes import BusProcess, Listening, ServerProcess, bus_serving, serving
 
 from qs_client import GetMessage, ListQueues, QueueClient
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.certificates import authority, local
-from support.serving import FAST, ServerProcess, exchange, serving
+from support.servers.processes import FAST, ServerProcess, exchange, serving
+from support.servers.tls import authority, local
 
 HERE = Path(__file__).resolve().parent
 STEPS = (HERE / "steps.txt").read_text(encoding="utf-8").splitlines()

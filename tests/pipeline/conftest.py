@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from support.serving import FAST, ServerProcess, serving
-from support.spark_queues import SHORT_LIVED_JVM, SparkQueue
+from support.servers.processes import FAST, ServerProcess, serving
+from support.spark.queues import SHORT_LIVED_JVM, SparkQueue
 
 from qs_client import QueueClient
 from qs_pipeline import register

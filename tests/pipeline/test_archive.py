@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.archives import Crash, MortalFiles, asked, bodies, parquet, rows
-from support.serving import FAST, ServerProcess, serving
-from support.spark_queues import SparkQueue
+from support.servers.processes import FAST, ServerProcess, serving
+from support.spark.queues import Crash, MortalFiles, SparkQueue, asked, bodies, parquet, rows
 
 from qs_client import QueueClient
 from qs_pipeline import archive as archive_module

@@ -13,8 +13,7 @@ import pytest
 from lxml import etree
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from support.archives import asked, rows
-from support.spark_queues import SparkQueue
+from support.spark.queues import SparkQueue, asked, rows
 
 from qs_pipeline.archive import archive
 from qs_pipeline.command import main

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from support.spark_queues import SparkQueue
+from support.spark.queues import SparkQueue
 
 from qs_client import QueueClient
 from qs_pipeline import replay as replay_module

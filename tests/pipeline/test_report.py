@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
-from support.documents import delete, mids, new_queue, push, push_list, receive, release, request
-from support.report_reference import HOUR, START, in_files, line, percentile, random_record, tell, write_lines
-from support.serving import FAST, PROJECT, Wire, serving
+from support.clients.documents import delete, mids, new_queue, push, push_list, receive, release, request
+from support.servers.processes import FAST, PROJECT, Wire, serving
+from support.spark.report import HOUR, START, in_files, line, percentile, random_record, tell, write_lines
 
 from qs_pipeline.errors import PipelineError, UsageError
 from qs_pipeline.report import ReportSummary, report

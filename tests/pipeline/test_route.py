@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.spark_queues import SparkQueue, uncommit
+from support.spark.queues import SparkQueue, uncommit
 
 from qs_pipeline import route as route_module
 from qs_pipeline.command import main

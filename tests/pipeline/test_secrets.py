@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.certificates import authority, local
-from support.marked import OTHER_TOKEN, access_file, files_below, leaks, marks, token_files
-from support.serving import FAST, WITH_SUPPORT, serving
+from support.clients.access import OTHER_TOKEN, access_file, files_below, leaks, marks, token_files
+from support.servers.processes import FAST, WITH_SUPPORT, serving
+from support.servers.tls import authority, local
 
 from qs_client import QueueClient
 from qs_pipeline.errors import NoJavaError
@@ -46,7 +46,7 @@ def test_spark_shows_and_keeps_no_secret(java: None, tmp_path: Path) -> None:
             [
                 sys.executable,
                 "-m",
-                "support.spark_secrets",
+                "support.spark.secrets",
                 spark,
                 str(server.port),
                 CA,

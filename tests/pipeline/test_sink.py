@@ -7,7 +7,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import udf
-from support.spark_queues import SparkQueue, finish, told, uncommit
+from support.spark.queues import SparkQueue, finish, told, uncommit
 
 from qs_pipeline.errors import BadMessageError, BadOptionError, PipelineError, SchemaMismatchError
 

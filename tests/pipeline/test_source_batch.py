@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType
-from support.spark_queues import SparkQueue
+from support.spark.queues import SparkQueue
 
 from qs_client import Claim
 from qs_pipeline import acknowledge

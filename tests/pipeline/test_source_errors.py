@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.serving import FAST, ServerProcess, serving
-from support.spark_queues import SparkQueue, drain, start, told
+from support.servers.processes import FAST, ServerProcess, serving
+from support.spark.queues import SparkQueue, drain, start, told
 
 from qs_client import QueueClient
 from qs_pipeline.errors import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row
-from support.spark_queues import Batches, SparkQueue, copy, die_in, drain, told
+from support.spark.queues import Batches, SparkQueue, copy, die_in, drain, told
 
 from qs_pipeline.errors import CheckpointLostError, ConsumerInUseError, DataLossError, NoSuchQueueError, PipelineError
 

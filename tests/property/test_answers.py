@@ -15,8 +15,8 @@ from xml.sax.saxutils import escape
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.documents import NS
-from support.engines import JournalEngine
+from support.clients.documents import NS
+from support.storage.engines import JournalEngine
 
 from qs_schemas import CLIENT_LIMITS, OPERATIONS, GetQueue, Message, Peer, parse
 from qs_schemas.wire import seconds

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from support.documents import code, mids
-from support.memory_serving import Client, MemoryHub, MemoryListener, MemoryTransport, serving
-from support.memory_stream import Stream
-from support.random_documents import changed, pieces, plain, soup
+from support.clients.documents import code, mids
+from support.examples import changed, pieces, plain, soup
+from support.servers.memory import Client, MemoryHub, MemoryListener, MemoryTransport, Stream, serving
 
 from qs_bus.bus import Bus
 from qs_bus.options import BusOptions

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bus_memory import EVERYTHING, Asked, Client, World, nothing_left
+from support.bus.memory import EVERYTHING, Asked, Client, World, nothing_left
 from support.examples import examples
 
 from qs_bus.fanout import FanOut

@@ -7,10 +7,10 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.claim_calls import REOPENED
-from support.claims_run import Shown, content, show
-from support.engines import ENGINES, LOTS, Bench
 from support.examples import run_machine
+from support.power_loss.claims import Shown, content, show
+from support.storage.calls import REOPENED
+from support.storage.engines import ENGINES, LOTS, Bench
 
 from qs_storage.engine import (
     BatchOrderError,

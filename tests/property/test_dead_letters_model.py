@@ -13,8 +13,8 @@ from typing import ClassVar
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
+from support.storage.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
 
 from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import (

@@ -7,10 +7,10 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import consumes, rule
-from support.dirq_sharing import LAYOUTS, Foreign, mid_of
-from support.engine_machine import CrashingMachine, Known
-from support.engines import EPOCH, WithoutAttributes
 from support.examples import run_machine
+from support.storage.directories import LAYOUTS, Foreign, mid_of
+from support.storage.engines import EPOCH, WithoutAttributes
+from support.storage.model import CrashingMachine, Known
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.dirq.elements import is_directory, mid_at, name_of

@@ -6,9 +6,9 @@ import os
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import consumes, invariant, precondition, rule
-from support.engine_machine import WINDOWS, CrashingMachine, Known
-from support.engines import EPOCH, WithoutAttributes
 from support.examples import run_machine
+from support.storage.engines import EPOCH, WithoutAttributes
+from support.storage.model import WINDOWS, CrashingMachine, Known
 
 from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.engines import JournalEngine, ManualClock
-from support.power_loss_check import fast_directory
-from support.upkeep import upkeep
+from support.power_loss.check import fast_directory
+from support.storage.engines import JournalEngine, ManualClock, upkeep
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, Receipt

@@ -8,9 +8,9 @@ from itertools import count
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import invariant, multiple, precondition, rule
-from support.engine_machine import WINDOWS, EngineMachine, Known
-from support.engines import FaultyDisk, JournalEngine
 from support.examples import run_machine
+from support.storage.engines import FaultyDisk, JournalEngine
+from support.storage.model import WINDOWS, EngineMachine, Known
 
 from qs_storage.engine import Background, Draft, Durability, Receipt
 from qs_storage.journal.log import pool

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.examples import examples
-from support.log_world import World, small_segments
-from support.power_loss_check import fast_directory
+from support.power_loss.check import fast_directory
+from support.power_loss.log_world import World, small_segments
 
 _USUAL = {
     "push_hot": 40,

@@ -8,10 +8,10 @@ from typing import ClassVar, cast
 
 import pytest
 from hypothesis.stateful import rule
-from support.contract_bench import RemoteAsEngine
-from support.engine_machine import EngineMachine
 from support.examples import run_machine
-from support.memcached_serving import Memcached, needs_memcached
+from support.storage.contract import RemoteAsEngine
+from support.storage.memcached import Memcached, needs_memcached
+from support.storage.model import EngineMachine
 
 from qs_storage.engine import Effects, Engine, Options
 from qs_storage.remote.memcached import MemcachedEngine

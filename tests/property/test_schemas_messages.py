@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.documents import as_asked
+from support.clients.documents import as_asked
 from support.examples import examples
 
 from qs_schemas import (

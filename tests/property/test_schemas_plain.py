@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import random_documents
+from support import examples as random_documents
 from support.examples import examples
 
 from qs_schemas import (

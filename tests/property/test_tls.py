@@ -4,9 +4,8 @@ import contextlib
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.certificates import authority, serving_context
 from support.examples import examples
-from support.tls_pairs import channels
+from support.servers.tls import authority, channels, serving_context
 
 from qs_schemas.tls import TlsChannel, TlsError
 

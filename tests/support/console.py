@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 PORT, BUS_PORT, WEB_PORT = "9876", "9878", "9880"
 """The ports that pages show. The tests put free ones in their place."""

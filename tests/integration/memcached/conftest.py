@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import ManualClock
-from support.memcached_calls import MakeEngine
-from support.memcached_serving import Memcached, engine_on
+from support.storage.engines import ManualClock
+from support.storage.memcached import MakeEngine, Memcached, engine_on
 
 from qs_storage.engine import Options
 from qs_storage.remote.memcached import MemcachedEngine

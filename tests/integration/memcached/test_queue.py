@@ -5,9 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS, ManualClock
-from support.memcached_calls import MakeEngine, drain, items, listed, push_numbers
-from support.memcached_serving import Memcached, needs_memcached
+from support.storage.engines import LOTS, ManualClock
+from support.storage.memcached import MakeEngine, Memcached, drain, items, listed, needs_memcached, push_numbers
 
 from qs_storage.engine import (
     SECOND,

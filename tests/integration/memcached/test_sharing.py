@@ -8,9 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, LOTS, ManualClock
-from support.memcached_calls import LONG, MakeEngine, listed, push_numbers
-from support.memcached_serving import Memcached, needs_memcached, push_and_receive
+from support.storage.engines import EPOCH, LOTS, ManualClock
+from support.storage.memcached import (
+    LONG,
+    MakeEngine,
+    Memcached,
+    listed,
+    needs_memcached,
+    push_and_receive,
+    push_numbers,
+)
 
 from qs_storage.engine import (
     SECOND,

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import LOTS
-from support.memcached_calls import LONG, MakeEngine, push_numbers
-from support.memcached_serving import Memcached, engine_on, needs_memcached
+from support.storage.engines import LOTS
+from support.storage.memcached import LONG, MakeEngine, Memcached, engine_on, needs_memcached, push_numbers
 
 from qs_storage.engine import SECOND, NoSuchQueueError, Options, Receipt
 from qs_storage.remote.memcached import MemcachedEngine

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.remote_serving import STORAGES, Elsewhere, elsewhere_serving
-from support.serving import ServerProcess, Wire
-from support.sqs_serving import SqsServer
+from support.servers.processes import ServerProcess, Wire
+from support.servers.remote import STORAGES, Elsewhere, elsewhere_serving
+from support.storage.sqs import SqsServer
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.documents import code, delete, mids, new_queue, payloads, push, receive, request, text
-from support.memcached_serving import needs_memcached
-from support.remote_serving import Elsewhere, made, stats
-from support.serving import FAST, Wire, run_server, serving
+from support.clients.documents import code, delete, mids, new_queue, payloads, push, receive, request, text
+from support.servers.processes import FAST, Wire, run_server, serving
+from support.servers.remote import Elsewhere, made, stats
+from support.storage.memcached import needs_memcached
 
 REMOTE = {"pymemcache": "memcached", "boto3": "sqs", "tape_library": "tape"}
 """Libraries, and the storage that needs each."""

@@ -2,11 +2,22 @@
 
 from pathlib import Path
 
-from support.documents import code, delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
-from support.figures import look
-from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, Elsewhere, made
-from support.serving import Wire
+from support.clients.documents import (
+    code,
+    delete,
+    is_delivery,
+    mids,
+    push,
+    push_list,
+    receive,
+    release,
+    request,
+    subscribe,
+)
+from support.servers.figures import look
+from support.servers.processes import Wire
+from support.servers.remote import LONG, Elsewhere, made
+from support.storage.memcached import needs_memcached
 
 from qs_client import QueueClient
 

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from support.documents import delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
-from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, Elsewhere, made
-from support.serving import Wire
+from support.clients.documents import delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
+from support.servers.processes import Wire
+from support.servers.remote import LONG, Elsewhere, made
+from support.storage.memcached import needs_memcached
 
 pytestmark = needs_memcached
 

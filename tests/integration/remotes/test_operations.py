@@ -3,8 +3,7 @@
 import re
 
 import pytest
-from support.backends import run
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     copy,
@@ -22,9 +21,10 @@ from support.documents import (
     request,
     text,
 )
-from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, made, stats
-from support.serving import ServerProcess, Wire
+from support.clients.every_client import run
+from support.servers.processes import ServerProcess, Wire
+from support.servers.remote import LONG, STORAGES, Elsewhere, attributes, made, stats
+from support.storage.memcached import needs_memcached
 
 from qs_client import AsyncQueueClient, NotFound, NotImplementedByServer, QueueClient
 

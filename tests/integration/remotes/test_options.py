@@ -1,10 +1,10 @@
 """Options of queues that another server keeps, over the wire: dead letters at SQS, and what is refused."""
 
 import boto3
-from support.documents import code, mids, new_queue, payloads, push, receive, release, request, text
-from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, Elsewhere, made
-from support.serving import ServerProcess, Wire
+from support.clients.documents import code, mids, new_queue, payloads, push, receive, release, request, text
+from support.servers.processes import ServerProcess, Wire
+from support.servers.remote import LONG, Elsewhere, made
+from support.storage.memcached import needs_memcached
 
 pytestmark = needs_memcached
 LETTERS = "dead-letter='{}' max-receives='2'"

@@ -3,10 +3,10 @@
 import signal
 from pathlib import Path
 
-from support.access import Caller, principal, write_access
-from support.documents import code, mids, new_queue, payloads, push, receive, req, subscribe
-from support.memcached_serving import needs_memcached
-from support.remote_serving import Elsewhere
+from support.clients.access import Caller, principal, write_access
+from support.clients.documents import code, mids, new_queue, payloads, push, receive, req, subscribe
+from support.servers.remote import Elsewhere
+from support.storage.memcached import needs_memcached
 
 pytestmark = needs_memcached
 ADMIN = principal("admin", admin=True)

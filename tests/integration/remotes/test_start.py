@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.documents import code, mids, new_queue, payloads, push, receive, request, subscribe, text
-from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, Elsewhere, attributes, made, stats
-from support.serving import COMMAND, FAST, READY_WITHIN, Wire, serving
+from support.clients.documents import code, mids, new_queue, payloads, push, receive, request, subscribe, text
+from support.servers.processes import COMMAND, FAST, READY_WITHIN, Wire, serving
+from support.servers.remote import LONG, Elsewhere, attributes, made, stats
+from support.storage.memcached import needs_memcached
 
 from qs_server.main.queue_server import read_options
 

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.bus_serving import bus_serving
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     delete,
@@ -25,9 +24,9 @@ from support.documents import (
     text,
     unsubscribe,
 )
-from support.memcached_serving import needs_memcached
-from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, made, stats
-from support.serving import READY_WITHIN, ServerProcess, Wire
+from support.servers.processes import READY_WITHIN, ServerProcess, Wire, bus_serving
+from support.servers.remote import LONG, STORAGES, Elsewhere, attributes, made, stats
+from support.storage.memcached import needs_memcached
 
 from qs_client import QueueClient
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import boto3
 import pytest
-from support.sqs_calls import LateClock
-from support.sqs_serving import FaultySqs, SqsServer, give_credentials, sqs_engine
+from support.storage.sqs import FaultySqs, LateClock, SqsServer, give_credentials, sqs_engine
 
 from qs_storage.engine import Options
 from qs_storage.remote.sqs import SqsEngine

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sqs_calls import mids, push, receive, url_of
-from support.sqs_serving import FaultySqs, RefusedError, SqsServer, failing, sqs_engine
+from support.storage.sqs import FaultySqs, RefusedError, SqsServer, failing, mids, push, receive, sqs_engine, url_of
 
 from qs_storage.engine import (
     SECOND,

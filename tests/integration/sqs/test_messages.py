@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import ManualClock
-from support.sqs_calls import LateClock, mids, push, receive, url_of, wait
-from support.sqs_serving import FaultySqs, SqsServer, sqs_engine
+from support.storage.engines import ManualClock
+from support.storage.sqs import FaultySqs, LateClock, SqsServer, mids, push, receive, sqs_engine, url_of, wait
 
 from qs_storage.engine import (
     SECOND,

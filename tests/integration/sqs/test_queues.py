@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sqs_calls import LONG, mids, push, receive, url_of, wait
-from support.sqs_serving import (
+from support.storage.sqs import (
+    LONG,
     SqsServer,
+    mids,
+    push,
+    receive,
     sqs_engine,
+    url_of,
+    wait,
 )
 
 from qs_storage.engine import (

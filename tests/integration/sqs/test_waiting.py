@@ -7,8 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sqs_calls import LONG, Seen, in_thread, mids, push, receive, url_of, wait
-from support.sqs_serving import HASTY, FaultySqs, SqsServer, sqs_engine
+from support.storage.sqs import (
+    HASTY,
+    LONG,
+    FaultySqs,
+    Seen,
+    SqsServer,
+    in_thread,
+    mids,
+    push,
+    receive,
+    sqs_engine,
+    url_of,
+    wait,
+)
 
 from qs_storage.engine import Options, Receipt
 from qs_storage.remote.sqs import SqsEngine

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from support.serving import ServerProcess
-from support.web_serving import WebProcess, visitor, web_serving
+from support.servers.processes import ServerProcess
+from support.servers.web import WebProcess, visitor, web_serving
 
 
 @pytest.fixture(scope="module")

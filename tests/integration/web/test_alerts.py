@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.prometheus import ALERTS, needs_promtool, promtool
-from support.serving import PROJECT
+from support.servers.figures import ALERTS, needs_promtool, promtool
+from support.servers.processes import PROJECT
 
 from qs_web.metrics import BUS, FIGURES, QUEUES, TOTALS
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.certificates import authority, local
-from support.serving import ServerProcess
-from support.web_serving import WebProcess, visitor, web_serving
+from support.servers.processes import ServerProcess
+from support.servers.tls import authority, local
+from support.servers.web import WebProcess, visitor, web_serving
 
 from qs_client import QueueClient
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.access import principal, write_access
-from support.serving import FAST, serving
+from support.clients.access import principal, write_access
+from support.servers.processes import FAST, serving
 
 from qs_client.security import PLAIN, Token
 from qs_web.app import make_app

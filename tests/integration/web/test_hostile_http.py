@@ -8,10 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.certificates import authority
-from support.serving import ServerProcess
-from support.tls_serving import tls_flags
-from support.web_serving import WebProcess, visitor, web_serving
+from support.servers.processes import ServerProcess
+from support.servers.tls import authority, tls_flags
+from support.servers.web import WebProcess, visitor, web_serving
 
 
 def raw(web: WebProcess, *parts: bytes) -> bytes:

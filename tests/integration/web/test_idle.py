@@ -1,9 +1,8 @@
 """Idle means idle: with no page open and no scrape, nothing wakes up."""
 
 import pytest
-from support.serving import ServerProcess
-from support.wakeups import settled
-from support.web_serving import WebProcess, visitor
+from support.servers.processes import ServerProcess, settled
+from support.servers.web import WebProcess, visitor
 
 pytestmark = pytest.mark.slow  # 15 to 30 s: connections and threads of the last page end after 10 s
 

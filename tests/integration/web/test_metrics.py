@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.prometheus import needs_prometheus, needs_promtool, prometheus, promtool
-from support.serving import FAST, ServerProcess, serving
-from support.web_serving import visitor, web_serving
+from support.servers.figures import needs_prometheus, needs_promtool, prometheus, promtool
+from support.servers.processes import FAST, ServerProcess, serving
+from support.servers.web import visitor, web_serving
 
 from qs_client import QueueClient
 

@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from support.documents import receive, subscribe
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.web_serving import visitor, web_serving
+from support.clients.documents import receive, subscribe
+from support.servers.processes import FAST, ServerProcess, Wire, serving
+from support.servers.web import visitor, web_serving
 
 from qs_bus.durable_names import DurableName, counts_queue_of, queue_of
 from qs_client import QueueClient

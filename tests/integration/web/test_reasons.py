@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.scripted_server import Conversation, Parallel
-from support.web_serving import visitor, web_serving
+from support.clients.scripted_server import Conversation, Parallel
+from support.servers.web import visitor, web_serving
 
 from qs_client import Delivery, GetQueue, ListMessages, Message, QueueInfo, QueueOptions, QueueStats
 from qs_schemas import GetMessage, RejectMessage, SetQueue

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.access import authenticate, principal, write_access
-from support.bus_serving import bus_serving
-from support.documents import PING, code, subscribe
-from support.figures import address
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.web_serving import visitor, web_serving
+from support.clients.access import authenticate, principal, write_access
+from support.clients.documents import PING, code, subscribe
+from support.servers.figures import address
+from support.servers.processes import FAST, ServerProcess, Wire, bus_serving, serving
+from support.servers.web import visitor, web_serving
 
 from qs_web.amounts import NONE
 

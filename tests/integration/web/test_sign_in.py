@@ -6,10 +6,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.access import principal, section, write_access
-from support.bus_serving import bus_serving
-from support.serving import FAST, ServerProcess, serving
-from support.web_serving import WebProcess, visitor, web_serving
+from support.clients.access import principal, section, write_access
+from support.servers.processes import FAST, ServerProcess, bus_serving, serving
+from support.servers.web import WebProcess, visitor, web_serving
 
 from qs_client import QueueClient
 

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import httpx
-from support.documents import new_queue
-from support.serving import FAST, ServerProcess, Wire, serving
-from support.stalls import pass_time
-from support.web_serving import visitor, web_serving
+from support.clients.documents import new_queue
+from support.faults import pass_time
+from support.servers.processes import FAST, ServerProcess, Wire, serving
+from support.servers.web import visitor, web_serving
 
 SOON = 2.0
 """Seconds within which a page says that something is wrong."""

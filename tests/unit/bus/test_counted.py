@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from support.bus_memory import World, nothing_left
+from support.bus.memory import World, nothing_left
 
 from qs_bus.feeds import Release
 from qs_schemas import ReleaseMessage

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from support.bus_memory import World, nothing_left
+from support.bus.memory import World, nothing_left
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.bus_memory import FakeUpstream
+from support.bus.memory import FakeUpstream
 
 from qs_bus.durable_names import DurableNames, Share
 from qs_bus.fanout import FanOut

@@ -5,7 +5,7 @@ import re
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import EVERYTHING, World, nothing_left
+from support.bus.memory import EVERYTHING, World, nothing_left
 
 from qs_bus.feeds import PREFETCH, Release
 

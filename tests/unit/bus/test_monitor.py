@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import FakeHub
+from support.bus.memory import FakeHub
 
 from qs_bus.monitor import Monitor, SubscriberCounts
 from qs_bus.options import BusOptions

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import FakeHub, FakeServer
+from support.bus.memory import FakeHub, FakeServer
 
 from qs_bus.retry_queue import RetryQueue, ServerCalls, Steps
 from qs_client import Error, Message, ServerUnavailable

@@ -3,7 +3,7 @@
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import World, nothing_left
+from support.bus.memory import World, nothing_left
 
 from qs_bus.feeds import PREFETCH
 

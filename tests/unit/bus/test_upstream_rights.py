@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from support.bus_memory import FakeHub, FakeServer
+from support.bus.memory import FakeHub, FakeServer
 
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed, Release

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support.scripted_server import answering, client_of, scripted
+from support.clients.scripted_server import answering, client_of, scripted
 
 from qs_client import (
     AsyncBusClient,

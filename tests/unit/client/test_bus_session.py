@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from support.scripted_server import answer_bytes
+from support.clients.scripted_server import answer_bytes
 
 from qs_client import (
     DeleteMessage,

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 import pytest
-from support.certificates import authority
+from support.servers.tls import authority
 
 from qs_client import AsyncBusClient, AsyncQueueClient, Authenticate, BusClient, QueueClient
 from qs_client.security import PLAIN, Security, Token, read_token, security

@@ -5,7 +5,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from support.certificates import authority
+from support.servers.tls import authority
 
 from qs_client.security import PLAIN, Security, Token
 from qs_client.server_arguments import add_security, check_security, make_security, server

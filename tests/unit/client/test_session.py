@@ -5,8 +5,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.documents import NS
-from support.scripted_server import answer_bytes
+from support.clients.documents import NS
+from support.clients.scripted_server import answer_bytes
 
 from qs_client import (
     Delivery,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.claim_ledger import QUEUE, Ledger
+from support.spark.claims import QUEUE, Ledger
 
 from qs_client import Claim, Conflict, NotImplementedByServer, Stale
 from qs_pipeline.claims import INITIAL, PARTITIONS, SLICE_BYTES, SLICE_MOST, Claims, Offset, Slice, partitions, search

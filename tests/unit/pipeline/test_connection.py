@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from support.claim_ledger import Ledger, LedgerClient
+from support.spark.claims import Ledger, LedgerClient
 
 from qs_client import NotFound, ProtocolMismatch, QueueClient, ServerUnavailable, ShuttingDown, TooMany
 from qs_pipeline.connection import QueueConnection

@@ -5,7 +5,7 @@ import bisect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scripted_server import SOON, Conversation, answering, client_of, scripted
+from support.clients.scripted_server import SOON, Conversation, answering, client_of, scripted
 
 from qs_client import Error, GetMessage, Message, NoAnswer, NotFound, ServerUnavailable
 from qs_pipeline.pipelining import GREATEST, answers, exchanges, greatest

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import LongType, StructType
-from support.claim_ledger import QUEUE, Ledger
+from support.spark.claims import QUEUE, Ledger
 
 from qs_client import BadRequest, Delivery
 from qs_pipeline.claims import INITIAL, Claims, Offset, Slice

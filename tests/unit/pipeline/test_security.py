@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from support.certificates import authority, local
+from support.servers.tls import authority, local
 
 from qs_pipeline.arguments import parse
 from qs_pipeline.errors import UsageError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
-from support.claim_ledger import QUEUE, Ledger, LedgerClient
+from support.spark.claims import QUEUE, Ledger, LedgerClient
 
 from qs_client import Full, ServerUnavailable
 from qs_pipeline.connection import QueueConnection

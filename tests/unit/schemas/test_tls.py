@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.certificates import authority, serving_context
+from support.servers.tls import authority, serving_context
 
 from qs_schemas.tls import TlsChannel, TlsError
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 _BENCH = str(PROJECT / "scripts" / "bench")
 

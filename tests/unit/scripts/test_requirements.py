@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from packaging.markers import Marker
-from support.serving import PROJECT
+from support.servers.processes import PROJECT
 
 LOCK = tomllib.loads((PROJECT / "uv.lock").read_text())
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())

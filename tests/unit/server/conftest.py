@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.memory_serving import Clock, Serving, clock_of, serving
+from support.servers.memory import Clock, Serving, clock_of, serving
 
 
 @pytest.fixture

@@ -7,8 +7,20 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import PING, code, mids, new_queue, payloads, push, push_list, receive, req, request, subscribe
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.clients.documents import (
+    PING,
+    code,
+    mids,
+    new_queue,
+    payloads,
+    push,
+    push_list,
+    receive,
+    req,
+    request,
+    subscribe,
+)
+from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
 from qs_server.main.options import ServerLimits
 from qs_storage.disk import Disk

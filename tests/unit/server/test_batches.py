@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.crashing import Place, places
+from support.storage.crashing import Place, places
 
 from qs_schemas import CopyMessage, DeleteMessage, Error, Fault, Message, Ping, PurgeQueue, PushMessage
 from qs_server.broker.background import ExpiryLoop, Turns

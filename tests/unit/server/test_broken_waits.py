@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import code, payloads, push, receive, request
-from support.engines import FaultyDisk
-from support.memory_serving import EPOCH, Client, Serving, clock_of, serving
+from support.clients.documents import code, payloads, push, receive, request
+from support.servers.memory import EPOCH, Client, Serving, clock_of, serving
+from support.storage.engines import FaultyDisk
 
 from qs_server.main.options import ServerLimits
 

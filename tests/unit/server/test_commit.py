@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     mids,
@@ -23,7 +23,7 @@ from support.documents import (
     request,
     text,
 )
-from support.memory_serving import Client, Serving, clock_of, serving
+from support.servers.memory import Client, Serving, clock_of, serving
 
 from qs_schemas import ListQueues
 from qs_server.operations.table import OPERATIONS

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import trio.testing
-from support.documents import request
-from support.memory_serving import Clock, clock_of, serving
+from support.clients.documents import request
+from support.servers.memory import Clock, clock_of, serving
 
 
 async def test_figures_of_connections_are_bounded_to_thousand(tmp_path: Path, autojump_clock: Clock) -> None:

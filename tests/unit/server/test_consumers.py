@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from support.documents import delete, mids, push, receive, request, subscribe, unsubscribe
-from support.memory_serving import Client, Clock, Serving
+from support.clients.documents import delete, mids, push, receive, request, subscribe, unsubscribe
+from support.servers.memory import Client, Clock, Serving
 
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions

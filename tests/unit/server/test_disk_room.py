@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import code, delete, push
-from support.memory_serving import Clock, clock_of, serving
-from support.small_disk import small_disk
+from support.clients.documents import code, delete, push
+from support.faults import small_disk
+from support.servers.memory import Clock, clock_of, serving
 
 from qs_server.broker.room import DiskRoom
 from qs_storage.disk import Disk

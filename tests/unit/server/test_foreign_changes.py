@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.engines import JournalEngine, ManualClock
-from support.sources import source
+from support.servers.memory import source
+from support.storage.engines import JournalEngine, ManualClock
 
 from qs_server.broker.background import Changes
 from qs_server.broker.committer import Committer

@@ -6,10 +6,20 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import PING, code, delete, mids, payloads, push_list, receive, receives, request, subscribe
-from support.engines import ManualClock, arrived
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
-from support.sources import source
+from support.clients.documents import (
+    PING,
+    code,
+    delete,
+    mids,
+    payloads,
+    push_list,
+    receive,
+    receives,
+    request,
+    subscribe,
+)
+from support.servers.memory import Client, Clock, Serving, clock_of, serving, source
+from support.storage.engines import ManualClock, arrived
 
 from qs_server.broker.committer import Committer
 from qs_server.broker.jobs import Job, Waiters

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     mids,
@@ -17,8 +17,7 @@ from support.documents import (
     req,
     request,
 )
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
-from support.sources import source
+from support.servers.memory import Client, Clock, Serving, clock_of, serving, source
 
 from qs_schemas import ListMessages, Message
 from qs_server.broker.subscriber import Subscriber

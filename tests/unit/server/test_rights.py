@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.access import authenticate, principal, section, write_access
-from support.documents import code, payloads, push, push_list, receive, req, request, subscribe
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
-from support.sources import source
+from support.clients.access import authenticate, principal, section, write_access
+from support.clients.documents import code, payloads, push, push_list, receive, req, request, subscribe
+from support.servers.memory import Client, Clock, Serving, clock_of, serving, source
 
 from qs_schemas import Fault, PurgeQueue, errors
 from qs_server.broker.subscriber import Subscriber

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.access import authenticate, principal, section, write_access
-from support.documents import PING, code, mids, new_queue, push, receive, req, request, subscribe, text
-from support.memory_serving import Client, Clock, MemoryTransport, Serving, clock_of, serving
+from support.clients.access import authenticate, principal, section, write_access
+from support.clients.documents import PING, code, mids, new_queue, push, receive, req, request, subscribe, text
+from support.servers.memory import Client, Clock, MemoryTransport, Serving, clock_of, serving
 
 from qs_serving.access.access import Access
 from qs_serving.options import ServerLimits

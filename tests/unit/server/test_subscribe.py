@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     delete,
@@ -25,8 +25,8 @@ from support.documents import (
     subscribe,
     text,
 )
-from support.engines import WithoutAttributes
-from support.memory_serving import EPOCH, Client, Clock, Serving, clock_of, serving
+from support.servers.memory import EPOCH, Client, Clock, Serving, clock_of, serving
+from support.storage.engines import WithoutAttributes
 
 from qs_storage.engine import Durability
 from qs_storage.vsqs import Queue

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     PING,
     delete,
     is_delivery,
@@ -22,7 +22,7 @@ from support.documents import (
     subscribe,
     unsubscribe,
 )
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
 from qs_server.broker.subscriber import Leases, Subscriber, Subscription
 from qs_server.main.options import ServerLimits

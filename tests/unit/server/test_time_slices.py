@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.documents import code, mids, new_queue, push_list, request, text
-from support.engines import JournalEngine
-from support.memory_serving import Clock, Serving
+from support.clients.documents import code, mids, new_queue, push_list, request, text
+from support.servers.memory import Clock, Serving
+from support.storage.engines import JournalEngine
 
 from qs_schemas import (
     AckClaim,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     delete,
@@ -24,7 +24,7 @@ from support.documents import (
     text,
     unsubscribe,
 )
-from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
 from qs_storage.engine import Durability
 

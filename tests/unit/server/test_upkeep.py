@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import trio
-from support.sources import source
+from support.servers.memory import source
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.background import Turns, UpkeepLoop

@@ -6,7 +6,7 @@ import re
 import pytest
 import trio
 import trio.testing
-from support.documents import (
+from support.clients.documents import (
     PING,
     code,
     delete,
@@ -18,7 +18,7 @@ from support.documents import (
     req,
     request,
 )
-from support.memory_serving import EPOCH, Client, Clock, Serving
+from support.servers.memory import EPOCH, Client, Clock, Serving
 
 from qs_server.broker.jobs import Job, Pause, Waiters
 

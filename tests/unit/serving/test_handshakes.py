@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 import trio.testing
-from support.certificates import authority, local
+from support.servers.tls import authority, local
 
 from qs_schemas.tls import TlsChannel, TlsError
 from qs_serving.handshakes import Handshakes

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 import trio
 import trio.testing
-from support.tls_pairs import connected
+from support.servers.tls import connected
 
 from qs_serving.hub import Hub
 from qs_serving.socket_transport import SocketTransport

@@ -5,8 +5,7 @@ import socket
 import pytest
 import trio
 import trio.testing
-from support.reading import Reading
-from support.tls_pairs import channels
+from support.servers.tls import Reading, channels
 
 from qs_serving.hub import Hub
 from qs_serving.outbox import Outbox

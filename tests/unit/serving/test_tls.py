@@ -6,8 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from support.certificates import LOCAL, Certificate, authority, local
-from support.tls_pairs import shake_hands
+from support.servers.tls import LOCAL, Certificate, authority, local, shake_hands
 
 from qs_schemas.tls import TlsChannel
 from qs_serving.errors import StartError

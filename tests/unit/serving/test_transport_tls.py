@@ -6,8 +6,7 @@ import socket
 import pytest
 import trio
 import trio.testing
-from support.reading import Reading
-from support.tls_pairs import TlsEnd, connected
+from support.servers.tls import Reading, TlsEnd, connected
 
 from qs_schemas.tls import TlsChannel, TlsError
 from qs_serving.hub import Hub

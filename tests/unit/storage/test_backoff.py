@@ -6,7 +6,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from support.engines import JournalEngine, ManualClock
+from support.storage.engines import JournalEngine, ManualClock
 
 from qs_storage.engine import SECOND, Draft, Durability, Options
 from qs_storage.policy import backoff_of, contradiction_in

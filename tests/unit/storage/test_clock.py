@@ -8,7 +8,7 @@ from threading import Thread
 from zlib import crc32
 
 import pytest
-from support.engines import EPOCH, FaultyDisk, SteppedMachine
+from support.storage.engines import EPOCH, FaultyDisk, SteppedMachine
 
 from qs_storage.clock import NAME, ServerClock, boot_id, steady_clock
 from qs_storage.disk import Disk

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.engines import ENGINES, LOTS, SteppedMachine
-from support.upkeep import upkeep_slice
+from support.storage.engines import ENGINES, LOTS, SteppedMachine, upkeep_slice
 
 from qs_storage.clock import ServerClock
 from qs_storage.directories import DirectoriesEngine

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, LOTS, Crash, FaultyDisk, JournalEngine, ManualClock
+from support.storage.engines import EPOCH, LOTS, Crash, FaultyDisk, JournalEngine, ManualClock
 
 from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_calls import next_due
-from support.engines import LOTS, Bench, FaultyDisk, always, arrived, files_engine
+from support.storage.calls import next_due
+from support.storage.engines import LOTS, Bench, FaultyDisk, always, arrived, files_engine
 
 from qs_storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_storage.engine import SECOND, Durability, Receipt, State

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.engines import JournalEngine, ManualClock
+from support.storage.engines import JournalEngine, ManualClock
 
 from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Options, Origin

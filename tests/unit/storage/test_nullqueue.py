@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import EPOCH, ManualClock, arrived
+from support.storage.engines import EPOCH, ManualClock, arrived
 
 from qs_storage.directories import DirectoriesEngine, NullEngine
 from qs_storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State

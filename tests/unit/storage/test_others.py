@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, FaultyDisk, always, arrived, failed, files_engine
+from support.storage.engines import Bench, FaultyDisk, always, arrived, failed, files_engine
 
 from qs_storage import vsqs
 from qs_storage.disk import Disk

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, files_engine
+from support.storage.engines import Bench, files_engine
 
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Durability, Options, Receipt, StorageError

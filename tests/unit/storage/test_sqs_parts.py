@@ -10,9 +10,8 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.engines import ManualClock
-from support.sqs_calls import LONG
-from support.sqs_serving import HASTY, sqs_engine
+from support.storage.engines import ManualClock
+from support.storage.sqs import HASTY, LONG, sqs_engine
 
 from qs_storage.engine import (
     SECOND,

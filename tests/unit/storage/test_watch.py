@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_calls import next_due
-from support.engines import Bench, FaultyDisk, arrived, files_engine
+from support.storage.calls import next_due
+from support.storage.engines import Bench, FaultyDisk, arrived, files_engine
 
 from qs_storage.engine import (
     Draft,

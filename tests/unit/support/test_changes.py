@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.changes import until
+from support.servers.processes import until
 
 
 def test_a_change_between_a_look_and_the_wait(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.forked import ForkedProcess, Forking
+from support.servers.forked import ForkedProcess, Forking
 
 SHOWS = """
 import json, os, signal, sys

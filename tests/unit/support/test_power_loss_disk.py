@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH
-from support.power_loss import lay_out, pick_up, points, power_loss
-from support.power_loss_disk import DERIVED, HARMLESS, RECORDED, Entry, RecordingDisk, everything_recorded
-from support.power_loss_nodes import EVERYTHING, NOTHING
-from support.power_loss_pages import PAGE, Pages
-from support.power_loss_world import World
+from support.power_loss.disk import DERIVED, HARMLESS, RECORDED, Entry, RecordingDisk, everything_recorded
+from support.power_loss.file_system import FileSystem, lay_out, pick_up, points, power_loss
+from support.power_loss.nodes import EVERYTHING, NOTHING, PAGE, Pages
+from support.storage.engines import EPOCH
 
 from qs_storage.disk import Disk
 
@@ -41,14 +39,14 @@ class Scene:
             self.disk.fsync(fd)
         self.disk.close(fd)
 
-    def world(self, *, ordered: bool = False) -> World:
-        world = World(ordered=ordered)
+    def file_system(self, *, ordered: bool = False) -> FileSystem:
+        file_system = FileSystem(ordered=ordered)
         for entry in self.disk.log:
-            world.play(entry)
-        return world
+            file_system.play(entry)
+        return file_system
 
     def left(self, how: str = NOTHING, *, ordered: bool = False) -> Found:
-        return found(power_loss(self.world(ordered=ordered), how).left)
+        return found(power_loss(self.file_system(ordered=ordered), how).left)
 
     def possible(self, *, ordered: bool = False) -> list[Found]:
         return [self.left(how, ordered=ordered) for how in (NOTHING, EVERYTHING, *MANY)]
@@ -128,11 +126,11 @@ def test_a_synchronous_write_is_durable_once_it_returns(scene: Scene, flag: int)
     scene.disk.pwrite(direct, memoryview(b"d" * 1024), 1024)
     assert scene.left(NOTHING)["a"] == bytes(1024) + b"d" * 1024 + bytes(2048)
     assert all((one["a"] or b"")[1024:2048] == b"d" * 1024 for one in scene.possible())
-    world = World()
+    file_system = FileSystem()
     for entry in scene.disk.log[:-1]:
-        world.play(entry)
-    world.begin(scene.disk.log[-1])
-    assert found(power_loss(world, NOTHING).left)["a"] == bytes(4096)
+        file_system.play(entry)
+    file_system.begin(scene.disk.log[-1])
+    assert found(power_loss(file_system, NOTHING).left)["a"] == bytes(4096)
     scene.disk.close(plain)
     scene.disk.close(direct)
 
@@ -234,25 +232,25 @@ def test_attributes(scene: Scene) -> None:
     scene.disk.setxattr(scene.at("a"), "user.n", b"1")
     fd = scene.disk.open(scene.at("b"), os.O_RDONLY)
     scene.disk.fdatasync(fd)
-    assert [one.attributes for one in power_loss(scene.world(), NOTHING).left] == [{}, {}]
+    assert [one.attributes for one in power_loss(scene.file_system(), NOTHING).left] == [{}, {}]
     scene.disk.fsync(fd)
     scene.disk.close(fd)
-    assert [one.attributes for one in power_loss(scene.world(), NOTHING).left] == [{"user.n": b"1"}] * 2
+    assert [one.attributes for one in power_loss(scene.file_system(), NOTHING).left] == [{"user.n": b"1"}] * 2
     scene.disk.removexattr(scene.at("a"), "user.n")
-    assert {len(power_loss(scene.world(), how).left[0].attributes) for how in MANY} == {0, 1}
+    assert {len(power_loss(scene.file_system(), how).left[0].attributes) for how in MANY} == {0, 1}
 
 
 # -- the image
 
 
 def test_laid_out_and_picked_up(scene: Scene) -> None:
-    """An image becomes a real directory with links and attributes, and that a world which is the same again."""
+    """An image becomes a real directory with links and attributes, and that a file system which is the same again."""
     scene.disk.mkdir(scene.at("d"))
     scene.write("d/a", b"x" * 10_000)
     scene.write("empty", b"")
     scene.disk.link(scene.at("d/a"), scene.at("b"))
     scene.disk.setxattr(scene.at("b"), "user.n", b"1")
-    image = power_loss(scene.world(), EVERYTHING)
+    image = power_loss(scene.file_system(), EVERYTHING)
     copy = scene.path / "copy"
     copy.mkdir()
     lay_out(image, str(copy), EPOCH // 10**6)
@@ -277,10 +275,10 @@ def test_equal_images_have_equal_keys(scene: Scene) -> None:
     ]
     for step in steps:
         step()
-        keys.append(power_loss(scene.world(), EVERYTHING).key)
+        keys.append(power_loss(scene.file_system(), EVERYTHING).key)
     assert keys[0] == keys[1]
     assert len(set(keys)) == 4
-    assert power_loss(scene.world(), MANY[0]).key == power_loss(scene.world(), MANY[0]).key
+    assert power_loss(scene.file_system(), MANY[0]).key == power_loss(scene.file_system(), MANY[0]).key
 
 
 def test_pages() -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.power_loss_model import STRICT, Held, Model, SeenQueue
+from support.power_loss.model import STRICT, Held, Model, SeenQueue
 
 
 def queue(next_mid: int = 99, **messages: Held) -> dict[str, SeenQueue]:

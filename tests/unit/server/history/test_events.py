@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.engines import ENGINES, EPOCH, LOTS, Bench, FaultyDisk, ManualClock, always, failed, files_engine
+from support.storage.engines import ENGINES, EPOCH, LOTS, Bench, FaultyDisk, ManualClock, always, failed, files_engine
 
 from qs_storage.engine import (
     SECOND,

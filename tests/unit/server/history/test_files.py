@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import ManualClock
-from support.history_bench import Bench, Folder, lines_of
+from support.servers.history import Bench, Folder, lines_of
+from support.storage.engines import ManualClock
 
 from qs_server.history.history import History, open_history
 from qs_server.main.options import HistoryOptions

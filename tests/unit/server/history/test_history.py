@@ -4,8 +4,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH
-from support.history_bench import PEER, Bench, lines_of
+from support.servers.history import PEER, Bench, lines_of
+from support.storage.engines import EPOCH
 
 from qs_server.history.history import HistoryFolder, quoted
 from qs_storage.disk import Disk

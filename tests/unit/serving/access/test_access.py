@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.access import hashed, principal, section, write_access
+from support.clients.access import hashed, principal, section, write_access
 
 from qs_serving.access.access import AccessFileError, AccessTable, read_access_file
 from qs_serving.access.principal import Right

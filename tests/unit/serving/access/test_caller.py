@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.access import principal, section, write_access
+from support.clients.access import principal, section, write_access
 
 from qs_schemas import CopyMessage, Message, Ping
 from qs_serving.access.access import Access, AccessTable

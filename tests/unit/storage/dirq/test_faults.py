@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import FaultyDisk
+from support.storage.engines import FaultyDisk
 
 from qs_storage.dirq import Queue, QueueSimple
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, LOTS, ManualClock
+from support.storage.engines import EPOCH, LOTS, ManualClock
 
 from qs_storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_storage.dirq.elements import following, mid_at, mid_of, name_of, time_of

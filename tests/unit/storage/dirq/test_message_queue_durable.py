@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import EPOCH, ManualClock, WithoutAttributes
+from support.storage.engines import EPOCH, ManualClock, WithoutAttributes
 
 from qs_storage.directories import DirqEngine, DirqSimpleEngine
 from qs_storage.disk import Disk

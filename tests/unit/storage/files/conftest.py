@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.engines import FaultyDisk
-from support.file_servers import FileServers
+from support.storage.engines import FaultyDisk, FileServers
 
 
 @pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])

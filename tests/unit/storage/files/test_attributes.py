@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
+from support.storage.engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Receipt, State

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.engine_calls import next_due
-from support.engines import EPOCH, LOTS, Bench, FaultyDisk, always, files_engine
+from support.storage.calls import next_due
+from support.storage.engines import EPOCH, LOTS, Bench, FaultyDisk, always, files_engine
 
 from qs_server.main.qs_dir import main as qs_dir
 from qs_storage.engine import SECOND, Durability, Options, Receipt, StaleReceiptError, State

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.engines import LOTS, Bench, Crash, FaultyDisk, WithoutAttributes, arrived
-from support.file_servers import FileServers
+from support.storage.engines import LOTS, Bench, Crash, FaultyDisk, FileServers, WithoutAttributes, arrived
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Engine, Message, NoSuchQueueError, Origin, Receipt, State

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.engines import LOTS, Bench, Crash, FaultyDisk
-from support.file_servers import FileServers
+from support.storage.engines import LOTS, Bench, Crash, FaultyDisk, FileServers
 
 from qs_storage.engine import (
     SECOND,

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
+from support.storage.engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
 
 from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk

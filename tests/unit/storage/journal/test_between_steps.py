@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import segments_of
-from support.log_memory import LogSession
+from support.storage.crashing import LogSession, segments_of
 
 from qs_storage.engine import Draft, NoRoomError, Options, QueueFullError, Receipt, State
 from qs_storage.journal.log.places import segment_of

@@ -4,8 +4,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from support.crashing import Place, segments_of
-from support.engines import Bench, checkpointed, journal_engine, maintenance_of
+from support.storage.crashing import Place, segments_of
+from support.storage.engines import Bench, checkpointed, journal_engine, maintenance_of
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import SECOND, Draft, Durability, Receipt, State
@@ -154,7 +154,7 @@ def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pyt
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue("q")
     maintenance = maintenance_of(place.engine)
-    monkeypatch.setattr("support.engines._overlooks_work", lambda engine: False)
+    monkeypatch.setattr("support.storage.engines._overlooks_work", lambda engine: False)
     monkeypatch.setattr(maintenance.compaction, "wanted", lambda *, tight: True)
     monkeypatch.setattr(maintenance.compaction, "step", lambda: None)
     for _ in range(32):

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.crashing import Place, segments_of
-from support.engines import LOTS, checkpointed
+from support.storage.crashing import Place, segments_of
+from support.storage.engines import LOTS, checkpointed
 
 from qs_storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_storage.index import midmap

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import segments_of
-from support.engines import maintenance_of
-from support.log_memory import LogSession
-from support.upkeep import upkeep
+from support.storage.crashing import LogSession, segments_of
+from support.storage.engines import maintenance_of, upkeep
 
 from qs_storage.engine import SECOND, Draft, Receipt, State
 from qs_storage.journal.upkeep import compaction
@@ -153,7 +151,7 @@ def test_few_commits_look_for_work(session: LogSession, monkeypatch: pytest.Monk
     looks: list[int] = []
     look = maintenance._look
     monkeypatch.setattr(maintenance, "_look", lambda: looks.append(1) or look())
-    monkeypatch.setattr("support.engines._overlooks_work", lambda engine: False)
+    monkeypatch.setattr("support.storage.engines._overlooks_work", lambda engine: False)
     for _ in range(5):
         hot.push([Draft(b"x")])
         session.engine.commit()

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, journal_engine
-from support.upkeep import upkeep
+from support.storage.engines import Bench, journal_engine, upkeep
 
 from qs_storage.engine import Durability, Receipt
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from support.doors import Doors
-from support.engines import EPOCH
+from support.storage.engines import EPOCH
+from support.storage.ingest import IngestCase
 
 from qs_storage.engine import Draft, State
 from qs_storage.names import FAR, MAX_MID
@@ -11,7 +11,7 @@ from qs_storage.names import FAR, MAX_MID
 
 def test_far_ids_are_passed_by(tmp_path: Path) -> None:
     """Pushes in a list, one by one and by key, and batches get ids of their time, though a file had the last id."""
-    place = Doors(tmp_path / "root")
+    place = IngestCase(tmp_path / "root")
     place.put(FAR, b"far")
     place.put(MAX_MID, b"last")
     place.settle()

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.doors import Doors
-from support.engines import EPOCH, Crash
+from support.storage.engines import EPOCH, Crash
+from support.storage.ingest import IngestCase
 
 from qs_storage.engine import Durability, QueueNotEmptyError
 from qs_storage.journal.upkeep import ingest_run
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("small_first_segment")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Doors]:
-    made = Doors(tmp_path / "root")
+def place(tmp_path: Path) -> Iterator[IngestCase]:
+    made = IngestCase(tmp_path / "root")
     yield made
     made.disk.crash()
     made.engine._watch.close()
 
 
-def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:
+def test_a_file_becomes_the_message_of_its_id(place: IngestCase) -> None:
     """A file's message keeps its id, the file goes from the directory, the message is there after a restart, and later
     ids are greater."""
     place.put(EPOCH + 5, b"one")
@@ -40,7 +40,7 @@ def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:
     assert place.engine.queue("q").stats().ready == 3
 
 
-def test_many_files_come_in_their_order(place: Doors) -> None:
+def test_many_files_come_in_their_order(place: IngestCase) -> None:
     """More than are taken in together: nobody gets a newer one before an older one."""
     place.settle()
     for mid in range(1, 901):
@@ -51,7 +51,7 @@ def test_many_files_come_in_their_order(place: Doors) -> None:
     assert len(place.mids()) == 900
 
 
-def test_files_from_before_a_start_are_found(place: Doors) -> None:
+def test_files_from_before_a_start_are_found(place: IngestCase) -> None:
     """A start finds files that came before it, also while no server ran."""
     place.engine.close()
     place.put(3, b"three")
@@ -60,7 +60,7 @@ def test_files_from_before_a_start_are_found(place: Doors) -> None:
     assert (place.mids(), place.files()) == ([3], [])
 
 
-def test_an_id_that_is_taken_gives_a_new_one(place: Doors) -> None:
+def test_an_id_that_is_taken_gives_a_new_one(place: IngestCase) -> None:
     """A file gets another id if its own is taken, by a message or by another file of the same moment."""
     [mid] = place.push(b"pushed")
     place.put(mid, b"file")
@@ -77,7 +77,7 @@ def test_an_id_that_is_taken_gives_a_new_one(place: Doors) -> None:
     ("receives", "delayed", "state"), [(None, False, "in-flight"), (3, False, "in-flight"), (None, True, "delayed")]
 )
 def test_a_hidden_file_stays_hidden_until_its_time(
-    place: Doors, receives: int | None, delayed: bool, state: str
+    place: IngestCase, receives: int | None, delayed: bool, state: str
 ) -> None:
     """With the count and the kind of window that its attributes tell; over a restart too."""
     until = EPOCH + 1000
@@ -98,7 +98,7 @@ def test_a_hidden_file_stays_hidden_until_its_time(
     assert place.consume() == [b"x"]
 
 
-def test_without_extended_attributes(place: Doors) -> None:
+def test_without_extended_attributes(place: IngestCase) -> None:
     """The file beside it that has the count is read, and goes with the file."""
     place.disk.attributes = False
     until = EPOCH + 1000
@@ -110,7 +110,7 @@ def test_without_extended_attributes(place: Doors) -> None:
     assert place.files() == []
 
 
-def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_message_stays_and_is_named_once(place: IngestCase, caplog: pytest.LogCaptureFixture) -> None:
     """A name that is none of a message, a link, a file that is too large; and unfinished ones, silently."""
     place.settle()
     place.put("notes.txt", b"")
@@ -133,7 +133,7 @@ def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest
         place.engine.remove("q", force=False)
 
 
-def test_many_files_come_in_bounded_pieces(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_come_in_bounded_pieces(place: IngestCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are reported one by one, and many times what one commit takes."""
     monkeypatch.setattr("qs_storage.journal.upkeep.ingest._NAMES", 50)
     monkeypatch.setattr(ingest_run, "_FILES", 20)
@@ -153,7 +153,7 @@ def test_many_files_come_in_bounded_pieces(place: Doors, monkeypatch: pytest.Mon
 
 def test_files_wait_while_the_queue_is_full(tmp_path: Path) -> None:
     """The capacity holds, nothing is polled for, and a deletion lets the next ones in."""
-    place = Doors(tmp_path / "root", capacity=3)
+    place = IngestCase(tmp_path / "root", capacity=3)
     for number in range(1, 8):
         place.put(number, b"%d" % number)
     place.settle()
@@ -170,7 +170,7 @@ def test_files_wait_while_the_queue_is_full(tmp_path: Path) -> None:
 def test_a_crash_at_every_file_operation(tmp_path: Path, durability: Durability, consumed: bool) -> None:
     """Each file is a message exactly once, also if that was consumed before its file was gone."""
     for at in itertools.count(1):
-        place = Doors(tmp_path / f"{at}", durability)
+        place = IngestCase(tmp_path / f"{at}", durability)
         for number in range(1, 4):
             place.put(number, b"%d" % number)
         got: list[bytes] = []
@@ -201,7 +201,7 @@ def test_a_crash_at_every_file_operation(tmp_path: Path, durability: Durability,
 def test_an_error_at_every_file_operation(tmp_path: Path, error: int) -> None:
     """Nothing is lost or doubled; it goes on by itself, or after a start if the journal itself has failed."""
     for at in itertools.count(1):
-        place = Doors(tmp_path / f"{at}")
+        place = IngestCase(tmp_path / f"{at}")
         for number in range(1, 4):
             place.put(number, b"%d" % number)
         place.engine.refresh()
@@ -222,7 +222,7 @@ def test_an_error_at_every_file_operation(tmp_path: Path, error: int) -> None:
     assert at > 15
 
 
-def test_trouble_with_a_directory_is_said_once(place: Doors, caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_with_a_directory_is_said_once(place: IngestCase, caplog: pytest.LogCaptureFixture) -> None:
     """Trouble with a directory is logged once, and so is its end. Other upkeep goes on meanwhile."""
     place.settle()
     caplog.set_level(logging.WARNING)
@@ -242,7 +242,7 @@ def test_trouble_with_a_directory_is_said_once(place: Doors, caplog: pytest.LogC
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
-    place: Doors, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
+    place: IngestCase, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
 ) -> None:
     """A file that could not be removed yet is no second message, though the segment of its record has gone."""
     monkeypatch.setattr("qs_storage.journal.log.pool.LARGEST_SEGMENT", 1 << 16)
@@ -269,7 +269,7 @@ def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
     assert not place.engine._queues["q"].taken  # type: ignore[union-attr]
 
 
-def test_an_empty_queue_goes_though_a_file_of_it_is_not_removed_yet(place: Doors) -> None:
+def test_an_empty_queue_goes_though_a_file_of_it_is_not_removed_yet(place: IngestCase) -> None:
     """An empty queue can be removed though a consumed message's file is still there; a file that was not taken in keeps
     it."""
     place.settle()

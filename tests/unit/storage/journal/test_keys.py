@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.crashing import Place, segments_of
-from support.engines import Bench, checkpointed, compact, journal_engine
+from support.storage.crashing import Place, segments_of
+from support.storage.engines import Bench, checkpointed, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Draft, Durability, Options, QueueFullError, Receipt, State

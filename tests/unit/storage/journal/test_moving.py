@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import segments_of
-from support.log_memory import LogSession
+from support.storage.crashing import LogSession, segments_of
 
 from qs_storage.engine import Draft, Message, Receipt, State
 from qs_storage.journal.upkeep.checkpoint import Snapshot

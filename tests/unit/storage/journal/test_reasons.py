@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Session, small_segments
-from support.engines import LOTS
+from support.storage.broken_journals import Session, small_segments
+from support.storage.engines import LOTS
 
 from qs_storage.engine import Draft, Options, Receipt, State
 from qs_storage.journal.queues.queue import LogQueue

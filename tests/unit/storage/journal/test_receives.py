@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.engines import EPOCH, LOTS, JournalEngine, ManualClock
+from support.storage.engines import EPOCH, LOTS, JournalEngine, ManualClock
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Options, State

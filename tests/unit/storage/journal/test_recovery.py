@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.broken_journals import Recovered, Session, flip, recover, segment_of, small_segments, start
-from support.engines import FaultyDisk
+from support.storage.broken_journals import Recovered, Session, flip, recover, segment_of, small_segments, start
+from support.storage.engines import FaultyDisk
 
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Options, Receipt

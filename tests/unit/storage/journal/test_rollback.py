@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.crashing import segments_of
-from support.engine_calls import next_due
-from support.engines import Bench, FaultyDisk, always, journal_engine
+from support.storage.calls import next_due
+from support.storage.crashing import segments_of
+from support.storage.engines import Bench, FaultyDisk, always, journal_engine
 
 from qs_storage.engine import SECOND, Durability, Engine, NoSuchPartError, Receipt, Stats
 from qs_storage.journal.queues.queue import LogQueue

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.crashing import segments_of
-from support.engines import Bench, compact, journal_engine
+from support.storage.crashing import segments_of
+from support.storage.engines import Bench, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
 from qs_storage.engine import Durability, Engine, Receipt, State

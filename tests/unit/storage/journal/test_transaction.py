@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.crashing import segments_of
 from support.examples import examples
-from support.log_memory import LogSession
+from support.storage.crashing import LogSession, segments_of
 
 from qs_storage.engine import SECOND, Draft, Durability, NoRoomError, Receipt, State, StorageError
 from qs_storage.journal.log import records
@@ -94,7 +93,7 @@ REFUSED: dict[str, Callable[[LogQueue, int], object]] = {
 def test_a_refusal_changes_nothing(session: Session, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A request for which too little is left changes neither memory nor the transaction, and says how much it needs:
     the next batch has that."""
-    monkeypatch.setattr("support.engines._without_broker", {})  # else the engine of the tests ends the batch
+    monkeypatch.setattr("support.storage.engines._without_broker", {})  # else the engine of the tests ends the batch
     queue = session.create("full", dead_letter="q", max_receives=5)
     queue.push([Draft(b"claimed")])
     queue.claims.claim("c", 1, 1, None, None)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, journal_engine
+from support.storage.engines import Bench, journal_engine
 
 from qs_storage.engine import Draft, Durability, Receipt
 

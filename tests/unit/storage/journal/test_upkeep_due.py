@@ -5,30 +5,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.crashing import segments_of
-from support.doors import Doors
+from support.storage.crashing import segments_of
+from support.storage.ingest import IngestCase
 
 from qs_storage.engine import SECOND, Draft, Receipt
 from qs_storage.journal.log.log import Log
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IngestCase]:
     monkeypatch.setattr("qs_storage.journal.log.pool.FIRST_SEGMENT", 1 << 18)
     monkeypatch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
-    made = Doors(tmp_path / "root")
+    made = IngestCase(tmp_path / "root")
     yield made
     made.disk.crash()
     made.engine._watch.close()
 
 
-def log_of(place: Doors) -> Log:
+def log_of(place: IngestCase) -> Log:
     store = place.engine._journal.store
     assert store is not None
     return store.log
 
 
-def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
+def test_a_first_segment_whose_messages_are_deleted_goes(place: IngestCase) -> None:
     """The first segment is removed when its last message is deleted, though no message was pushed after it. The message
     is so large that it is not worth copying."""
     [mid] = place.push(b"x" * 200_000)
@@ -48,7 +48,7 @@ def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
 def test_old_keys_wait_on_a_full_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure there is nothing to do for a second, though it is time to forget keys."""
     segments_of(monkeypatch, 1 << 20, 1 << 20)  # so large that no batch begins a segment, and writes notes for that
-    place = Doors(tmp_path / "root")
+    place = IngestCase(tmp_path / "root")
     place.engine.queue("q").push([Draft(b"x", key="k")])
     place.engine.commit()
     place.settle()

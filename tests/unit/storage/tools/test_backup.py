@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.doors import Doors
+from support.storage.ingest import IngestCase
 
 from qs_storage.engine import Durability, NoRoomError, StorageError
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD
@@ -15,16 +15,16 @@ from qs_storage.tools import journal_backup as backup
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[IngestCase]:
     for name, size in (("FIRST_SEGMENT", 1 << 16), ("LARGEST_SEGMENT", 1 << 16), ("SMALLEST", 4096), ("SMALL_LOG", 0)):
         monkeypatch.setattr(f"qs_storage.journal.log.pool.{name}", size)
-    made = Doors(tmp_path / "root")
+    made = IngestCase(tmp_path / "root")
     yield made
     made.disk.crash()
     made.engine._watch.close()
 
 
-def push(place: Doors, *payloads: bytes) -> None:
+def push(place: IngestCase, *payloads: bytes) -> None:
     """Pushes messages, in a segment of their own if need be."""
     try:
         place.push(*payloads)
@@ -33,7 +33,7 @@ def push(place: Doors, *payloads: bytes) -> None:
         place.push(*payloads)
 
 
-def back_up(place: Doors) -> Path:
+def back_up(place: IngestCase) -> Path:
     target = place.root.parent / "backup"
     backup.backup(str(place.root), str(target), lambda count: None)
     return target
@@ -41,7 +41,7 @@ def back_up(place: Doors) -> Path:
 
 def restored(target: Path) -> list[bytes | None]:
     """The payloads that a start on a backup finds."""
-    made = Doors(target, Durability.NONE, new=False)
+    made = IngestCase(target, Durability.NONE, new=False)
     try:
         assert not list((target / ".journal").glob("cut-*"))
         return [made.payload(mid) for mid in made.mids()]
@@ -49,14 +49,14 @@ def restored(target: Path) -> list[bytes | None]:
         made.engine.close()
 
 
-def frames_of(place: Doors) -> tuple[Path, list[int]]:
+def frames_of(place: IngestCase) -> tuple[Path, list[int]]:
     """The last segment, and where its frames begin."""
     path = max((place.root / ".journal").glob("*.segment"))
     scan = Scan(str(path), map_file(str(path)))
     return path, [start - FRAME_HEAD for start, _ in scan.frames(BLOCK, scan.header.first, None)]
 
 
-def test_a_frame_that_is_just_being_written_is_left_out(place: Doors) -> None:
+def test_a_frame_that_is_just_being_written_is_left_out(place: IngestCase) -> None:
     """The copy ends with the frame before it, and a start has nothing to cut off."""
     place.push(b"one")
     place.push(b"two")
@@ -67,7 +67,9 @@ def test_a_frame_that_is_just_being_written_is_left_out(place: Doors) -> None:
     assert restored(back_up(place)) == [b"one"]
 
 
-def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(
+    place: IngestCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A durable frame that cannot be read is read again, as it may have been written meanwhile; then the error says
     what to do."""
     monkeypatch.setattr(backup, "_TRIES", 3)
@@ -95,7 +97,7 @@ def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, m
 
 @pytest.mark.parametrize("links_are_possible", [True, False])
 def test_segments_that_are_compacted_meanwhile(
-    place: Doors, monkeypatch: pytest.MonkeyPatch, links_are_possible: bool
+    place: IngestCase, monkeypatch: pytest.MonkeyPatch, links_are_possible: bool
 ) -> None:
     """The backup is whole, whatever segments go between the listing and the link or copy. Linked segments stay as they
     are."""
@@ -128,7 +130,7 @@ def test_segments_that_are_compacted_meanwhile(
     assert restored(target) == [b"kept"]
 
 
-def test_a_segment_that_is_taken_back(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_is_taken_back(place: IngestCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk a server goes on with a segment that was not the last one for a moment, and was linked then: the
     backup has a copy of it, and never writes into the server's own file."""
     place.push(b"one")

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.converting import Root
-from support.engines import Crash
+from support.storage.directories import Root
+from support.storage.engines import Crash
 
 from qs_storage.engine import Options, StorageError
 from qs_storage.settings import read_options, write_options

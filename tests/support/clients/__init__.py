@@ -1,0 +1,1 @@
+"""Clients for tests, what they send, and servers that answer them what a test says."""

@@ -1,0 +1,271 @@
+"""Short recorded runs of queues that are directories of files.
+
+A short run does one thing that the long runs do not do, and the power fails at each of its steps (`ShortRun`).
+"""
+
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from qs_storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
+from qs_storage.engine import Draft, Durability, Engine, Options, Receipt, State
+from qs_storage.remote_engine import RemoteQueue, RootedEngine
+from qs_storage.vsqs import Queue
+from support.power_loss.check import VARIANTS, nobody_else
+from support.power_loss.disk import Entry, QuietDisk, RecordingDisk, everything_recorded
+from support.power_loss.engines import without_attributes
+from support.power_loss.file_system import FileSystem, Image, lay_out, points, power_loss
+from support.power_loss.nodes import EVERYTHING, NOTHING
+from support.storage.engines import EPOCH, ManualClock
+
+
+class Short(ABC):
+    """One run. log: what was done, with a mark `answered` after each step."""
+
+    variants: tuple[str, ...] = VARIANTS
+    at = 0
+    """The entry of the log at which the power fails."""
+    _seen: set[object]
+    """What has been looked at: images that are equal, and of which the same must hold, are looked at once."""
+
+    def __init__(self, directory: Path) -> None:
+        """directory: empty; for the run, and for what a power loss leaves of it."""
+        self.directory = directory
+        root = directory / "recorded"
+        root.mkdir()
+        self.before = FileSystem()
+        disk = self.make_disk(str(root))
+        with everything_recorded(disk), nobody_else():
+            self.run(disk)
+        disk.end()
+        self.log = disk.log
+
+    def make_disk(self, root: str) -> RecordingDisk:
+        """Returns what the run is recorded with."""
+        return RecordingDisk(root)
+
+    @abstractmethod
+    def run(self, disk: RecordingDisk) -> None: ...
+
+    @abstractmethod
+    def look(self, root: str, image: Image, answered: int) -> None:
+        """Fails when what was answered is not in what a power loss has left."""
+
+    def wanted(self) -> list[int]:
+        """Returns the points at which the power fails."""
+        return points(self.log)
+
+    def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
+        """Fails with the first power loss that leaves something wrong; how many there were."""
+        file_system, self._seen = self._begin(ordered), set()
+        wanted, answered, checked = set(self.wanted()), 0, 0
+        for number, entry in enumerate(self.log if log is None else log):
+            file_system.begin(entry)
+            answered = entry.args[0] if entry.kind == "answered" else answered
+            self.at = number
+            for variant in self._variants(number) if number in wanted else ():
+                checked += 1
+                self._lose(
+                    file_system, variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}", answered
+                )
+            file_system.complete(entry)
+        return checked
+
+    def _variants(self, number: int) -> tuple[str, ...]:
+        return self.variants
+
+    def _begin(self, ordered: bool) -> FileSystem:
+        return FileSystem(ordered=ordered)
+
+    def _lose(self, file_system: FileSystem, how: str, answered: int) -> None:
+        image = power_loss(file_system, how)
+        key = image.key, answered
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        root = tempfile.mkdtemp(dir=self.directory)
+        try:
+            lay_out(image, root)
+            with nobody_else():
+                self.look(root, image, answered)
+        finally:
+            shutil.rmtree(root)
+
+
+DELAY = 10**9
+
+
+class LongList(Short):
+    """A list whose note has more than a sector is there whole or not at all, as the note of a list of files."""
+
+    variants = (*VARIANTS, *(f"mixed-{seed}" for seed in range(3, 20)))
+    count = 60
+
+    def run(self, disk: RecordingDisk) -> None:
+        engine = FilesEngine(disk.root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        engine.create("q", Options())
+        engine.commit()
+        engine.queue("q").push([Draft(b"%d" % number) for number in range(self.count)])
+        engine.commit()
+        engine.close()
+
+    def wanted(self) -> list[int]:
+        """Returns the points from the note's beginning to its end."""
+        about = [number for number, entry in enumerate(self.log) if any(".batch-" in str(arg) for arg in entry.args)]
+        return [number for number in points(self.log) if about[0] <= number <= about[1] + 1]
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        engine = FilesEngine(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        assert len(engine.queue("q").list_mids(State.ALL, 1000, -1)) in (0, self.count)
+        disk.end()
+
+
+class DirqQueues(Short):
+    """Pushes, a delay and deletes in a queue of the storages `dirq` and `dirq-simple`."""
+
+    def __init__(self, directory: Path, kind: type[DirqEngine] | type[DirqSimpleEngine], *, beside: bool) -> None:
+        """beside: whether the file system has no extended attributes."""
+        self.kind, self.beside = kind, beside
+        self.mids: list[int] = []
+        super().__init__(directory)
+
+    def run(self, disk: RecordingDisk) -> None:
+        clock = ManualClock()
+        if self.beside:
+            without_attributes(disk)
+        engine = self.kind(disk.root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        engine.create("q", Options())
+        steps: list[Callable[[], object]] = [
+            lambda: self._push(engine, 0),
+            lambda: self._push(engine, 1),
+            lambda: self._push(engine, 2, DELAY),
+            lambda: engine.queue("q").delete(Receipt(self.mids[0])),
+            lambda: engine.queue("q").get(self.mids[1], peek=False, visibility=DELAY),
+        ]
+        for number, step in enumerate(steps):
+            clock.now += 1000
+            step()
+            engine.commit()
+            disk.mark("answered", number + 1)
+        engine.close()
+
+    def _push(self, engine: Engine, number: int, delay: int = 0) -> None:
+        self.mids += engine.queue("q").push([Draft(b"%d" % number * 999, delay)])
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        if self.beside:
+            without_attributes(disk)
+        engine = self.kind(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        if answered:
+            mids = engine.queue("q").list_mids(State.ALL, 9, -1)
+            needed = set(self.mids[: min(answered, 3)])
+            needed -= {self.mids[0]} if answered >= 3 else set()
+            assert needed <= set(mids) <= set(self.mids[: answered + 1])
+            assert answered < 4 or self.mids[0] not in mids
+            for mid in mids:
+                assert engine.queue("q").read(Receipt(mid)).payload == b"%d" % self.mids.index(mid) * 999
+        disk.end()
+        self._look_at_marks(root, image, answered)
+
+    def _look_at_marks(self, root: str, image: Image, answered: int) -> None:
+        """A window is told by the time of a file too, and the images have no times: the marks alone are looked at."""
+        marks = [left.attributes["user.qs.state"] for left in image.left if "user.qs.state" in left.attributes]
+        marks += [path.read_bytes() for path in Path(root).glob("q/.*.state")]
+        assert all(len(mark.split()) == 3 for mark in marks)
+        assert len({mark.split()[1] for mark in marks if mark.split()[1] != b"0"}) >= (answered >= 3) + (answered >= 5)
+
+
+class OldMessages(Short):
+    """Messages that become too old, and others: a power loss may bring old ones back, and the next start removes them
+    again."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        clock = ManualClock()
+        engine = FilesEngine(disk.root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        engine.create("q", Options(retention=DELAY))
+        for number in range(1, 7):
+            engine.queue("q").push([Draft(b"%d" % number)])
+            engine.expire(2)
+            engine.commit()
+            disk.mark("answered", number)
+            clock.now = EPOCH + number * DELAY // 3
+        engine.close()
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        clock = ManualClock(EPOCH + answered * DELAY // 3)
+        engine = FilesEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        if answered:
+            engine.effects()
+            engine.expire(100)
+            mids = engine.queue("q").list_mids(State.ALL, 9, -1)
+            found = [engine.queue("q").read(Receipt(mid)).payload for mid in mids]
+            wanted = [b"%d" % number for number in range(max(answered - 1, 1), answered + 1)]
+            assert found in (wanted, [*wanted, b"%d" % (answered + 1)]), (found, wanted)
+        disk.end()
+
+
+class Published(Short):
+    """A program that publishes with the library vsqs, in a directory that it makes with those above it."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        with mock.patch("qs_storage.vsqs.Disk", return_value=disk):
+            queue = Queue(f"{disk.root}/above/q", create=True, clock=ManualClock())
+            for number in (1, 2):
+                queue.publish(b"%d" % number * 999)
+                disk.mark("answered", number)
+            queue.close()
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        found = [path.read_bytes() for path in Path(root).glob("above/q/*[0-9]")]
+        assert answered <= len(found) <= 2
+        assert set(found) <= {b"%d" % number * 999 for number in (1, 2)}
+
+
+class _Queue(RemoteQueue):
+    """A queue of another server, which does all that it is asked."""
+
+    def make(self) -> None: ...
+
+    def unmake(self, *, force: bool) -> None: ...
+
+
+class _Elsewhere(RootedEngine[_Queue]):
+    name = "elsewhere"
+
+    def open_queue(self, qid: str, options: Options) -> _Queue:
+        return _Queue(qid, options)
+
+
+class RemoteQueues(Short):
+    """Queues of another server, of which there is a directory: made, and removed."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        registry = _Elsewhere(disk.root, disk)
+        registry.create("q", Options())
+        disk.mark("answered", 1)
+        disk.mark("answered", 2)  # from here on it is being removed
+        registry.remove("q", force=True)
+        disk.mark("answered", 3)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        registry = _Elsewhere(root)
+        assert answered != 1 or registry.queues()
+        assert answered != 3 or not registry.queues()
+        assert registry.queues() or not Path(root, "q").exists()
+
+
+OF_FILES: dict[str, Callable[[Path], Short]] = {
+    "long list": LongList,
+    "dirq-simple": lambda directory: DirqQueues(directory, DirqSimpleEngine, beside=False),
+    "dirq": lambda directory: DirqQueues(directory, DirqEngine, beside=False),
+    "dirq beside": lambda directory: DirqQueues(directory, DirqEngine, beside=True),
+    "old messages": OldMessages,
+    "published": Published,
+    "remote queues": RemoteQueues,
+}

@@ -1,0 +1,316 @@
+"""The programs of qs as real processes: on a free port, known to be ready, ended by their own id.
+
+A test waits for what a process writes (`until`), and counts how often one wakes up.
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from qs_storage.watch import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
+from support.servers.forked import ForkedProcess, forking
+
+WITHIN = 20
+"""Seconds: only a failure waits that long."""
+_MODIFY = 0x2  # inotify(7)
+_ANY = _MODIFY | CREATE | MOVED_FROM | MOVED_TO | DELETE
+
+
+def until(condition: Callable[[], object], *directories: Path, within: float = WITHIN) -> None:
+    """Returns once the condition holds. It is asked at once, and again when a file in one of the directories has been
+    made, written, renamed or removed: each change that it waits for has to be followed by one of those. AssertionError
+    after `within` seconds."""
+    watch = Inotify()
+    try:
+        for directory in directories:
+            watch.add(str(directory), _ANY)
+        changes = select.poll()
+        changes.register(watch.fd, select.POLLIN)
+        end = time.monotonic() + within
+        while not condition():
+            left = end - time.monotonic()
+            assert left > 0, f"it does not come within {within:g} s"
+            if changes.poll(left * 1000):
+                watch.events()
+    finally:
+        watch.close()
+
+
+PROJECT = Path(__file__).resolve().parents[3]
+SCRIPT = PROJECT / "scripts" / "queue-server.py"
+COMMAND = [sys.executable, str(SCRIPT)]
+WITH_SUPPORT = {**os.environ, "PYTHONPATH": str(PROJECT / "tests")}
+"""The environment of a process that runs a module of this package: `python -m support.NAME`."""
+READY_WITHIN = 30
+FAST = ("--durability", "none")
+
+
+class Address(Protocol):
+    """The address of a server, a bus, or a proxy between them."""
+
+    host: str
+    port: int
+
+
+class Listening:
+    """A program as a process that listens, `name` in what is said of it, forked from one that has imported `modules`.
+    host and port are known once the constructor returns; `log()` is its stderr."""
+
+    name: str
+    modules: Sequence[str]
+
+    def __init__(self, script: Path, flags: Sequence[str], port: int, log: Path) -> None:
+        self._script = script
+        self._flags = flags
+        self._log = log
+        self.host, self.port = "127.0.0.1", port
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
+        with self._log.open("ab") as log:
+            self.process = self._launch([*self._flags, "--port", str(self.port)], log)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
+        if ready is None:
+            self.wait()
+            raise AssertionError(f"the {self.name} did not start: {line!r}\n{self.log()}")
+        self.host, self.port = ready.group(1), int(ready.group(2))
+
+    def _launch(self, flags: list[str], log: BinaryIO) -> "ForkedProcess | subprocess.Popen[bytes]":
+        """Starts the process. log: for its stderr; its stdout is a pipe."""
+        return forking(*self.modules).start(self._script, *flags, log=log)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def until_logged(self, text: str, times: int = 1) -> None:
+        """Waits until the text is in its log, so often."""
+        until(lambda: self.log().count(text) >= times, self._log.parent)
+
+    def connect(self, timeout: float = 20) -> socket.socket:
+        return socket.create_connection((self.host, self.port), timeout)
+
+    def kill(self) -> None:
+        """kill -9, at once."""
+        self.process.kill()
+        self.wait()
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """Asks it to stop, and gives its exit code."""
+        self.process.send_signal(sig)  # Popen sends nothing to a process that has ended
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, once it has ended. subprocess.TimeoutExpired if it does not end within READY_WITHIN."""
+        code = self.process.wait(READY_WITHIN)
+        self.process.stdout.close()
+        return code
+
+
+class ServerProcess(Listening):
+    """`queue-server.py` as a process."""
+
+    name = "server"
+    modules = ("qs_server.main.queue_server", "qs_server.main.server")
+
+    def __init__(self, root: Path, *flags: str, port: int = 0, log: Path | None = None) -> None:
+        """log: where its stderr goes, None for beside the root."""
+        self.root = root
+        log = log or root.parent / f"{root.name}.log"
+        super().__init__(SCRIPT, ("--root", str(root), *flags), port, log)
+
+    def until(self, condition: Callable[[], object], within: float = WITHIN) -> None:
+        """Waits until a condition holds that changes with the queues, or with what those of the journal hold. within:
+        seconds."""
+        until(condition, self.root, self.root / ".journal", within=within)
+
+
+def run_server(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs `queue-server.py` with flags with which it ends by itself. variables: of the environment, beside those of
+    now."""
+    return forking(*ServerProcess.modules).run(SCRIPT, *flags, **variables)
+
+
+@contextlib.contextmanager
+def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
+    """A server process for the length of a with block. Its log must hold no traceback at the end."""
+    server = ServerProcess(root, *flags, port=port)
+    try:
+        yield server
+    finally:
+        server.stop()
+    assert "Traceback" not in server.log(), server.log()
+
+
+class Wire:
+    """A connection to a server, line by line."""
+
+    def __init__(self, server: Listening, connected: socket.socket | None = None) -> None:
+        """connected: to the server already."""
+        self.server = server
+        self.socket = connected or server.connect()
+        self._lines = self.socket.makefile("rb")
+
+    def send(self, *documents: str | bytes) -> None:
+        self.socket.sendall(b"".join(d.encode() if isinstance(d, str) else d for d in documents))
+
+    def line(self) -> str:
+        """Returns the next answer; empty at the end of the stream."""
+        return self._lines.readline().decode()
+
+    def ask(self, *documents: str | bytes) -> str:
+        """The answer to the last of the documents."""
+        self.send(*documents)
+        return [self.line() for _ in documents][-1]
+
+    def close(self) -> None:
+        self._lines.close()
+        self.socket.close()
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Gone(Exception):  # noqa: N818 - it is what happens, not a fault
+    """The server has been killed."""
+
+
+class MortalWire:
+    """A connection on which the server may end at any moment."""
+
+    def __init__(self, server: Listening) -> None:
+        try:
+            self._socket = server.connect()
+        except OSError:
+            raise Gone from None
+        self._lines = self._socket.makefile("rb")
+
+    def send(self, *documents: str) -> None:
+        try:
+            self._socket.sendall("".join(documents).encode())
+        except OSError:
+            raise Gone from None
+
+    def line(self) -> str:
+        try:
+            line = self._lines.readline()
+        except OSError:
+            raise Gone from None
+        if not line.endswith(b"\n"):
+            raise Gone
+        return line.decode()
+
+    def ask(self, document: str) -> str:
+        self.send(document)
+        return self.line()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+def exchange(connection: socket.socket, document: str | bytes, answers: int = 1) -> list[str]:
+    """Sends the bytes and reads that many lines: one answer is one line."""
+    connection.sendall(document.encode() if isinstance(document, str) else document)
+    with connection.makefile("rb") as lines:
+        return [lines.readline().decode() for _ in range(answers)]
+
+
+BUS_SCRIPT = PROJECT / "scripts" / "queue-bus.py"
+BUS_COMMAND = [sys.executable, str(BUS_SCRIPT)]
+_numbers = itertools.count(1)
+
+
+def lasting_port() -> int:
+    """A free port for what is killed and started again. Not one that the system gives to connections: such a port may
+    be taken meanwhile, even by the very client that tries to reach it."""
+    with contextlib.suppress(OSError, ValueError):
+        least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        for _ in range(100):
+            port = random.randrange(10_000, least)
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                return port
+    return 0
+
+
+class BusProcess(Listening):
+    """`queue-bus.py` as a process.
+
+    server: what it is a client of, which need not run; log: a file, if the server has no root for it to stand beside.
+    """
+
+    name = "bus"
+    modules = ("qs_bus.command", "qs_bus.bus")
+
+    def __init__(self, server: Address, *flags: str, port: int = 0, log: Path | None = None) -> None:
+        if log is None:
+            assert isinstance(server, ServerProcess)
+            log = server.root.parent / f"{server.root.name}-bus-{next(_numbers)}.log"
+        super().__init__(BUS_SCRIPT, ("--server", f"{server.host}:{server.port}", *flags), port, log)
+
+
+def run_bus(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs `queue-bus.py` with flags with which it ends by itself. variables: as for `run_server`."""
+    return forking(*BusProcess.modules).run(BUS_SCRIPT, *flags, **variables)
+
+
+@contextlib.contextmanager
+def bus_serving(server: Address, *flags: str, port: int = 0, log: Path | None = None) -> Iterator[BusProcess]:
+    """A bus process for the length of a with block. Its log must hold no traceback at the end."""
+    bus = BusProcess(server, *flags, port=port, log=log)
+    try:
+        yield bus
+    finally:
+        bus.stop()
+    assert "Traceback" not in bus.log(), bus.log()
+
+
+def wakeups(pid: int) -> int:
+    """Returns how often the threads of a process have gone to sleep of their own accord: once for each time they woke
+    up."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        lines = status.read_text().splitlines()
+        count += next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return count
+
+
+def polling(seconds: float) -> subprocess.Popen[bytes]:
+    """A process that wakes up again and again. It has begun when this returns."""
+    program = f"import time; print(flush=True)\nwhile True: time.sleep({seconds})"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def settled(*pids: int, seconds: float = 0.4, tries: int = 25) -> None:
+    """Waits until they have finished what they were at: none of them has woken up for so long. RuntimeError when that
+    does not come, as with something that polls more often."""
+    for _ in range(tries):
+        if not any(woken(seconds, *pids)):
+            return
+    raise RuntimeError(f"processes {pids} do not come to rest")
+
+
+def woken(seconds: float, *pids: int) -> list[int]:
+    """Returns how often each of them wakes up in so many seconds."""
+    before = [wakeups(pid) for pid in pids]
+    time.sleep(seconds)
+    return [wakeups(pid) - count for pid, count in zip(pids, before, strict=True)]

@@ -1,0 +1,1 @@
+"""What tests of the pipeline need: queues to read and write, and results computed in plain Python."""

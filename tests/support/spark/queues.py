@@ -1,0 +1,182 @@
+"""A queue as tests of the pipeline have it, and a reader of archives that knows nothing of qs."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from qs_client import QueueClient
+from qs_pipeline.errors import PipelineError
+from qs_pipeline.files import LocalFiles
+from qs_pipeline.translate import from_text
+
+SHORT_LIVED_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Options of a JVM that runs for a minute: half the time to start, and slower than others in the long run."""
+
+Batches = dict[int, list[Row]]
+"""The rows of each batch of a stream, by its number."""
+
+
+class SparkQueue:
+    """spark: with `qs` registered; client: of the server; name: the queue's."""
+
+    def __init__(self, spark: SparkSession, client: QueueClient, name: str) -> None:
+        self.spark = spark
+        self.client = client
+        self.name = name
+
+    def push(self, *payloads: bytes | str) -> list[int]:
+        return self.client.push_many(self.name, payloads)
+
+    def bodies(self) -> list[bytes]:
+        """Receives the visible messages, and returns their bodies in order."""
+        found: list[bytes] = []
+        while messages := self.client.receive(self.name, max=1000, visibility=600):
+            found += [message.payload for message in messages]
+        return found
+
+    def claims(self) -> list[tuple[str | None, int, int]]:
+        """Consumer, number and count of those that are not acknowledged."""
+        return [(claim.consumer, claim.seq, claim.count) for claim in self.client.list_claims(self.name)]
+
+    def options(self, **options: Any) -> dict[str, Any]:
+        return {"host": self.client.host, "port": self.client.port, "queue": self.name, **options}
+
+    def read(self, **options: Any) -> DataFrame:
+        return self.spark.read.format("qs").options(**self.options(**options)).load()
+
+    def stream(self, **options: Any) -> DataFrame:
+        return self.spark.readStream.format("qs").options(**self.options(consumer="c") | options).load()
+
+    def write(self, frame: DataFrame, **options: Any) -> None:
+        frame.write.format("qs").mode("append").options(**self.options(**options)).save()
+
+    def start_writing(self, frame: DataFrame, checkpoint: Path, **options: Any) -> StreamingQuery:
+        """A stream into the queue, of what there is now."""
+        writer = frame.writeStream.format("qs").options(**self.options(**options))
+        return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def start(frame: DataFrame, checkpoint: Path, each: Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
+    """A stream that gives its batches to a function; of what there is now, if no trigger says otherwise."""
+    writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**trigger or {"availableNow": True}).start()
+
+
+def drain(frame: DataFrame, checkpoint: Path, each: Callable[[int], None] = lambda _: None) -> Batches:
+    """Reads what there is now, and gives the batches that were read. each: called after a batch, with its number."""
+    batches: Batches = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        batches[number] = batch.collect()
+        each(number)
+
+    finish(start(frame, checkpoint, keep))
+    return batches
+
+
+def finish(query: StreamingQuery) -> None:
+    """Waits until it has ended by itself; raises what it has ended with."""
+    try:
+        assert query.awaitTermination(200), "the query does not end"
+    finally:
+        query.stop()
+
+
+def die_in(batch: int, frame: DataFrame, checkpoint: Path) -> list[Row]:
+    """A run that ends in the middle of a batch: planned, and not finished. Gives its rows."""
+    rows: list[Row] = []
+
+    def die(found: DataFrame, number: int) -> None:
+        if number == batch:
+            rows.extend(found.collect())
+            raise RuntimeError("the driver dies")
+
+    with pytest.raises(StreamingQueryException, match="the driver dies"):
+        finish(start(frame, checkpoint, die))
+    return rows
+
+
+def told(error: BaseException) -> PipelineError:
+    """Returns what an exception of Spark's says, as the command tells it."""
+    return from_text(str(error))
+
+
+def uncommit(checkpoint: Path, batch: int) -> None:
+    """Makes a checkpoint what it is when the driver is killed after a batch was written, and before that is noted."""
+    (checkpoint / "commits" / str(batch)).unlink()
+    (checkpoint / "commits" / f".{batch}.crc").unlink()
+
+
+def copy(checkpoint: Path) -> Path:
+    """A copy of a checkpoint as it is now."""
+    return Path(shutil.copytree(checkpoint, checkpoint.with_name(f"{checkpoint.name}-copy")))
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """Every row as pyarrow reads the directory, by queue and mid."""
+    found: list[dict[str, Any]] = pyarrow.parquet.read_table(directory).to_pylist() if parquet(directory) else []
+    return sorted(found, key=lambda row: (row["queue"], row["mid"]))
+
+
+def bodies(directory: Path) -> list[bytes]:
+    """The payloads, by queue and mid."""
+    return [row["body"] for row in rows(directory)]
+
+
+def parquet(directory: Path) -> list[Path]:
+    """The files of the table."""
+    return sorted(directory.glob("queue=*/date=*/*.parquet"))
+
+
+def asked(directory: Path, query: str) -> list[tuple[Any, ...]]:
+    """DuckDB's answer; the table is TABLE."""
+    table = f"read_parquet('{directory}/queue=*/date=*/*.parquet', hive_partitioning = true)"
+    with duckdb.connect() as connection:
+        found: list[tuple[Any, ...]] = connection.sql(query.replace("TABLE", table)).fetchall()
+    return found
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class MortalFiles(LocalFiles):
+    """Files of a process that ends before its n-th change of them, or in the middle of several renames."""
+
+    def __init__(self, root: str, lives: int) -> None:
+        """lives: changes that succeed."""
+        super().__init__(root)
+        self.lives = lives
+
+    def _live(self) -> None:
+        if self.lives == 0:
+            raise Crash
+        self.lives -= 1
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._live()
+        super().replace(path, data)
+
+    def move(self, moves: Any) -> None:
+        for move in moves:
+            self._live()
+            super().move([move])
+
+    def remove(self, path: str) -> None:
+        self._live()
+        super().remove(path)
+
+    def sync(self, paths: Any) -> None:
+        self._live()
+        super().sync(paths)

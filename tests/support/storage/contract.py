@@ -1,0 +1,171 @@
+"""The benches of the contract: one for each engine, which skip a test that uses what the engine says that it cannot."""
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from qs_storage.engine import Effects, Engine, Feature, Message, UnsupportedError
+from qs_storage.remote_engine import RemoteEngine
+from qs_storage.vsqs import micros
+from support.storage.engines import Bench, ManualClock
+from support.storage.memcached import Memcached, engine_on
+from support.storage.sqs import SqsServer, sqs_engine
+
+NEEDED: dict[str, Feature] = {
+    "batches": Feature.CLAIM,
+    "claims": Feature.CLAIM,
+    "copy": Feature.COPY,
+    "get": Feature.GET,
+    "list_mids": Feature.LIST,
+    "read": Feature.GET,
+    "expire": Feature.TELLS,
+    "effects": Feature.TELLS,
+}
+"""Methods of an engine or a queue, and the feature that each one is."""
+
+
+def needs(bench: Bench, *features: Feature) -> None:
+    """Skips the test when the engine says that it cannot one of them."""
+    for feature in features:
+        if feature in bench.engine.cannot:
+            _skip(bench.engine, feature)
+
+
+def _skip(engine: Engine, feature: Feature) -> None:
+    pytest.skip(_lacking(engine.name, feature))
+
+
+def _lacking(name: str, feature: Feature) -> str:
+    return f"the storage {name!r} cannot: {feature.name} ({feature.value})"
+
+
+class _Guarded:
+    """An engine whose methods skip the test when they refuse what it says that it cannot. Another refusal is an error
+    as ever; and so is that there is no such queue, which has to come first."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return self.look_up(self.engine, name)
+
+    def look_up(self, whose: object, name: str) -> Any:
+        """An attribute of the engine, or of one of its queues."""
+        value = getattr(whose, name, None) if name in ("claims", "batches") else getattr(whose, name)
+        if value is None and name in NEEDED:
+            _skip(self.engine, NEEDED[name])
+        return partial(self._call, name, value) if callable(value) else value
+
+    def _call(self, name: str, method: Callable[..., object], *args: Any, **named: Any) -> object:
+        engine = self.engine
+        if NEEDED.get(name) is Feature.TELLS and Feature.TELLS in engine.cannot:
+            _skip(engine, Feature.TELLS)  # it refuses nothing: there is nothing to tell
+        try:
+            found = method(*args, **named)
+        except UnsupportedError:
+            feature = _asked_for(name, args)
+            if feature is not None and feature in engine.cannot:
+                _skip(engine, feature)
+            raise
+        return _GuardedQueue(self, found) if name == "queue" else found
+
+
+class _GuardedQueue:
+    """A queue of a guarded engine."""
+
+    def __init__(self, guarded: _Guarded, queue: object) -> None:
+        self._guarded = guarded
+        self._queue = queue
+
+    def __getattr__(self, name: str) -> Any:
+        return self._guarded.look_up(self._queue, name)
+
+
+class RemoteAsEngine:
+    """A remote engine where an engine is expected: it commits nothing, and tells nothing."""
+
+    def __init__(self, remote: RemoteEngine) -> None:
+        self.remote = remote
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.remote, name)
+
+    def receive(self, *args: Any, held: bool = False) -> list[Message]:
+        """held: messages come back when their windows end."""
+        return self.remote.receive(*args)
+
+    def commit(self) -> Effects:
+        return self.effects()
+
+    def effects(self) -> Effects:
+        return Effects({}, {}, None, None)
+
+    def expire(self, count: int) -> None:
+        """Windows end at the other server."""
+
+    def refresh(self) -> None:
+        """Nothing is followed."""
+
+
+def _asked_for(name: str, args: tuple[Any, ...]) -> Feature | None:
+    """The feature for which a call may have been refused."""
+    if name == "create" and args[1].capacity is not None:
+        return Feature.CAPACITY
+    if name == "push" and any(draft.key is not None for draft in args[0]):
+        return Feature.KEY
+    return NEEDED.get(name)
+
+
+class PassingClock(ManualClock):
+    """The time, for an engine that goes by another clock than ours. A test that asks what time it is, or sets it,
+    means to the microsecond, and is skipped."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self) -> int:
+        return micros()
+
+    def tick(self) -> None:
+        """Does nothing: the storage does it by itself."""
+
+    @property
+    def now(self) -> int:
+        pytest.skip(_lacking(self._name, Feature.EXACT))
+
+    @now.setter
+    def now(self, value: int) -> None:
+        pytest.skip(_lacking(self._name, Feature.EXACT))
+
+
+def unguarded(bench: Bench) -> Engine:
+    """The engine itself, which refuses what it cannot."""
+    return cast(_Guarded, bench.engine).engine
+
+
+def as_engine(remote: RemoteEngine) -> Engine:
+    """A remote engine, for tests of all engines."""
+    return cast(Engine, RemoteAsEngine(remote))
+
+
+def guarded(make: Callable[[Callable[[], int]], Engine], clock: ManualClock | None = None) -> Bench:
+    """A bench of guarded engines."""
+    return Bench(lambda now: cast(Engine, _Guarded(make(now))), clock or ManualClock())
+
+
+def memcached_bench(root: Path, server: Memcached) -> Bench:
+    """Over a memcached, with keys of its own."""
+    namespace = uuid.uuid4().hex
+    return guarded(lambda clock: as_engine(engine_on(server, root=root, clock=clock, namespace=namespace)))
+
+
+def sqs_bench(root: Path, server: SqsServer) -> Bench:
+    """Over an SQS endpoint, with queues of its own there."""
+    prefix = f"{uuid.uuid4().hex[:8]}-"
+    return guarded(
+        lambda clock: as_engine(sqs_engine(root, server.url, clock=clock, prefix=prefix)), PassingClock("sqs")
+    )
