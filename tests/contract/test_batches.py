@@ -259,7 +259,7 @@ def test_large_batch(claiming: Bench) -> None:
     assert payloads(receive_and_commit(claiming.engine, 2000)) == expected
 
 
-def test_push_in_the_same_batch(claiming: Bench) -> None:
+def test_publish_behind_uncommitted_push(claiming: Bench) -> None:
     """Pushes that are not committed yet come first."""
     claiming.queue()
     stage(claiming.engine, b"staged")
@@ -278,7 +278,7 @@ def test_claimed_batch(claiming: Bench, reopened: Reopened) -> None:
     assert claim(reopened(claiming)) == made
 
 
-def test_delete_queue(claiming: Bench) -> None:
+def test_delete_queue_forgets_batches(claiming: Bench) -> None:
     """With what was staged and published: a queue of the same name knows nothing of it."""
     claiming.queue()
     stage(claiming.engine, batch=7)

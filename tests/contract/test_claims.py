@@ -191,7 +191,7 @@ def test_acknowledge(claiming: Bench, reopened: Reopened) -> None:
     assert engine.queue("q").list_mids(State.ALL, 100, -1) == mids[6:]
 
 
-def test_release(claiming: Bench, reopened: Reopened) -> None:
+def test_release_claim_makes_its_messages_visible(claiming: Bench, reopened: Reopened) -> None:
     """Exactly its messages are visible, once more received; later claims stay."""
     claiming.queue()
     claiming.push(*(b"%d" % number for number in range(5)))

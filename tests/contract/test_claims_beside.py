@@ -104,7 +104,7 @@ def test_expired_and_claimed(claiming: Bench, reopened: Reopened) -> None:
     assert mid < claiming.push(b"2")[0] or claiming.clock.now < mid
 
 
-def test_push_in_the_same_batch(claiming: Bench) -> None:
+def test_claim_leaves_out_uncommitted_receives(claiming: Bench) -> None:
     """A claim leaves out messages that were received or deleted earlier in the same uncommitted batch."""
     claiming.queue()
     engine = claiming.engine
@@ -117,7 +117,7 @@ def test_push_in_the_same_batch(claiming: Bench) -> None:
     assert payloads(part(engine)) == [b"3"]
 
 
-def test_purge(claiming: Bench, reopened: Reopened) -> None:
+def test_purge_takes_claimed_messages(claiming: Bench, reopened: Reopened) -> None:
     """An operator's purge takes what is in claims too: what is left of them is given, and can be acknowledged."""
     claiming.queue()
     mids = claiming.push(b"1", b"2", b"3")
@@ -134,7 +134,7 @@ def test_purge(claiming: Bench, reopened: Reopened) -> None:
     assert engine.queue("q").stats().in_flight == 0
 
 
-def test_delete_queue(claiming: Bench) -> None:
+def test_delete_queue_forgets_claims(claiming: Bench) -> None:
     """With its claims: a queue of the same name knows nothing of them."""
     claiming.queue()
     claiming.push(b"1", b"2")
@@ -270,7 +270,7 @@ def test_copied_after_a_purge(claiming: Bench, reopened: Reopened) -> None:
     assert payloads(part(reopened(claiming), 1, "d")) == [b"1"]
 
 
-def test_options(claiming: Bench) -> None:
+def test_capacity_counts_claimed_messages(claiming: Bench) -> None:
     """Messages in claims count for the capacity of a queue."""
     claiming.engine.create("q", Options(capacity=2))
     claiming.push(b"1", b"2")

@@ -105,6 +105,7 @@ def test_several_queues_of_which_one_is_paused(settable: Bench) -> None:
     assert [each.mid for each in bench.engine.receive(["q", "other"], 10, None, LOTS)] == [there]
 
 
-def test_no_such_queue(settable: Bench) -> None:
+def test_configure_missing_queue_raises(settable: Bench) -> None:
+    """Options of a queue that does not exist cannot be changed."""
     with pytest.raises(NoSuchQueueError):
         settable.engine.configure("absent", Options())

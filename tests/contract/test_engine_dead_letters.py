@@ -64,7 +64,7 @@ def test_a_window_that_ends(dying: Bench) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 7])
-def test_a_release(dying: Bench, delay: int) -> None:
+def test_release_moves_dead_letter(dying: Bench, delay: int) -> None:
     """A release moves the message too, whatever its delay; one that takes its receive back does not."""
     bench = dying
     [mid] = bench.push(b"x")
@@ -143,7 +143,7 @@ def test_a_policy_that_changes(dying: Bench) -> None:
     assert (listed(bench, qid="q"), len(listed(bench, qid="other"))) == ([], 1)
 
 
-def test_a_release_that_does_not_count(dying: Bench) -> None:
+def test_uncounted_release_under_new_policy(dying: Bench) -> None:
     """A release that does not count does not count either if the message dies all the same, under a new policy."""
     bench = dying
     configure(bench, "q", max_receives=9)
@@ -176,6 +176,7 @@ def test_a_full_dead_letter_queue(dying: Bench, caplog: pytest.LogCaptureFixture
 
 
 def test_a_paused_dead_letter_queue(dying: Bench) -> None:
+    """A paused dead-letter queue takes dead letters in, and gives none out."""
     bench = dying
     bench.queue("dead", paused=True)
     bench.push(b"x")

@@ -63,7 +63,7 @@ CALLS: list[tuple[Feature, str, Call]] = [
 
 
 @pytest.mark.parametrize(("feature", "call"), [pytest.param(each[0], each[2], id=each[1]) for each in CALLS])
-def test_refused(bench: Bench, feature: Feature, call: Call) -> None:
+def test_lacking_feature_is_refused(bench: Bench, feature: Feature, call: Call) -> None:
     """An engine refuses a lacking feature with its own error and changes nothing; it carries out every other one."""
     engine = unguarded(bench)
     engine.create("r", Options())

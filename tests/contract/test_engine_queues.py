@@ -90,7 +90,7 @@ def test_remove_not_empty(bench: Bench, state: str) -> None:
     assert not list(bench.reopen().queues())
 
 
-def test_no_such_queue(any_bench: Bench) -> None:
+def test_every_method_refuses_missing_queue(any_bench: Bench) -> None:
     """Every method that names a queue says when there is none."""
     engine = any_bench.engine
     for call in (

@@ -88,6 +88,7 @@ def test_what_is_no_dead_letter_stays(dead: Bench) -> None:
 
 
 def test_a_dead_letter_in_a_claim_stays(dead: Bench) -> None:
+    """A redrive leaves out dead letters that are claimed; it moves them once the claim is released."""
     bench = dead
     first, second, third = listed(bench, qid="dead")
     claims = bench.engine.queue("dead").claims

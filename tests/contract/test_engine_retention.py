@@ -74,7 +74,7 @@ def test_one_in_flight(aging: Bench) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, AGE])
-def test_a_release(aging: Bench, delay: int) -> None:
+def test_release_removes_message_too_old(aging: Bench, delay: int) -> None:
     """Removes one that is too old by then, whatever the delay."""
     [mid] = bench_push(aging, b"x")
     [message] = receive(aging)

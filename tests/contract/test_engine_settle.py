@@ -75,7 +75,7 @@ def test_stale_receipt(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("receives", [1, None])
-def test_release(bench: Bench, receives: int | None) -> None:
+def test_release_makes_message_visible(bench: Bench, receives: int | None) -> None:
     """A released message is visible at once, at its old place, still counted, and announced."""
     needs(bench, Feature.ORDER)
     bench.queue()
@@ -192,7 +192,7 @@ def test_missing_message(any_bench: Bench) -> None:
             engine.queue("q").extend(receipt, None)
 
 
-def test_purge(bench: Bench) -> None:
+def test_purge_removes_oldest_up_to_id(bench: Bench) -> None:
     """The oldest messages up to an id go, in whatever state, in slices; a short slice was the last."""
     needs(bench, Feature.PART)
     bench.queue()

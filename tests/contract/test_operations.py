@@ -68,7 +68,7 @@ async def test_options_that_are_not(client: Client, autojump_clock: Clock, optio
     assert "fancy" not in await client.ask(request("list-queues"))
 
 
-async def test_delete_queue(client: Client, autojump_clock: Clock) -> None:
+async def test_delete_queue_refuses_queue_with_messages(client: Client, autojump_clock: Clock) -> None:
     """delete-queue: 409 `not-empty` while there are messages, in flight too; 404 when there is no such queue."""
     await client.ask(push("q", "x"))
     for _ in range(2):

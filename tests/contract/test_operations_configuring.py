@@ -42,7 +42,7 @@ async def test_a_queue_that_may_exist(client: Client, autojump_clock: Clock) -> 
     assert after.partition("<op>")[2] == shown.partition("<op>")[2]
 
 
-async def test_set_and_get(client: Client, autojump_clock: Clock) -> None:
+async def test_set_queue_changes_named_options(client: Client, autojump_clock: Clock) -> None:
     """`set-queue` changes the named options at once, keeps the others, and removes those with an empty value."""
     assert code(await client.ask(set_queue(capacity=1, visibility=5))) == 0
     shown = await client.ask(request("get-queue", QUEUE))
@@ -62,14 +62,18 @@ async def test_set_and_get(client: Client, autojump_clock: Clock) -> None:
     [({"storage": "files"}, 400), ({"retention": 0}, 400), ({"dead_letter": "q", "max_receives": 3}, 409),
      ({"capacity": 0}, 400), ({"visibility": "x"}, 400)],
 )  # fmt: skip
-async def test_refused(client: Client, autojump_clock: Clock, options: dict[str, str | int], expected: int) -> None:
+async def test_set_queue_refuses_options(
+    client: Client, autojump_clock: Clock, options: dict[str, str | int], expected: int
+) -> None:
+    """Options that make no sense or cannot be changed are refused, and the old ones stay."""
     before = await client.ask(request("get-queue", QUEUE))
     assert code(await client.ask(set_queue(**options))) == expected
     assert (await client.ask(request("get-queue", QUEUE))).partition("<op>")[2] == before.partition("<op>")[2]
 
 
 @pytest.mark.parametrize("op", ["set-queue", "get-queue", "pause-queue", "resume-queue"])
-async def test_no_such_queue(client: Client, autojump_clock: Clock, op: str) -> None:
+async def test_configuring_missing_queue_is_404(client: Client, autojump_clock: Clock, op: str) -> None:
+    """Each operation on a queue's options answers 404 where there is none, with its name."""
     answer = await client.ask(request(op, "<qid>absent</qid>" + ("<options/>" if op == "set-queue" else "")))
     assert (code(answer), text(answer)) == (404, "there is no queue 'absent'")
 

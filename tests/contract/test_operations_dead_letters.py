@@ -91,7 +91,7 @@ async def test_what_redrive_refuses(running: Serving, autojump_clock: Clock, sto
     assert await list_all(client, "other") == mids(line)
 
 
-async def test_a_subscriber(running: Serving, autojump_clock: Clock, storage: str) -> None:
+async def test_subscriber_lets_message_die(running: Serving, autojump_clock: Clock, storage: str) -> None:
     """A message that a subscriber does not handle in time goes to the dead-letter queue, and to its subscriber. A
     receive that is taken back does not count."""
     client, worker, watcher = (running.connect() for _ in range(3))
@@ -130,7 +130,9 @@ async def test_who_waits_for_dead_letters(running: Serving, autojump_clock: Cloc
      ("storage='{}' dead-letter='d' max-receives='0'", 400),
      (f"storage='{{}}' dead-letter='{'x' * 199}/' max-receives='1'", 0)],
 )  # fmt: skip
-async def test_options(running: Serving, autojump_clock: Clock, storage: str, options: str, expected: int) -> None:
+async def test_dead_letter_options_are_checked(
+    running: Serving, autojump_clock: Clock, storage: str, options: str, expected: int
+) -> None:
     """One without the other, a cycle, another storage, too many; and a name that is just possible."""
     client = running.connect()
     await client.ask(new_queue("elements", in_storage("dirq")))
@@ -138,7 +140,7 @@ async def test_options(running: Serving, autojump_clock: Clock, storage: str, op
     assert (">new<" in await client.ask(request("list-queues"))) == (expected == 0)
 
 
-async def test_set_and_get(running: Serving, autojump_clock: Clock, storage: str) -> None:
+async def test_set_queue_changes_dead_letter_options(running: Serving, autojump_clock: Clock, storage: str) -> None:
     """The options are shown, changed and removed; a cycle over two queues is refused."""
     client = running.connect()
     shown = await client.ask(request("get-queue", "<qid>jobs</qid>"))

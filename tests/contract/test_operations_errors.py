@@ -5,7 +5,7 @@ from support.clients.documents import code, delete, mids, new_queue, payloads, p
 from support.servers.memory import Client, Clock, FillableDisk
 
 
-async def test_a_release_that_does_not_count(client: Client, autojump_clock: Clock) -> None:
+async def test_uncounted_release_is_501_where_unsupported(client: Client, autojump_clock: Clock) -> None:
     """release-message with count="no" on a queue that cannot do it: 501, and the message stays in flight."""
     await client.ask(request("new-queue", '<qid>elements</qid><options storage="dirq-simple"/>'))
     await client.ask(push("elements", "x"))
@@ -21,7 +21,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize("op", NAMED)
-async def test_no_such_queue(client: Client, autojump_clock: Clock, op: str) -> None:
+async def test_missing_queue_is_404_that_names_it(client: Client, autojump_clock: Clock, op: str) -> None:
     """404 for a queue that does not exist says that it is the queue, and which."""
     body = "<payload>x</payload>" if op == "push-message" else ""
     if op in ("get-message", "delete-message", "release-message", "extend-message", "copy-message"):

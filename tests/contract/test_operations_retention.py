@@ -43,7 +43,7 @@ async def test_by_the_timer(running: Serving, autojump_clock: Clock) -> None:
     assert [found[name] for name in ("in-flight", "ready", "retired", "bytes", "expired")] == ["0", "0", "3", "0", "1"]
 
 
-async def test_options(running: Serving, autojump_clock: Clock) -> None:
+async def test_retention_option_is_shown_and_removed(running: Serving, autojump_clock: Clock) -> None:
     """get-queue shows the option as it was given; an empty value removes it; a change applies to what is there."""
     client = running.connect()
     assert ' retention="60"' in await client.ask(request("get-queue", QUEUE))
@@ -75,7 +75,7 @@ async def test_other_storages(running: Serving, autojump_clock: Clock, storage: 
     assert (code(line), "retention" in await client.ask(request("get-queue", "<qid>other</qid>"))) == (501, False)
 
 
-async def test_a_subscriber(running: Serving, autojump_clock: Clock) -> None:
+async def test_subscriber_keeps_message_too_old(running: Serving, autojump_clock: Clock) -> None:
     """A subscriber keeps what it holds, however old; messages that it releases or leaves behind are removed. It is
     never sent a message that is too old."""
     client, subscriber = running.connect(), running.connect()

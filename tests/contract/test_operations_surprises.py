@@ -1,5 +1,5 @@
-"""What may surprise somebody who writes a consumer, as docs/protocol.md decides it, in queues of every storage under
-the root of a server."""
+"""Cases that may surprise somebody who writes a consumer, decided as docs/protocol.md does, in queues of every
+storage."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,8 +46,8 @@ def is_stale(line: str) -> bool:
 
 
 async def test_the_connection_of_a_receiver_ends(running: Serving, autojump_clock: Clock) -> None:
-    """What was received stays hidden until its window ends, whatever becomes of the connection; what was delivered to a
-    subscription is visible at once."""
+    """Received messages stay hidden until their window ends, whatever becomes of the connection; messages delivered
+    to a subscription are visible at once."""
     receiver, subscriber, other = (running.connect() for _ in range(3))
     received, delivered = mids(await other.ask(push_list("q", "received", "delivered")))
     assert mids(await receiver.ask(receive("q", visibility=60))) == [received]

@@ -105,8 +105,8 @@ class Churn:
         self._ending = False
 
     async def run_in_time(self) -> None:
-        """Like `run`. If something hangs, raises AssertionError with what everybody waits for, and leaves nothing to
-        disturb other tests."""
+        """Calls `run`. If something hangs, raises AssertionError with what everybody waits for, and leaves nothing
+        to disturb other tests."""
         with trio.move_on_after(self._scale.seconds):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._report_a_stand)
@@ -387,6 +387,6 @@ def test_subscribers_that_come_and_go(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_subscribers_that_come_and_go(tmp_path: Path) -> None:
-    """Like `test_subscribers_that_come_and_go`, with 200 subscribers and 20,000 messages. Takes one to two minutes."""
+    """Nothing is lost with 200 subscribers and 20,000 messages. Takes one to two minutes."""
     counted = churn(tmp_path, LONG, seed_or(SEED + 1))
     assert counted.unasked > 0

@@ -100,7 +100,7 @@ def reference(root: Path, operation: str) -> tuple[Shown, Shown]:
 @pytest.mark.parametrize("crash", [False, True], ids=["goes on", "crashes"])
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_full_disk(operation: str, lasting: bool, crash: bool, tmp_path: Path) -> None:
+def test_claims_on_full_disk(operation: str, lasting: bool, crash: bool, tmp_path: Path) -> None:
     """At each file operation: an error, and all is as before, or done; with room again it is done once, for good."""
     before, after = reference(tmp_path / "reference", operation)
     failures = 0

@@ -39,7 +39,7 @@ def test_the_run_has_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_at_every_point(fast: Path, name: str) -> None:
+def test_claims_power_loss_at_every_point(fast: Path, name: str) -> None:
     """Every point of a run, with one of the variants in turn."""
     run = recorded(name, SEED, OPERATIONS)
     check = Check(name, run, fast)
@@ -50,7 +50,7 @@ def test_at_every_point(fast: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_in_order(fast: Path, name: str) -> None:
+def test_claims_power_loss_with_ordered_names(fast: Path, name: str) -> None:
     """On a file system that keeps the order of all names: every sixth point."""
     run = recorded(name, SEED, OPERATIONS)
     check = Check(name, run, fast, ordered=True)
@@ -67,7 +67,7 @@ def during_recovery(name: str, directory: Path, seed: int, operations: int, step
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_again_while_it_starts(fast: Path, name: str) -> None:
+def test_claims_power_loss_at_start(fast: Path, name: str) -> None:
     """A second power loss, while the server starts after the first one."""
     assert during_recovery(name, fast, SEED, OPERATIONS, 20) > 20
 
@@ -77,7 +77,7 @@ def test_again_while_it_starts(fast: Path, name: str) -> None:
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 @pytest.mark.parametrize("round_", range(2))
 @pytest.mark.parametrize("name", NAMES)
-def test_every_variant_at_every_point(fast: Path, name: str, round_: int, ordered: bool) -> None:
+def test_claims_every_variant_at_every_point(fast: Path, name: str, round_: int, ordered: bool) -> None:
     """Two runs, five variants at all points. Takes some 3 minutes of one processor each."""
     run = recorded(name, SEED + round_, MANY)
     check = Check(name, run, fast, ordered=ordered)
@@ -87,7 +87,7 @@ def test_every_variant_at_every_point(fast: Path, name: str, round_: int, ordere
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
-def test_again_while_it_starts_everywhere(fast: Path, name: str) -> None:
+def test_claims_power_loss_at_every_start(fast: Path, name: str) -> None:
     """A second power loss, after the first one at every fourth point. Takes some 2 minutes."""
     during_recovery(name, fast, SEED + 1, MANY // 2, 7)
 

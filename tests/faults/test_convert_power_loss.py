@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("small_first_segment")
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 @pytest.mark.parametrize(("storage", "target"), [("journal", "files"), ("files", "journal")])
-def test_at_every_point(tmp_path: Path, storage: str, target: str, ordered: bool) -> None:
+def test_convert_power_loss_at_every_point(tmp_path: Path, storage: str, target: str, ordered: bool) -> None:
     """After a power loss at any point, a start shows the same messages, or is refused with a hint at the command, which
     goes on."""
     with fast_directory(tmp_path) as directory:

@@ -25,7 +25,7 @@ recorded = functools.cache(run_of)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_at_every_point(fast: Path, name: str) -> None:
+def test_dead_letters_power_loss_at_every_point(fast: Path, name: str) -> None:
     """Every point of a run, with one of the variants in turn. Messages die in it and in a dead-letter queue, are moved
     back, and are copied by compaction."""
     run = recorded(name, SEED, OPERATIONS)
@@ -41,7 +41,7 @@ def test_at_every_point(fast: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["journal", *FILES])
-def test_names_in_order(fast: Path, name: str) -> None:
+def test_dead_letters_power_loss_with_ordered_names(fast: Path, name: str) -> None:
     """On a file system that keeps the order of all names: every fourth point."""
     run = recorded(name, SEED, OPERATIONS)
     check = Check(name, run, fast, ordered=True)
@@ -49,7 +49,7 @@ def test_names_in_order(fast: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["journal", *FILES])
-def test_again_while_it_starts(fast: Path, name: str) -> None:
+def test_dead_letters_power_loss_at_start(fast: Path, name: str) -> None:
     """A second power loss, while the server starts after the first one."""
     run = recorded(name, SEED, OPERATIONS)
     check = Check(name, run, fast)
@@ -62,7 +62,7 @@ def test_again_while_it_starts(fast: Path, name: str) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["journal", *FILES])
 @pytest.mark.parametrize("round_", range(3))
-def test_every_variant_at_every_point(fast: Path, round_: int, name: str) -> None:
+def test_dead_letters_every_variant_at_every_point(fast: Path, round_: int, name: str) -> None:
     """Three runs of each, every variant at all points. Takes some 2 minutes of one processor each."""
     run = recorded(name, SEED + 1 + round_, 2 * OPERATIONS)
     for variant in VARIANTS:

@@ -179,5 +179,5 @@ def test_pushes_beside_purges(tmp_path: Path, layout: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pushes_beside_purges_for_longer(tmp_path: Path, layout: str) -> None:
-    """Like `test_pushes_beside_purges`, for 20 seconds each; a minute in all."""
+    """Pushes beside purges hold for 20 seconds of each kind; a minute in all."""
     check_beside_purges(layout, tmp_path / "root", 20)

@@ -83,7 +83,7 @@ def test_each_element_once(tmp_path: Path, layout: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["simple", "schema"])
 def test_each_element_once_for_longer(tmp_path: Path, layout: str) -> None:
-    """Like `test_each_element_once`, for half a minute each."""
+    """Each element is handled once in half a minute of each layout."""
     check(layout, tmp_path / "q", 30)
 
 

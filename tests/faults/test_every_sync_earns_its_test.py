@@ -106,7 +106,7 @@ def test_every_sync_earns_its_test(directory: Path) -> None:
     )
 
 
-def test_the_tables_are_of_this_source() -> None:
+def test_tables_name_places_of_source() -> None:
     """Each place in them is one."""
     places = {place for place, _ in SURVIVORS} | _RENAMED | _AFTER_ERRORS | _AT_STARTS | _AFTER_POWER_LOSSES
     assert places <= set(all_places())
@@ -123,7 +123,7 @@ def test_the_tables_are_of_this_source() -> None:
         ("published", "vsqs.py Queue._open: make_directories"),
     ],
 )
-def test_one_of_them(directory: Path, name: str, place: str) -> None:
+def test_leaving_out_one_sync_is_found(directory: Path, name: str, place: str) -> None:
     """A frame that is not synced, with and without O_DIRECT, and others that are quick to be found."""
     checks = all_checks(directory)[name]()
     assert (place, "no sync") in checks.removals(directory)

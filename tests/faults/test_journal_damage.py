@@ -207,7 +207,7 @@ def test_an_old_one_under_a_later_name(damaged: Journal) -> None:
         assert name in refusal(with_copy)
 
 
-def test_one_of_another_journal(damaged: Journal) -> None:
+def test_segment_of_another_journal_is_refused(damaged: Journal) -> None:
     """A whole segment with a great number, for which no older one is needed: refused, or it would be taken for all."""
     other = damaged.copy(damaged.root / "other")
     number = int(paths_of(damaged)[-1].name[:16])
@@ -254,7 +254,7 @@ def test_the_first_frame_of_the_last(damaged: Journal) -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.INTERVAL, Durability.NONE])
-def test_without_syncs(
+def test_bad_frame_without_syncs(
     durability: Durability, home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where frames are not synced one by one, a bad frame in the last segment cuts off those behind it, with a line in

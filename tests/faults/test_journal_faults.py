@@ -171,7 +171,7 @@ class World:
 
 @pytest.mark.parametrize("only", KINDS)
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
-def test_full_disk(tmp_path: Path, only: str | None, durability: Durability) -> None:
+def test_journal_on_full_disk(tmp_path: Path, only: str | None, durability: Durability) -> None:
     """While any call on the disk finds no room, requests that need room are refused and change nothing, what was
     answered is there, and later everything goes on. Also after a crash."""
     refused = spared = 0

@@ -418,7 +418,7 @@ def test_random_damage(root: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_much_random_damage(root: Path) -> None:
-    """Like `test_random_damage`, for QS_DAMAGE_MINUTES (5)."""
+    """Repairs of random damage keep what is whole for QS_DAMAGE_MINUTES (5)."""
     minutes = float(os.environ.get("QS_DAMAGE_MINUTES", "5"))
     counted = rounds(root, count(SEED + 1000), time.monotonic() + 60 * minutes, 10**9)
     print(dict(counted))

@@ -292,7 +292,7 @@ def test_a_copy_under_a_later_name(damaged: Journal) -> None:
     assert repaired(damaged)[1] == damaged.picture
 
 
-def test_one_of_another_journal(damaged: Journal, home: Path) -> None:
+def test_repair_sets_segment_of_another_journal_aside(damaged: Journal, home: Path) -> None:
     """Nothing of it is delivered; it is set aside."""
     other = damaged.copy(damaged.root.parent / f"other-{next(_numbers)}")
     for _ in range(6):
@@ -354,7 +354,7 @@ def test_a_crash_at_any_step(damaged: Journal, home: Path, largest: int, monkeyp
             return
 
 
-def test_without_syncs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_keeps_unsynced_frames(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that were not synced one by one are kept too when there is damage before them."""
     small_segments(monkeypatch, 40 * 1024)
     journal = made(home / "interval", Durability.INTERVAL)

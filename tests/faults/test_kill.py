@@ -212,7 +212,7 @@ def test_a_few_kills(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_kills(tmp_path: Path) -> None:
-    """Like `test_a_few_kills`, fifty rounds at random moments. Takes half a minute to two."""
+    """Answered messages are there after fifty kills at random moments. Takes half a minute to two."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
     print(f"{model.pushed} pushes were answered")
 
@@ -222,7 +222,7 @@ def oldest_segment(root: Path) -> int:
 
 
 def test_a_few_kills_of_one_that_compacts(tmp_path: Path) -> None:
-    """Like `test_a_few_kills`, beside a load that makes the server compact its segments."""
+    """Answered messages are there after kills beside a load that makes the server compact its segments."""
     root = tmp_path / "root"
     assert kill_and_restart(root, 4, SEED, COMPACTING, lambda: oldest_segment(root) > 1).pushed > 0
     assert oldest_segment(root) > 1
@@ -231,7 +231,7 @@ def test_a_few_kills_of_one_that_compacts(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_kills_of_one_that_compacts(tmp_path: Path) -> None:
-    """Like `test_a_few_kills_of_one_that_compacts`, fifty rounds. Takes one to four minutes."""
+    """Answered messages are there after fifty kills of a server that compacts. Takes one to four minutes."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1, COMPACTING)
     assert oldest_segment(tmp_path / "root") > 50
     print(f"{model.pushed} pushes were answered")

@@ -151,6 +151,6 @@ def test_a_few_kills_with_subscribers(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_kills_with_subscribers(tmp_path: Path) -> None:
-    """Like `test_a_few_kills_with_subscribers`, fifty rounds at random moments. Takes one to two minutes."""
+    """Subscribers lose nothing in fifty kills at random moments. Takes one to two minutes."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
     print(f"{len(model.pushed)} pushes were answered, {len(model.deleted)} deletes")

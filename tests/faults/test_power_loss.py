@@ -60,7 +60,7 @@ def check(
     return checked.checked
 
 
-def test_the_run_is_long_enough() -> None:
+def test_run_has_every_kind_of_operation() -> None:
     """At least 500 operations of every kind, and thousands of points at which the power can go."""
     run = recorded("files")
     kinds = {text.split()[0] for _, text in run.operations}
@@ -71,7 +71,7 @@ def test_the_run_is_long_enough() -> None:
 
 
 @pytest.mark.parametrize("name", JOURNALS)
-def test_the_run_of_a_journal_has_everything(name: str) -> None:
+def test_run_of_journal_has_upkeep(name: str) -> None:
     """Segments are compacted and removed, and checkpoints written, well before its end."""
     run = recorded(name)
     early = run.log[: len(run.log) * 3 // 4]
@@ -96,7 +96,7 @@ def is_segment(entry: Entry) -> bool:
         for name, part in itertools.product(DEFAULT, range(PARTS))
     ],
 )
-def test_at_every_point(fast: Path, name: str, part: int) -> None:
+def test_power_loss_at_every_point(fast: Path, name: str, part: int) -> None:
     """Every point of the run (of a journal every second, without O_DIRECT every third), with one of the variants in
     turn. Of the parts of a journal's run, two of four are played by default: each takes 4 s."""
     cases = one_of_each(name, recorded(name).log, part)
@@ -106,7 +106,7 @@ def test_at_every_point(fast: Path, name: str, part: int) -> None:
 
 
 @pytest.mark.parametrize("name", DEFAULT)
-def test_names_in_order(fast: Path, name: str) -> None:
+def test_power_loss_with_ordered_names(fast: Path, name: str) -> None:
     """On a file system that keeps the order of all names, and makes them durable with any fsync: every tenth point."""
     assert check(name, fast, in_order(recorded(name).log), ordered=True) or ONE
 
@@ -120,13 +120,13 @@ def during_recovery(name: str, directory: Path, step: int) -> int:
 
 
 @pytest.mark.parametrize("name", DEFAULT)
-def test_again_while_it_starts(fast: Path, name: str) -> None:
+def test_power_loss_at_start(fast: Path, name: str) -> None:
     """A second power loss, at every step of the start that follows the first one."""
     assert during_recovery(name, fast, STARTS[name]) > 50
 
 
 @pytest.mark.parametrize("name", JOURNALS)
-def test_after_a_kill(fast: Path, name: str) -> None:
+def test_power_loss_after_kill(fast: Path, name: str) -> None:
     """The server is killed, the next one answers, and the power is lost: every fortieth point."""
     after_kills(name, fast, recorded(name), 40)
 
@@ -141,7 +141,7 @@ def after_kills(name: str, directory: Path, run: Recording, step: int) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 @pytest.mark.parametrize("name", LITTLE)
-def test_with_fewer_operations(fast: Path, name: str, ordered: bool) -> None:
+def test_power_loss_in_short_run(fast: Path, name: str, ordered: bool) -> None:
     """Without attributes; with `interval` what was synced behind is there; with `none` too the server starts, and shows
     nothing torn."""
     run = recorded(name, SEED, FEW)
@@ -150,8 +150,8 @@ def test_with_fewer_operations(fast: Path, name: str, ordered: bool) -> None:
 
 
 @pytest.mark.parametrize("name", BEHIND)
-def test_after_a_kill_before_it_is_durable(fast: Path, name: str) -> None:
-    """Like `test_after_a_kill`, for a server that had answered for changes that are not durable: every fifteenth
+def test_power_loss_after_kill_before_it_is_durable(fast: Path, name: str) -> None:
+    """Like `test_power_loss_after_kill`, for a server that had answered for changes that are not durable: every fifteenth
     point."""
     after_kills(name, fast, recorded(name, SEED, FEW), 15)
 
@@ -161,7 +161,7 @@ def test_after_a_kill_before_it_is_durable(fast: Path, name: str) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_variant_at_every_point(fast: Path, name: str, ordered: bool, part: int) -> None:
+def test_power_loss_every_variant_at_every_point(fast: Path, name: str, ordered: bool, part: int) -> None:
     """All variants at all points. Takes some 4 minutes of one processor."""
     check(name, fast, [*itertools.product(part_of(recorded(name).log, part), VARIANTS)], ordered=ordered)
 
@@ -169,7 +169,7 @@ def test_every_variant_at_every_point(fast: Path, name: str, ordered: bool, part
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ENGINES)
-def test_again_while_it_starts_everywhere(fast: Path, name: str) -> None:
+def test_power_loss_at_every_start(fast: Path, name: str) -> None:
     """A second power loss, after the first one at every tenth point. Takes some 2 minutes."""
     during_recovery(name, fast, 10)
 
@@ -210,13 +210,13 @@ SABOTAGE: dict[str, Callable[[Recording], Recording]] = {
 
 
 @pytest.mark.parametrize("what", SABOTAGE)
-def test_it_finds_what_is_left_out(fast: Path, what: str) -> None:
+def test_check_finds_what_disk_leaves_out(fast: Path, what: str) -> None:
     """A disk that does not do what it says is found out."""
     run = SABOTAGE[what](recorded("files", SEED, 60))
     assert first_trouble(run, ENGINES["files"].make, fast)
 
 
-def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
+def test_check_finds_answer_before_commit(fast: Path) -> None:
     """An engine whose commit makes nothing durable is found out."""
 
     def make(clock: Clock, disk: Disk, root: str) -> Engine:
@@ -228,7 +228,7 @@ def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
     assert first_trouble(record(make, str(fast / "root"), SEED, 20), make, fast)
 
 
-def test_it_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not note its lists before it makes them visible is found out."""
     monkeypatch.setattr(FileWriter, "_note", lambda self, request: None)
     (fast / "root").mkdir()
@@ -236,6 +236,6 @@ def test_it_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "in half" in "\n".join(first_trouble(run, ENGINES["files"].make, fast))
 
 
-def test_nothing_is_found_otherwise(fast: Path) -> None:
+def test_check_finds_nothing_in_good_run(fast: Path) -> None:
     """A run that is left alone has no trouble in any variant."""
     assert first_trouble(recorded("files", SEED, 30), ENGINES["files"].make, fast) == []

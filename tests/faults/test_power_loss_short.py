@@ -21,7 +21,7 @@ EXPENSIVE = {"circle", "circle behind", "circle not synced", "full disk"}
         for way, ordered in (("apart", False), ("ordered", True))
     ],
 )
-def test_at_every_point(tmp_path: Path, name: str, ordered: bool) -> None:
+def test_short_run_power_loss_at_every_point(tmp_path: Path, name: str, ordered: bool) -> None:
     """After a power loss at any point, answered operations hold and none is half done."""
     with fast_directory(tmp_path) as directory:
         assert SHORT[name](directory).check(ordered=ordered) > 20
@@ -29,7 +29,7 @@ def test_at_every_point(tmp_path: Path, name: str, ordered: bool) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
-def test_every_variant_on_a_full_disk(tmp_path: Path, ordered: bool) -> None:
+def test_full_disk_every_variant_at_every_point(tmp_path: Path, ordered: bool) -> None:
     """All variants at each point. Takes some 20 s."""
     with fast_directory(tmp_path) as directory:
         full = FullDisk(directory)

@@ -143,7 +143,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("name", "operation", "ordered"), list(cases()))
-def test_whole_or_not_at_all(fast: Path, name: str, operation: str, ordered: bool) -> None:
+def test_operation_is_whole_or_not_at_all(fast: Path, name: str, operation: str, ordered: bool) -> None:
     """After a power loss at any step, the state is the one before the operation or the one after it."""
     found = list(found_after(ENGINES[name].make, fast, operation, ordered))
     before, after = found[0][1], found[-1][1]

@@ -327,7 +327,7 @@ def _small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
-def test_full_disk(small_disk: Path, durability: Durability) -> None:
+def test_push_on_full_disk_is_refused(small_disk: Path, durability: Durability) -> None:
     """On a full disk a push is refused, nothing is lost, messages are received and deleted, and then there is room."""
     bench = Bench(files_engine(durability)(small_disk))
     bench.queue()

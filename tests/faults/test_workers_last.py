@@ -140,11 +140,11 @@ def test_worker_survives_fifty_restarts(tmp_path: Path, kind: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_qs_work_survives_fifty_restarts_and_kills(tmp_path: Path) -> None:
-    """The same with `qs work`, of which a process is killed before each restart. 2 minutes."""
+    """`qs work` does every job over fifty restarts, before each of which one of its processes is killed. 2 minutes."""
     survive(tmp_path, "qs work", 300, 50, kills=True)
 
 
 @pytest.mark.slow  # 10 s
 def test_qs_work_survives_restarts_and_kills(tmp_path: Path) -> None:
-    """The same for three restarts and kills."""
+    """`qs work` does every job over three restarts, before each of which one of its processes is killed."""
     survive(tmp_path, "qs work", 18, 3, kills=True)

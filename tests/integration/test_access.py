@@ -154,7 +154,7 @@ def reload(server: ServerProcess, times: int = 1) -> None:
     server.until_logged("after SIGHUP", times)
 
 
-def test_a_principal_that_is_taken_out(server: ServerProcess, access: Path) -> None:
+def test_reload_without_principal_ends_its_requests(server: ServerProcess, access: Path) -> None:
     """When a principal is removed, its open connections lose their rights at SIGHUP: a subscription and a waiting
     receive end with an error, and the subscriber's messages are visible again."""
     with (
@@ -193,7 +193,7 @@ def test_rights_that_are_taken_away(server: ServerProcess, access: Path) -> None
         assert "still" in subscriber.line()
 
 
-def test_a_token_that_is_replaced(server: ServerProcess, access: Path) -> None:
+def test_two_tokens_of_a_principal(server: ServerProcess, access: Path) -> None:
     """Two tokens of one principal work side by side; the one that is taken out ends what was begun with it."""
     both = section("principals.reader", tokens=[hashed("reader-token"), hashed("second")], read=["abc"])
     write_access(access, [both])
@@ -216,7 +216,7 @@ def test_a_bad_file_changes_nothing(server: ServerProcess, access: Path) -> None
         assert code(caller.ask(push("abc", "x"))) == 0
 
 
-def test_without_an_access_file(tmp_path: Path) -> None:
+def test_everything_is_allowed_without_access_file(tmp_path: Path) -> None:
     """Everybody may do everything, and `authenticate` is 501."""
     with serving(tmp_path / "root", *FAST) as server, Caller(server, "x") as caller:
         assert (code(caller.greeting), "--access" in text(caller.greeting)) == (501, True)
@@ -234,14 +234,15 @@ def test_closed_by_default(tmp_path: Path, host: str) -> None:
     assert not (tmp_path / "root").exists()
 
 
-def test_open(tmp_path: Path) -> None:
+def test_open_flag_listens_without_access_file(tmp_path: Path) -> None:
+    """With --open, a server without an access file listens for other machines, and serves everybody."""
     with serving(tmp_path / "root", *FAST, "--host", "0.0.0.0", "--open") as server:
         server.host = "127.0.0.1"
         with Caller(server) as caller:
             assert code(caller.ask(new("q"))) == 0
 
 
-def test_check(tmp_path: Path, access: Path) -> None:
+def test_server_check_prints_files(tmp_path: Path, access: Path) -> None:
     """--check prints the contents of the files, listens nowhere and makes nothing; an error is one line and exit code
     1."""
     root = tmp_path / "root"
@@ -257,6 +258,7 @@ def test_check(tmp_path: Path, access: Path) -> None:
 
 
 def test_flags_that_contradict(access: Path) -> None:
+    """--access and --open together are a usage error, which says to give one of them."""
     ended = run_server("--access", str(access), "--open")
     assert ended.returncode == 2
     assert "give one of them" in ended.stderr

@@ -60,7 +60,7 @@ def goes_on(wire: Wire, subscriber: Wire, qid: str = "q") -> bool:
     return code(subscriber.ask(delete(qid, pushed[0]))) == 0
 
 
-def test_bad_input(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+def test_bus_answers_bad_input(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
     """Everything that a client can send wrong has its documented error, in a line, and changes nothing."""
     before = state(wire, server.root)
     for name, (sent, expected, says, closes) in BAD.items():
@@ -109,7 +109,7 @@ def test_bad_requests_of_the_bus(shared_server: ServerProcess, producer: Wire, s
         assert code(bad.ask(PING)) == 0
 
 
-def test_half_a_document_and_silence(shared_server: ServerProcess, producer: Wire) -> None:
+def test_bus_ends_half_a_document_in_time(shared_server: ServerProcess, producer: Wire) -> None:
     """--document-time: a document that has begun and does not end is 408, also one byte at a time, also of a
     subscriber; a silent client stays."""
     producer.ask(new_queue("half"))
@@ -138,7 +138,7 @@ def half_a_document(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
     assert goes_on(wire, subscriber, "half")
 
 
-def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+def test_bus_forgets_half_a_document(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
     """A client that goes in the middle of a document, or resets, leaves nothing behind."""
     before = state(wire, server.root)
     for reset in (False, True):

@@ -126,7 +126,7 @@ def test_each_subscription_has_a_connection() -> None:
         assert server.failed is None
 
 
-def test_an_outage() -> None:
+def test_subscription_goes_on_after_bus_outage() -> None:
     """The loop goes on by itself when the bus is back, whatever ended it or was in its place; the message in hand is
     not acknowledged any more. The log says once that the bus is gone, and once that it is back."""
     seen: Seen = queue.SimpleQueue()
@@ -188,7 +188,7 @@ def test_what_is_raised() -> None:
             next(bus.subscribe("q"))
 
 
-def test_open() -> None:
+def test_open_subscribes_at_once() -> None:
     """open() subscribes before the first message is asked for, and raises what goes wrong then; a later outage is
     waited for."""
     scripts = (
@@ -206,7 +206,7 @@ def test_open() -> None:
         assert next(messages).mid == 7
 
 
-def test_close_from_another_thread() -> None:
+def test_close_from_another_thread_ends_bus_loop() -> None:
     """close() ends a loop that waits in another thread, be it for a message or for the bus to come back."""
     waits = threading.Event()
 
@@ -233,7 +233,7 @@ def test_close_from_another_thread() -> None:
     assert not thread.is_alive()
 
 
-def test_interrupted() -> None:
+def test_ctrl_c_ends_bus_loop() -> None:
     """Ctrl-C ends a loop at once, in the middle of its wait."""
     code = """
 import signal, sys

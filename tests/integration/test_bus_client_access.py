@@ -76,7 +76,7 @@ def test_who_gets_messages(server: ServerProcess, bus: BusProcess) -> None:
             next(_client(bus, name).subscribe("orders"))
 
 
-def test_an_outage(server: ServerProcess, bus: BusProcess) -> None:
+def test_bus_client_authenticates_again_after_restart(server: ServerProcess, bus: BusProcess) -> None:
     """After a restart of the bus, its clients authenticate again and go on."""
     _push(server, "orders-again", "one")
     with _client(bus, "reader").subscribe("orders-again", ack=True) as messages:
@@ -89,7 +89,7 @@ def test_an_outage(server: ServerProcess, bus: BusProcess) -> None:
 
 
 @both
-def test_async(backend: str, server: ServerProcess, bus: BusProcess) -> None:
+def test_async_bus_client_authenticates(backend: str, server: ServerProcess, bus: BusProcess) -> None:
     """The async client gets the same, and authenticates again after a restart."""
     qid = f"orders-{backend}"
     _push(server, qid, "one")

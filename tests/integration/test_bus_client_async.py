@@ -126,7 +126,7 @@ def test_close_from_another_task(backend: str) -> None:
 
 
 @both
-def test_cancelled_while_it_waits(backend: str) -> None:
+def test_async_bus_wait_can_be_cancelled(backend: str) -> None:
     """A wait for the next message may be cancelled at any moment, and begun again: nothing is lost."""
     go_on = threading.Event()
 

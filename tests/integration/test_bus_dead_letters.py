@@ -200,7 +200,7 @@ def told(letter: GetMessage) -> tuple[str | None, int | None, int | None, str | 
     return letter.dead_from, letter.dead_mid, letter.dead_receives, letter.dead_reason
 
 
-def test_the_sync_client(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
+def test_bus_client_shows_origin(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
     """The sync client takes a receive back, and shows the origin of a dead letter."""
     for_sync = push_one(producer, q)
     with BusClient(shared_bus.host, shared_bus.port) as bus:
@@ -215,7 +215,7 @@ def test_the_sync_client(shared_bus: BusProcess, producer: Wire, q: str, dead: s
     assert told(letter) == (q, for_sync, 2, "receives")
 
 
-def test_the_async_client(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
+def test_async_bus_client_shows_origin(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
     """The async client does the same."""
     for_async = push_one(producer, q)
 

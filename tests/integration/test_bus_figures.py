@@ -57,7 +57,7 @@ def test_deliveries(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: 
     assert of_subscribers(look(watcher)) == [0, 0, 2, 0, 0]
 
 
-def test_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str) -> None:
+def test_bus_figures_of_each_connection(shared_server: ServerProcess, tmp_path: Path, qid: str) -> None:
     """Each connection's subscriptions and principal are shown on request, and only to monitors."""
     sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
     access = write_access(tmp_path / "access.toml", sections)
@@ -93,7 +93,7 @@ def test_slow_subscribers(bus: BusProcess, watcher: QueueClient, producer: Wire,
     assert found.requests("none") == {"429": 1}
 
 
-def test_rights(shared_server: ServerProcess, tmp_path: Path) -> None:
+def test_bus_figures_need_monitor_right(shared_server: ServerProcess, tmp_path: Path) -> None:
     """A monitor gets the figures, a principal with only `read` does not."""
     sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
     access = write_access(tmp_path / "access.toml", sections)

@@ -140,7 +140,9 @@ def test_with_and_without_an_access_file(tmp_path: Path) -> None:
             assert mids(wire.line()) == [mid]
 
 
-def test_a_principal_that_is_taken_out(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q: str) -> None:
+def test_reload_without_principal_ends_its_subscriptions(
+    shared_server: ServerProcess, producer: Wire, tmp_path: Path, q: str
+) -> None:
     """When a principal is removed, its subscriptions end; its names keep their messages for its return."""
     access = write_access(tmp_path / "access.toml", SECTIONS)
     with bus_serving(shared_server, "-v", "--access", str(access)) as bus:

@@ -15,7 +15,7 @@ def q(qid: str) -> str:
     return qid
 
 
-def test_a_client_that_only_connects(shared_server: ServerProcess, producer: Wire, q: str) -> None:
+def test_silent_client_gets_every_monitored_queue(shared_server: ServerProcess, producer: Wire, q: str) -> None:
     """A client that only connects gets the messages of every queue that is monitored, from 0.25 s on; one that sends
     white space too. Their deliveries have no req."""
     other = f"{q}-other"
@@ -129,7 +129,7 @@ def test_who_says_nothing_when_nobody_subscribes_any_more(shared_server: ServerP
             assert mid in stored(producer, q, "new")
 
 
-def test_queues_of_the_command(shared_server: ServerProcess, producer: Wire, q: str) -> None:
+def test_q_flag_names_and_makes_queues(shared_server: ServerProcess, producer: Wire, q: str) -> None:
     """-q takes names, repeated and as comma lists, and makes the queues that are not there; others are 404, and the
     text says which there are."""
     names = [f"{q}-{letter}" for letter in "abc"]

@@ -31,8 +31,8 @@ def reason(line: str) -> str | None:
 def test_a_reason_comes_with_the_next_delivery(
     connect: Connect, producer: Wire, qid: str, options: str, name: dict[str, str]
 ) -> None:
-    """Whether the bus delivers the message again or the server does, the reason is with it, and the server keeps it
-    when the subscriber has gone. An empty reason is none, and leaves the one before."""
+    """A reason comes with the next delivery, by the bus or by the server, which keeps it when the subscriber has
+    gone. An empty reason is none, and leaves the one before."""
     if options:
         assert code(producer.ask(request("set-queue", f"<qid>{qid}</qid>{options.format(qid)}"))) == 0
     wire = connect(subscribe(qid, ack="client", **name))
@@ -78,7 +78,7 @@ def test_the_server_reckons_the_back_off(connect: Connect, producer: Wire, qid: 
 
 
 def test_a_storage_without_reasons(connect: Connect, producer: Wire, qid: str) -> None:
-    """What was released with a reason goes back to its queue also where the storage keeps none."""
+    """A message that was released with a reason goes back to its queue also where the storage keeps no reasons."""
     options = "<options storage='dirq-simple'/>"
     assert code(producer.ask(request("new-queue", f"<qid>{qid}-simple</qid>{options}"))) == 0
     wire = connect(subscribe(f"{qid}-simple", ack="client"))
@@ -100,7 +100,7 @@ def test_a_reason_that_is_too_long(connect: Connect, producer: Wire, qid: str) -
     assert code(wire.ask(release(qid, mid, "\N{EURO SIGN}" * 341))) == 0
 
 
-def test_the_clients(shared_bus: BusProcess, producer: Wire, qid: str) -> None:
+def test_bus_clients_send_and_show_reason(shared_bus: BusProcess, producer: Wire, qid: str) -> None:
     """The sync and the async client send a reason, and show the one that came."""
     mid = push_one(producer, qid)
 

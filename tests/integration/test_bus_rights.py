@@ -148,7 +148,7 @@ def test_one_of_several_queues(public_bus: BusProcess, producer: Wire, q: str, p
         assert len(mids(wire.line())) == 1
 
 
-def test_queues_of_the_command(shared_server: ServerProcess, tmp_path: Path) -> None:
+def test_q_flag_error_shows_only_readable_queues(shared_server: ServerProcess, tmp_path: Path) -> None:
     """The error about a queue that -q does not name shows only those of -q that the client may read."""
     access = write_access(tmp_path / "access.toml", [principal("p", read=["seen-*", "x"])])
     with bus_serving(shared_server, "--access", str(access), "-q", "seen-1,secret") as bus, known(bus, "p") as wire:
@@ -216,14 +216,14 @@ def test_ten_wrong_tokens(closed_bus: BusProcess) -> None:
         assert wire.line() == ""
 
 
-def test_without_an_access_file(shared_bus: BusProcess) -> None:
+def test_authenticate_without_access_file_is_an_error(shared_bus: BusProcess) -> None:
     """Without an access file, `authenticate` gets an error that says so."""
     with Wire(shared_bus) as wire:
         answer = wire.ask(authenticate("x"))
         assert (code(answer), "access file" in text(answer)) == (501, True)
 
 
-def test_a_client_that_only_connects(public_bus: BusProcess, producer: Wire, q: str, public: str) -> None:
+def test_silent_client_gets_queues_of_everybody(public_bus: BusProcess, producer: Wire, q: str, public: str) -> None:
     """A client that only connects gets the messages of the queues that everybody may read, also of later ones, and
     nothing else."""
     later = f"{q}-later-public"

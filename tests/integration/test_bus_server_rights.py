@@ -135,7 +135,9 @@ def test_rights_of_the_bus_that_change(closed_server: ServerProcess, access: Pat
         assert gone(ops, "orders")
 
 
-def test_a_token_that_is_replaced(closed_server: ServerProcess, access: Path, token: Path, tmp_path: Path) -> None:
+def test_bus_goes_on_with_replaced_token(
+    closed_server: ServerProcess, access: Path, token: Path, tmp_path: Path
+) -> None:
     """The server takes the bus's principal out: the bus is in an outage, says why once, and goes on with the new token
     that it has read on SIGHUP. Its clients stay, and miss nothing."""
     with bus_of(closed_server, token) as bus, Wire(bus) as wire, known(closed_server, "ops") as ops:
@@ -228,7 +230,7 @@ def test_flags_that_cannot_be(
     assert "Traceback" not in ended.stderr
 
 
-def test_check(tmp_path: Path, token: Path, access: Path) -> None:
+def test_bus_check_listens_nowhere(tmp_path: Path, token: Path, access: Path) -> None:
     """--check says what the files are for and ends; it does not listen, and needs no server."""
     files = ("--server-ca", str(authority().cert), "--server-token-file", str(token), "--access", str(access))
     ended = run_in(tmp_path, "--check", *files, "--server", "queues.example", *tls_flags())
@@ -242,7 +244,7 @@ def test_check(tmp_path: Path, token: Path, access: Path) -> None:
     assert "absent.token" in ended.stderr
 
 
-def test_other_machines(tmp_path: Path) -> None:
+def test_bus_refuses_other_machines_without_access_file(tmp_path: Path) -> None:
     """Listening for other machines needs an access file, or --open."""
     ended = run_in(tmp_path, "--host", "0.0.0.0")
     assert ended.returncode == 1

@@ -52,7 +52,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bus_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     """--help names every flag and nothing that is none, what QS_SERVER is for, and the defaults."""
     with pytest.raises(SystemExit) as ended:
         read_options(["--help"])
@@ -82,7 +82,7 @@ BAD_FLAGS = [
 ]  # fmt: skip
 
 
-def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bus_refuses_bad_flag(capsys: pytest.CaptureFixture[str]) -> None:
     """A flag that is wrong ends the command with exit code 2 and a line that says which and why. So does a
     name that no queue can have."""
     for flags in [*BAD_FLAGS, *(["-q", name] for name in ("x" * 201, "a\nb", "a\0b", "a\udcffb"))]:
@@ -119,7 +119,7 @@ def test_a_wrong_variable() -> None:
     assert "QS_SERVER" in error.splitlines()[-1]
 
 
-def test_the_port_is_in_use() -> None:
+def test_bus_port_in_use() -> None:
     """A port that another one has: one line that says so and what to do, exit code 1."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         exit_code, out, error = run("--port", str(other.getsockname()[1]))
@@ -129,14 +129,14 @@ def test_the_port_is_in_use() -> None:
     assert "--port" in error
 
 
-def test_a_host_that_is_not_ours() -> None:
+def test_bus_host_of_another_machine() -> None:
     """An address that is not of this machine: one line, exit code 1."""
     exit_code, out, error = run("--port", "0", "--host", "192.0.2.1")
     assert (exit_code, out, error.count("\n")) == (1, "", 1), error
     assert "--host" in error
 
 
-def test_listening_is_said_once() -> None:
+def test_bus_says_once_that_it_listens() -> None:
     """With standard output a pipe, the line is there as soon as clients can connect, once, also without a server."""
     process = subprocess.Popen(
         [*BUS_COMMAND, "--port", "0", "-s", f"127.0.0.1:{free_port()}"],
@@ -196,7 +196,7 @@ def bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_a_graceful_stop(sig: int, bus: BusProcess, producer: Wire, qid: str) -> None:
+def test_bus_stops_gracefully(sig: int, bus: BusProcess, producer: Wire, qid: str) -> None:
     """On SIGTERM and Ctrl-C clients get 503 and the end; what was acknowledged is deleted on the server, the rest is
     visible at once; exit code 0."""
     careful, plain, silent = Wire(bus), Wire(bus), Wire(bus)
@@ -267,7 +267,7 @@ def test_a_stop_while_a_subscriber_waits_for_the_server(tmp_path: Path) -> None:
     assert "Traceback" not in bus.log()
 
 
-def test_a_second_signal(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
+def test_second_signal_cuts_off_bus_clients(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
     """A second signal cuts off the clients that keep it, at once; what was not handled is visible. Exit code 0."""
     bus = BusProcess(shared_server, "--grace", "60", "--linger", "60")
     with Wire(bus) as client:

@@ -171,7 +171,9 @@ def test_batch(client: QueueClient, claimed: str) -> None:
 
 
 @both
-def test_async(backend: str, shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_async_client_claims_and_publishes(
+    backend: str, shared_server: ServerProcess, client: QueueClient, qid: str
+) -> None:
     """The async client has the same methods for claims and batches."""
 
     async def main() -> list[bytes]:

@@ -116,7 +116,7 @@ def test_a_certificate_instead_of_a_token(tmp_path: Path, access: Path) -> None:
                 writer.receive("orders")
 
 
-def test_a_restart(guarded: ServerProcess) -> None:
+def test_client_authenticates_again_after_restart(guarded: ServerProcess) -> None:
     """After a restart of the server, a client authenticates again, with its next call."""
     with _client(guarded, "reader") as reader:
         assert reader.queues() == ["orders"]
@@ -127,7 +127,7 @@ def test_a_restart(guarded: ServerProcess) -> None:
         assert reader.queues() == ["orders"]
 
 
-def test_a_principal_that_is_taken_out(guarded: ServerProcess, access: Path) -> None:
+def test_client_of_removed_principal_gets_nothing(guarded: ServerProcess, access: Path) -> None:
     """A removed principal gets nothing more, on open connections and on new ones."""
     with _client(guarded, "reader") as reader, _client(guarded, "reader") as listener:
         reader.receive("orders")

@@ -133,7 +133,7 @@ def test_a_cancelled_wait(backend: str) -> None:
 
 
 @both
-def test_an_idle_connection_that_the_server_closed(backend: str) -> None:
+def test_async_idle_connection_closed_by_server_is_replaced(backend: str) -> None:
     """A connection that the server ended between two calls is replaced, and no call fails for it; so is one that
     waits for the next receive."""
     closed = threading.Barrier(2, timeout=GIVE_UP)
@@ -250,7 +250,7 @@ def test_disconnect_ends_calls(backend: str) -> None:
 
 
 @both
-def test_handling(backend: str) -> None:
+def test_async_handling_deletes_or_releases(backend: str) -> None:
     """A message is deleted when the block ends well, and released when it raises or is cancelled."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
     delivery = Delivery(5, b"x", "q", 1)

@@ -220,7 +220,7 @@ def test_close_while_tasks_wait(backend: str) -> None:
 
 
 @both
-def test_a_reason_that_was_given_before_hanging_up(backend: str) -> None:
+def test_async_push_raises_reason_given_before_hanging_up(backend: str) -> None:
     """A server that refuses a large document hangs up while that is being sent: its reason is raised."""
 
     def script(conversation: Conversation) -> None:
@@ -281,7 +281,7 @@ def test_patience(backend: str) -> None:
 
 @both
 @pytest.mark.parametrize("host", ["host.invalid", "x" * 100, "a..b"])
-def test_a_host_that_does_not_exist(backend: str, host: str) -> None:
+def test_async_connect_to_missing_host(backend: str, host: str) -> None:
     """A name that cannot be found, or is none, is ServerUnavailable."""
 
     async def main() -> None:

@@ -71,7 +71,7 @@ def acknowledging(seen: Seen, *mids: int, stale: tuple[int, ...] = ()) -> Script
 
 
 def list_of(seen: Seen) -> list[Message]:
-    """What has come and was not taken yet; the server has read all when it has ended."""
+    """Returns what has come and was not taken yet; the server has read all when it has ended."""
     return [seen.get() for _ in range(seen.qsize())]
 
 
@@ -103,7 +103,7 @@ def test_subscription_goes_on(caplog: pytest.LogCaptureFixture) -> None:
 
 @both
 def test_async_subscription_goes_on(backend: str) -> None:
-    """The same with the async client, on both backends."""
+    """The async client's subscription goes on by itself after an outage; messages in hand before it are stale."""
     seen: Seen = queue.SimpleQueue()
 
     async def main() -> None:
@@ -222,7 +222,7 @@ def test_disconnect_ends_an_outage() -> None:
 
 @both
 def test_disconnect_ends_an_async_outage(backend: str) -> None:
-    """The same with the async client."""
+    """disconnect() of the async client ends the wait for a server that is away."""
 
     async def main() -> None:
         async with aclient(server) as client:
@@ -411,7 +411,7 @@ def test_job_that_raises() -> None:
 
 @both
 def test_async_job_that_raises(backend: str) -> None:
-    """The same with the async client, on both backends."""
+    """An async job that raises releases its message with the reason, on both backends."""
     seen: Seen = queue.SimpleQueue()
 
     async def main() -> None:

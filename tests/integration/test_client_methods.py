@@ -51,7 +51,7 @@ def test_every_call_is_a_method() -> None:
         assert getattr(QueueClient, name).__doc__, name
 
 
-def test_handling() -> None:
+def test_handling_deletes_or_releases() -> None:
     """A message is deleted when the block ends well, and released, the exception going on, when it does not."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
     delivery = calls.Delivery(5, b"x", "q", 1)

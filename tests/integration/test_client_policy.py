@@ -51,7 +51,7 @@ def taken(seen: "queue.SimpleQueue[Message]", count: int) -> list[Message]:
     return found
 
 
-def test_the_sync_client() -> None:
+def test_client_sends_policy_requests() -> None:
     """Each method sends its request, and a dead letter knows where it comes from."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
     with scripted(answering(*ANSWERS, seen=seen)) as server, client_of(server) as client:
@@ -67,7 +67,7 @@ def test_the_sync_client() -> None:
 
 
 @both
-def test_the_async_client(backend: str) -> None:
+def test_async_client_sends_policy_requests(backend: str) -> None:
     """Each method of the async client sends its request, and a dead letter knows where it comes from."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
 

@@ -57,7 +57,7 @@ def test_cancelled_while_messages_are_on_their_way(backend: str, call: str, clie
 
 
 @both
-def test_cancelled_while_it_waits(backend: str, client: QueueClient, qid: str) -> None:
+def test_cancelled_receive_gives_message_back(backend: str, client: QueueClient, qid: str) -> None:
     """A receive that waits and is cancelled as a message comes gives it back."""
 
     async def main() -> None:
@@ -109,7 +109,7 @@ def check_returned(seen: "queue.SimpleQueue[Message]") -> None:
     assert [(m.qid, m.mid, m.receives) for m in returned if isinstance(m, ReleaseMessage)] == [("q", 1, 4), ("r", 2, 1)]
 
 
-def test_interrupted() -> None:
+def test_ctrl_c_in_receive_gives_message_back() -> None:
     """Ctrl-C inside receive() gives back what the server hands out at that moment."""
     code = """
 import signal, sys

@@ -141,14 +141,14 @@ def test_push_receive_delete(client: QueueClient, qid: str) -> None:
 
 
 @pytest.mark.parametrize("payload", ["", "hé\r\n\t<&>]]> \U0001f600", " spaces ", b"\xff\xfe", "x" * 1_000_000])
-def test_payloads(client: QueueClient, qid: str, payload: str | bytes) -> None:
+def test_payload_comes_back_byte_for_byte(client: QueueClient, qid: str, payload: str | bytes) -> None:
     """Any payload comes back byte for byte."""
     client.push(qid, payload)
     (delivery,) = client.receive(qid)
     assert delivery.payload == (payload.encode() if isinstance(payload, str) else payload)
 
 
-def test_batches(client: QueueClient, qid: str) -> None:
+def test_many_messages_keep_order_over_pages(client: QueueClient, qid: str) -> None:
     """Any number of messages goes in and out in order, and is listed over pages."""
     mids = client.push_many(qid, [f"message {n}" for n in range(2500)])
     assert mids == sorted(set(mids))
@@ -184,7 +184,7 @@ def test_receive_over_several_queues(client: QueueClient, qid: str) -> None:
     assert sorted(client.delete_many(deliveries)) == sorted(mids)
 
 
-def test_receive_waits(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_receive_gets_later_push(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """A receive that waits gets what another client pushes meanwhile."""
 
     def push() -> None:
@@ -235,7 +235,7 @@ def test_get_and_peek(shared_server: ServerProcess, client: QueueClient, qid: st
     client.delete(got)
 
 
-def test_handling(client: QueueClient, qid: str) -> None:
+def test_handling_that_fails_brings_message_again(client: QueueClient, qid: str) -> None:
     """A message whose handling fails comes again; one that was handled does not."""
     client.push(qid, "x")
     (delivery,) = client.receive(qid)

@@ -335,7 +335,7 @@ def waiting_loop(client: QueueClient, silence: Silence) -> tuple[Deliveries, thr
     return messages, thread, ended
 
 
-def test_close_from_another_thread() -> None:
+def test_close_from_another_thread_ends_subscription() -> None:
     """close() ends a loop that waits in another thread for a delivery; the messages on their way go back, and the
     client works on, on the same connection."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()

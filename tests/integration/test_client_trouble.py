@@ -45,7 +45,7 @@ def test_nobody_listens(nobody: int) -> None:
 
 
 @pytest.mark.parametrize("host", ["host.invalid", "x" * 100, "a..b"])
-def test_a_host_that_does_not_exist(host: str) -> None:
+def test_connect_to_missing_host(host: str) -> None:
     """A name that cannot be found, or is none, is the same kind of error."""
     with pytest.raises(ServerUnavailable, match=host):
         QueueClient(host, timeout=GIVE_UP).connect()
@@ -87,7 +87,7 @@ def test_receive_waits_beyond_the_timeout() -> None:
     assert next(times, None) is None
 
 
-def test_an_idle_connection_that_the_server_closed() -> None:
+def test_idle_connection_closed_by_server_is_replaced() -> None:
     """A connection that the server ended between two calls is replaced, and no call fails for it."""
     closed = threading.Event()
 
@@ -113,7 +113,7 @@ def test_an_error_that_does_not_close() -> None:
         assert server.connections == 1
 
 
-def test_a_reason_that_was_given_before_hanging_up() -> None:
+def test_push_raises_reason_given_before_hanging_up() -> None:
     """A server that refuses a large document hangs up while that is being sent: its reason is raised."""
 
     def script(conversation: Conversation) -> None:

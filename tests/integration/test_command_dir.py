@@ -91,7 +91,7 @@ def test_rate_after_a_pause(path: Path) -> None:
     assert finish(pump)[0] == 0
 
 
-def test_capacity(path: Path) -> None:
+def test_pump_waits_while_queue_is_full(path: Path) -> None:
     """Pump waits while the queue is full: by --capacity, or by its own options."""
     with vsqs.Queue(path, create=True) as queue:
         pump = start("pump", path, "--capacity", 2, "--count", 3)

@@ -211,7 +211,7 @@ def test_no_queue(tmp_path: Path, command: str) -> None:
         ["purge", ".", "--layout", "vsqs", "--max-lock", "3"],
     ],
 )
-def test_wrong_usage(
+def test_dir_wrong_usage_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     """Exit code 2, one line, and nothing is made. In this process, as there are so many."""
@@ -263,7 +263,7 @@ def test_queue_of_a_journal(tmp_path: Path) -> None:
     assert "queue-journal.py export" in dir_tool("purge", root / "q", "--all", "--yes", check=1).stderr
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dir_help_says_usage(capsys: pytest.CaptureFixture[str]) -> None:
     """Each help says how the command is used."""
     for words in ([], ["pump"], ["sink"], ["ls"], ["purge"]):
         with pytest.raises(SystemExit, match="0"):

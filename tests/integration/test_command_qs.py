@@ -254,7 +254,7 @@ def test_receive_nothing(qs: Run, qid: str) -> None:
     assert qs("receive", qid, "--wait", "0.01", "--json") == (3, "", "")
 
 
-def test_receive_waits(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_receive_wait_waits_for_push(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """--wait waits for what is pushed later, also longer than --timeout."""
     child = process(shared_server, "receive", qid, "--wait", "20", "--timeout", "1", "--delete")
     client.push(qid, "later")
@@ -279,7 +279,7 @@ def test_receive_bytes(shared_server: ServerProcess, client: QueueClient, qid: s
     assert finish(process(shared_server, "receive", qid, "--delete", shell=compared)) == (0, b"", b"")
 
 
-def test_what_the_reader_did_not_take(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_receive_deletes_nothing_without_reader(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """When the reader of stdout has gone, nothing is deleted, the messages are ready again, and all is quiet."""
     mids = client.push_many(qid, ["one", "two"])
     read, write = os.pipe()
@@ -504,7 +504,7 @@ def test_a_peek_of_several(qs: Run, client: QueueClient, qid: str) -> None:
     assert err.startswith("qs: 404 not-found: ")
 
 
-def test_reasons(qs: Run) -> None:
+def test_commands_send_and_show_reasons(qs: Run) -> None:
     """release and reject send the reason; peek -v, receive -v and ls -l show it on one line."""
     told: list[Message | None] = []
     known = {"mid": 7, "payload": b"x", "qid": "q", "receives": 2, "reason": "ValueError:\n bad\x9b2J"}
@@ -670,7 +670,7 @@ def test_ping(qs: Run, shared_server: ServerProcess) -> None:
 @pytest.mark.parametrize(
     "argv", [["push", "nowhere", "x"], ["receive", "nowhere"], ["ls", "nowhere"], ["stats", "nowhere"]]
 )
-def test_an_unknown_queue(qs: Run, argv: list[str]) -> None:
+def test_command_on_unknown_queue(qs: Run, argv: list[str]) -> None:
     """A queue that does not exist is one line on stderr that says how to make it, and exit code 1."""
     code, out, err = qs(*argv)
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -719,7 +719,7 @@ def test_a_name_that_cannot_be(qs: Run) -> None:
     assert "U+0001" in err
 
 
-def test_interrupted(shared_server: ServerProcess) -> None:
+def test_ctrl_c_ends_qs_quietly(shared_server: ServerProcess) -> None:
     """Ctrl-C ends quietly with 130."""
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 

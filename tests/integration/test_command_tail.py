@@ -117,7 +117,7 @@ def test_each_as_it_comes() -> None:
         assert (child.returncode, out, err) == (130, b"", b"")
 
 
-def test_what_the_reader_did_not_take() -> None:
+def test_tail_acknowledges_nothing_without_reader() -> None:
     """When the reader of stdout has gone, the message is not acknowledged, and all is quiet."""
     seen: Seen = queue.SimpleQueue()
     read, write = os.pipe()
@@ -143,7 +143,7 @@ def test_no_bus(qs: Run) -> None:
     assert err.count("\n") == 1
 
 
-def test_an_unknown_queue(qs: Run) -> None:
+def test_tail_of_unknown_queue(qs: Run) -> None:
     """A queue that the bus does not know is an error with the hint how to make one."""
 
     def script(conversation: Conversation) -> None:
@@ -208,7 +208,7 @@ def test_a_bus_that_waits_for_its_server(qs: Run, monkeypatch: pytest.MonkeyPatc
     assert f"qs: the bus at 127.0.0.1:{server.port} did not take the subscription within {2 * SOON} s" in err
 
 
-def test_an_outage(qs: Run) -> None:
+def test_tail_tells_of_outage(qs: Run) -> None:
     """A later outage is a line on stderr, and its end another; messages go on."""
     with scripted(delivering(1, then=lambda conversation: None), delivering(2)) as server:
         code, out, err = qs("tail", "q", "-n2", at(server))

@@ -148,7 +148,7 @@ def client(shared_server: ServerProcess) -> Iterator[QueueClient]:
 
 
 def left(client: QueueClient, qid: str) -> list[int]:
-    """How often each message that is left has been received."""
+    """Returns how often each message that is left has been received."""
     return [client.peek(qid, mid).receives or 0 for mid in client.list_messages(qid, state="ready")]
 
 
@@ -197,7 +197,7 @@ def test_jobs_that_fail(work: Work, client: QueueClient) -> None:
     assert re.findall(r'^  File ".*/(.*)"', work.log, re.M) == ["functions.py"]
 
 
-def test_reasons(work: Work, client: QueueClient) -> None:
+def test_work_sends_reason_of_failure(work: Work, client: QueueClient) -> None:
     """A dead letter has the reason of its last failure; a message that is no JSON is one at once."""
     client.new_queue("tries", max_receives=2, dead_letter="tried", backoff=0.05)
     client.push_many("tries", ['{"number": 3}', "apples"])
@@ -230,7 +230,7 @@ def test_start_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """What cannot work at the start says so once, for all processes, and ends."""
+    """A start that cannot work says so once, for all processes, and ends."""
     client.new_queue("fruit-4", exist_ok=True)
     monkeypatch.chdir(work.folder)
     monkeypatch.setenv("QS_SERVER", f"{client.host}:{client.port}")
@@ -336,7 +336,7 @@ def test_second_signal(work: Work, client: QueueClient) -> None:
     assert not alive(int(work.notes[0].split()[1]))
 
 
-def test_reload(work: Work, client: QueueClient) -> None:
+def test_sighup_replaces_work_processes(work: Work, client: QueueClient) -> None:
     """SIGHUP replaces the processes by new ones, which run the new code, while the old ones finish their jobs; code
     that cannot be imported changes nothing."""
     client.new_queue("reloads")

@@ -12,7 +12,7 @@ def set_policy(qid: str, dead: str) -> str:
     return request("set-queue", f"<qid>{qid}</qid><options dead-letter='{dead}' max-receives='1'/>")
 
 
-def test_rights(tmp_path: Path) -> None:
+def test_dead_letter_queue_needs_write_right(tmp_path: Path) -> None:
     """A dead-letter queue that is named needs the right to write to it; so does every queue that letters go back to,
     named or not, and nothing is moved without."""
     access = write_access(

@@ -29,7 +29,7 @@ def listed(engine: DirectoriesEngine, state: State = State.ALL) -> list[int]:
 
 
 @pytest.mark.parametrize("attributes", [True, False])
-def test_a_restart(shared: Shared, attributes: bool) -> None:
+def test_restart_keeps_windows_of_dirq_queue(shared: Shared, attributes: bool) -> None:
     """After an end without notice windows, delays and counts are as they were, and locked for others meanwhile."""
     shared.engine.close()
     disk = None if attributes else WithoutAttributes()
@@ -239,7 +239,7 @@ def test_a_crash_while_pushing(shared: Shared, delay: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["link", "rename", "mkdir", "_write", "fsync", "setxattr"])
-def test_a_full_disk(shared: Shared, operation: str) -> None:
+def test_list_on_full_disk_changes_nothing(shared: Shared, operation: str) -> None:
     """A list for which there is no room changes nothing, whatever it failed in; then pushes go on."""
     shared.engine.close()
     disk = FaultyDisk()

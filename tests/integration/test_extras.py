@@ -56,13 +56,13 @@ def run_module(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     return run(f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)", *words)
 
 
-def test_the_clients(shared_server: ServerProcess) -> None:
+def test_clients_work_without_extras(shared_server: ServerProcess) -> None:
     """Both clients work, the async one on asyncio, and every name of the package is there."""
     done = run(WORK, shared_server.host, str(shared_server.port))
     assert (done.returncode, done.stdout, done.stderr) == (0, "two apples\n", "")
 
 
-def test_the_command(shared_server: ServerProcess) -> None:
+def test_command_works_without_extras(shared_server: ServerProcess) -> None:
     """`qs` shows its help, and works; what makes TAB complete needs an extra, which the error names."""
     address = f"{shared_server.host}:{shared_server.port}"
     done = run_module("qs_client.command", "--help")

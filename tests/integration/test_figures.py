@@ -78,7 +78,7 @@ def test_windows_and_dead_letters(client: QueueClient) -> None:
     assert found == {"pushed": 2, "received": 3, "redelivered": 1, "expired": 2, "dead_lettered": 1}
 
 
-def test_claims(client: QueueClient) -> None:
+def test_figures_count_claims(client: QueueClient) -> None:
     """Claimed messages count as received, acknowledged ones as deleted, those of a released claim as released."""
     client.new_queue("q")
     client.push_many("q", ["1", "2", "3"])
@@ -183,7 +183,7 @@ def test_subscriptions(client: QueueClient, server: ServerProcess) -> None:
     assert messages(found) == {"pushed": 1, "received": 2, "redelivered": 1, "released": 1}
 
 
-def test_each_connection(client: QueueClient, server: ServerProcess) -> None:
+def test_server_figures_of_each_connection(client: QueueClient, server: ServerProcess) -> None:
     """Only when it is asked for: since when each client is connected, and its subscriptions; the oldest first."""
     client.new_queue("a")
     begun = time.time()
@@ -270,7 +270,7 @@ def test_counters_never_go_down(client: QueueClient) -> None:
             assert after.get(each.name, **each.labels) >= each.value, each
 
 
-def test_rights(tmp_path: Path) -> None:
+def test_server_figures_need_monitor_right(tmp_path: Path) -> None:
     """A monitor and an admin may look; failures to authenticate, and refusals, are counted."""
     sections = [principal("monitor", monitor=True), principal("ops", admin=True), principal("reader", read=["*"])]
     access = write_access(tmp_path / "access.toml", sections)

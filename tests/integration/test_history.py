@@ -281,7 +281,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path, place: str) -> None:
     assert "--history" in done.stderr
 
 
-def test_flags() -> None:
+def test_history_flags_say_where_and_how_large() -> None:
     """The flags say where, and when a file is finished; without the first there is no record."""
     assert read_options([])[0].history is None
     assert read_options(["--history", "h"])[0].history == HistoryOptions("h", 64 * 1024 * 1024, 60.0, None)
@@ -290,7 +290,7 @@ def test_flags() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--history-size=0", "--history-age=0", "--history-age=nan", "--history-keep=0"])
-def test_bad_flags(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_flags_refuse_bad_bounds(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A size, an age or a bound that makes no sense is refused."""
     with pytest.raises(SystemExit):
         read_options(["--history", "h", flag])

@@ -215,7 +215,7 @@ def test_a_file_that_is_a_link_to_nothing(killed: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["mend"], ["check", "--roo", "x"], ["repair", "-v"]])
-def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_journal_wrong_usage_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown command or flag ends with exit code 2 and one line."""
     code, said, error = in_process(capsys, *words)
     assert (code, said) == (2, "")
@@ -223,7 +223,7 @@ def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert error.count("\n") == 1
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_journal_help_says_how_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
     """Each help says what the command does and how it ends."""
     listed = journal("--help").stdout
     for command in ("check", "repair", "export", "backup", "convert"):
@@ -261,7 +261,9 @@ def test_output_that_is_full_or_closed(killed: Path) -> None:
         assert (done.returncode, done.stderr) == (code, says)
 
 
-def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_journal_command_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ctrl-C ends it with exit code 130, without a word."""
 
     def interrupt(directory: str, disk: Disk) -> None:
@@ -274,7 +276,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_root_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_journal_command_root_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error says that the root is a file."""
     file = tmp_path / "file"
     file.write_text("")

@@ -140,7 +140,7 @@ def test_the_bus_and_the_page(listener: Listener, read: Callable[[list[str]], tu
 
 
 def test_a_config_file(tmp_path: Path, listener: Listener, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a file of settings names counts as a flag does: TLS, or an error that says both ways out."""
+    """A file of settings counts as a flag does: TLS, or an error that says both ways out."""
     config = tmp_path / "bus.toml"
     config.write_text(f'server = "localhost"\nserver-ca = "{CA}"\n')
     with pytest.MonkeyPatch.context() as patch:

@@ -56,7 +56,7 @@ def payloads(found: list[Delivery]) -> list[bytes]:
     return [delivery.payload for delivery in found]
 
 
-def test_batches(server: ServerProcess) -> None:
+def test_producers_of_two_principals_are_apart(server: ServerProcess) -> None:
     """Another principal's batches of a producer of the same name take no number from it, and publish nothing of it."""
     with clients(server) as (spark, other, anybody):
         spark.stage_messages("q", "spark", [b"mine"], batch=0)
@@ -92,7 +92,7 @@ def test_keys(server: ServerProcess) -> None:
         assert [client.push_many("q", drafts) for client in everybody] == lists
 
 
-def test_claims(server: ServerProcess) -> None:
+def test_consumers_of_two_principals_are_apart(server: ServerProcess) -> None:
     """Another principal's consumer of the same name has claims of its own, and cannot see, read or end the others."""
     with clients(server) as (spark, other, anybody):
         spark.push_many("q", [b"0", b"1", b"2", b"3"])
@@ -198,8 +198,8 @@ def test_the_name_of_the_principal_counts(server: ServerProcess, access: Path) -
 
 
 def test_an_access_file_that_comes_later(tmp_path: Path) -> None:
-    """What was named on an open server belongs to clients without a principal, and an open server may release what was
-    named by principals."""
+    """Names that were used on an open server belong to clients without a principal, and an open server may release
+    those of principals."""
     access = write_access(tmp_path / "access.toml", [*SECTIONS, EVERYBODY])
     root = tmp_path / "root"
     with serving(root, *FAST) as server, client_of(server, None) as client:

@@ -89,7 +89,7 @@ def test_what_is_started(name: str) -> None:
     assert service["Type"] == "notify"
 
 
-def test_the_worker() -> None:
+def test_worker_unit_calls_qs_work() -> None:
     """The unit of a worker calls `qs work` with what the file of the page says, reloads it with SIGHUP, and gives its
     jobs as long as it does itself."""
     service = section(PACKAGING / "systemd" / "qs-worker@.service", "Service")

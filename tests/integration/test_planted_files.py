@@ -183,7 +183,7 @@ def test_the_server_does_not_serve_it(given: Path) -> None:
 @as_root
 @pytest.mark.parametrize("tool", [_repair, _convert, _ls, _sink])
 def test_tools_make_nothing_of_roots(given: Path, tool: Callable[[Path], subprocess.CompletedProcess[str]]) -> None:
-    """What a tool of root's makes belongs to the owner of the directory, whose server has to read it."""
+    """A file that root's tool makes belongs to the owner of the directory, whose server has to read it."""
     (given / ".journal/lock").unlink()
     (given / ".journal/checkpoint").unlink()
     assert tool(given).returncode == 0
@@ -229,7 +229,7 @@ def modes(root: Path, kind: Callable[[int], bool]) -> set[int]:
 )
 @pytest.mark.parametrize("inherited", [0o000, 0o027])
 def test_modes(tmp_path: Path, flags: tuple[str, ...], directories: int, files: set[int], inherited: int) -> None:
-    """What the server makes is its user's alone, whatever umask it inherits, or as open as --umask says."""
+    """Files that the server makes are its user's alone, whatever umask it inherits, or as open as --umask says."""
     root = tmp_path / "root"
     before = os.umask(inherited)
     try:

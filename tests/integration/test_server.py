@@ -13,7 +13,7 @@ from support.clients.documents import PING, code, mids, new_queue, push, receive
 from support.servers.processes import FAST, ServerProcess, Wire, serving, settled
 
 
-def test_too_many_clients(tmp_path: Path) -> None:
+def test_one_client_too_many_gets_429(tmp_path: Path) -> None:
     """--max-connections: one client too many gets 429, whether it has sent something or not; the others are served."""
     two_at_most = (*FAST, "--max-connections", "2")
     with serving(tmp_path / "root", *two_at_most) as server, Wire(server) as one, Wire(server) as two:

@@ -28,7 +28,7 @@ OF_QUEUES: dict[str, tuple[str | bytes, int, str, bool]] = {
 }
 
 
-def test_bad_input(server: ServerProcess, wire: Wire) -> None:
+def test_server_answers_bad_input(server: ServerProcess, wire: Wire) -> None:
     """Everything that a client can send wrong has its documented error, changes nothing, and hurts no other client."""
     wire.ask(push("q", "precious"), push("q", "also"))
     wire.ask(receive("q", visibility=3600))
@@ -59,7 +59,7 @@ def test_huge_numbers_that_are_allowed(wire: Wire) -> None:
     assert mids(wire.ask(delete("q", mid))) == [mid]
 
 
-def test_half_a_document_and_silence(tmp_path: Path) -> None:
+def test_server_ends_half_a_document_in_time(tmp_path: Path) -> None:
     """--document-time: a document that has begun and does not end is 408, also one byte at a time; then the end."""
     with serving(tmp_path / "root", *FAST, "--document-time", "0.2") as server:
         with Wire(server) as wire:
@@ -81,7 +81,7 @@ def test_half_a_document_and_silence(tmp_path: Path) -> None:
             assert "<ping/>" in wire.ask(PING)
 
 
-def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire) -> None:
+def test_server_forgets_half_a_document(server: ServerProcess, wire: Wire) -> None:
     """A client that goes in the middle of a document, or resets, leaves nothing behind."""
     before = state(wire, server.root)
     for linger in (False, True):

@@ -39,7 +39,7 @@ def one_line(error: str) -> bool:
     return error.startswith("queue-server.py: ") and error.count("\n") == 1
 
 
-def test_the_root_is_a_file(tmp_path: Path) -> None:
+def test_server_root_is_a_file(tmp_path: Path) -> None:
     """A root that is a file, or below one: one line that says so, which, and what to do, exit code 1."""
     file = tmp_path / "file"
     file.write_text("")
@@ -75,7 +75,7 @@ def test_the_root_is_not_writable(tmp_path: Path) -> None:
     assert "Permission denied" in error
 
 
-def test_the_port_is_in_use(tmp_path: Path) -> None:
+def test_server_port_in_use(tmp_path: Path) -> None:
     """A port that another one has: one line that says so and what to do, exit code 1."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
@@ -87,7 +87,7 @@ def test_the_port_is_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "a..b", "x" * 300])
-def test_a_host_that_is_not_ours(tmp_path: Path, host: str) -> None:
+def test_server_host_of_another_machine(tmp_path: Path, host: str) -> None:
     """An address that is not of this machine, or a name that means none: one line, exit code 1."""
     exit_code, out, error = start_that_fails("--root", str(tmp_path / "root"), "--port", "0", "--host", host)
     assert (exit_code, out, one_line(error)) == (1, "", True), error
@@ -101,7 +101,7 @@ BAD_FLAGS = [
 ]  # fmt: skip
 
 
-def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_refuses_bad_flag(capsys: pytest.CaptureFixture[str]) -> None:
     """A flag that is wrong ends the command with exit code 2 and says which."""
     from qs_server.main.queue_server import read_options
 
@@ -131,7 +131,7 @@ def test_a_settings_file_that_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_listening_is_said_once(tmp_path: Path, host: str) -> None:
+def test_server_says_once_that_it_listens(tmp_path: Path, host: str) -> None:
     """With standard output a pipe, the line is there as soon as clients can connect, once; port 0 picks a free port.
     A client that connects to what the line says is served."""
     if host == "::1" and not ipv6():
@@ -165,7 +165,7 @@ def ipv6() -> bool:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_a_graceful_stop(tmp_path: Path, sig: int) -> None:
+def test_server_stops_gracefully(tmp_path: Path, sig: int) -> None:
     """On SIGTERM and SIGINT a waiting receive gets an empty answer, an idle client 503, then the end; exit code 0,
     nothing lost."""
     with serving(tmp_path / "root", *FAST) as server, Wire(server) as idle, Wire(server) as waiting:
@@ -187,7 +187,7 @@ def test_a_graceful_stop(tmp_path: Path, sig: int) -> None:
         assert len(mids(wire.ask(request("list-messages", "<qid>q</qid>", state="in-flight")))) == 1
 
 
-def test_a_second_signal(tmp_path: Path) -> None:
+def test_second_signal_cuts_off_server_clients(tmp_path: Path) -> None:
     """A second signal cuts off the clients that keep it, at once; what was answered is there. Exit code 0."""
     server = ServerProcess(tmp_path / "root", "--grace", "60", "--linger", "60")
     with Wire(server) as wire:
@@ -232,7 +232,8 @@ def test_time_goes_on_over_a_restart(tmp_path: Path, sig: signal.Signals) -> Non
 
 
 def test_a_graceful_stop_is_no_failed_receive(tmp_path: Path) -> None:
-    """What subscribers hold when the server stops is visible at the next start, although its queue backs off."""
+    """Messages that subscribers hold when the server stops are visible at the next start, although their queue backs
+    off."""
     root = tmp_path / "root"
     with serving(root, *FAST) as server, Wire(server) as wire:
         assert code(wire.ask(new_queue("q", "<options backoff='3600'/>"))) == 0

@@ -25,7 +25,7 @@ from support.faults import small_disk
 from support.servers.processes import COMMAND, FAST, Wire, serving
 
 
-def test_a_restart(tmp_path: Path) -> None:
+def test_restart_keeps_messages(tmp_path: Path) -> None:
     """A restart keeps messages, their order and counts of receives, what is in flight and delayed, and what was never
     retrieved."""
     root = tmp_path / "root"
@@ -60,7 +60,7 @@ def _small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
-def test_a_full_disk(small_disk: Path, durability: str) -> None:
+def test_push_on_full_disk_is_507(small_disk: Path, durability: str) -> None:
     """Pushes that find the disk full are 507; what was answered stays; receiving and deleting go on and make room."""
     root = small_disk / "root"
     flags = ("--storage", "files", "--durability", durability)
@@ -140,7 +140,8 @@ def test_the_root_vanishes(tmp_path: Path) -> None:
 
 
 def test_two_servers_share_a_queue(tmp_path: Path) -> None:
-    """Of two servers on one root, a push at one wakes a receive that waits at the other, and nothing is given twice."""
+    """With two servers on one root, a push at one wakes a receive that waits at the other, and nothing is given
+    twice."""
     root = tmp_path / "root"
     flags = (*FAST, "--storage", "files")
     with serving(root, *flags) as one, serving(root, *flags) as two, Wire(one) as first, Wire(two) as second:

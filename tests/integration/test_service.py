@@ -55,7 +55,7 @@ def test_from_start_to_stop(systemd: PlayedSystemd, command: list[str]) -> None:
     assert systemd.hear_all() == [{"STOPPING": "1", "STATUS": "finishing what is begun"}]
 
 
-def test_a_start_that_fails(plain: PlayedSystemd, tmp_path: Path) -> None:
+def test_service_that_cannot_start_is_not_ready(plain: PlayedSystemd, tmp_path: Path) -> None:
     """A service that cannot start is never ready."""
     (tmp_path / "root").touch()
     plain.start([*COMMAND, "--root", str(tmp_path / "root")])
@@ -73,7 +73,7 @@ def reload(systemd: PlayedSystemd) -> str:
     return systemd.until("READY")["STATUS"]
 
 
-def test_reload(plain: PlayedSystemd, command: list[str], tmp_path: Path) -> None:
+def test_systemd_hears_of_reload(plain: PlayedSystemd, command: list[str], tmp_path: Path) -> None:
     """systemd hears of a reload, when it begins and when it is over, also of one that was refused."""
     access = tmp_path / "access.toml"
     access.write_text("")
@@ -89,7 +89,7 @@ def test_reload(plain: PlayedSystemd, command: list[str], tmp_path: Path) -> Non
 
 
 def test_reload_of_nothing(plain: PlayedSystemd, command: list[str]) -> None:
-    """As a service, a server without files to read again does not end at SIGHUP."""
+    """A server without files to read again does not end at SIGHUP when it is a service."""
     plain.start(command)
     plain.until("READY")
     assert reload(plain) == f"listening on 127.0.0.1:{plain.port()}"

@@ -223,7 +223,7 @@ echo "wrong: $(show ExecMainStatus), starts: $(show NRestarts)"
 
 
 @pytest.mark.long  # 30 s: a whole systemd is started
-def test_the_worker(tmp_path: Path) -> None:
+def test_sandboxed_worker_reloads_and_stops(tmp_path: Path) -> None:
     """A sandboxed worker of a user of its own does jobs, loads new code at a reload, stops gracefully, and is not
     started again if its function does not exist."""
     rights, *said = run_in_systemd(tmp_path, WORKER.replace("$FOLDER", str(tmp_path))).splitlines()

@@ -119,7 +119,7 @@ def test_sockets_that_are_of_no_use(tmp_path: Path, kind: str) -> None:
     assert "descriptor 3 from the service manager (socket0) is not a TCP socket that listens" in line
 
 
-def test_other_machines(tmp_path: Path) -> None:
+def test_inherited_socket_for_other_machines_needs_access_file(tmp_path: Path) -> None:
     """An inherited socket that other machines reach needs an access file, or --open, as --host does."""
     with socket.create_server(("0.0.0.0", 0)) as listening, played_systemd(tmp_path, [listening]) as systemd:
         line = refusal(systemd, server(tmp_path))

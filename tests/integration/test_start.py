@@ -115,7 +115,7 @@ def test_all_end_at_once(tmp_path: Path, sig: signal.Signals | None) -> None:
     assert "Traceback" not in error
 
 
-def test_flags(tmp_path: Path) -> None:
+def test_run_gives_flags_to_their_program(tmp_path: Path) -> None:
     """Flags that only the bus has go to the bus, those of the page to the page, with the addresses of server and bus;
     --log-format goes to all."""
     of_bus = ("-q", "a", "-q", "b,c", "--policy", "disconnect", "--settle", "0", "--max-hold=7", "--outbox", "4096")

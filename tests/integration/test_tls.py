@@ -192,7 +192,7 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", [run_server, run_bus])
-def test_a_start_that_fails(tmp_path: Path, run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_unusable_tls_files_end_the_start(tmp_path: Path, run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """A file that cannot be used: one line, exit code 1, and nothing is made. Flags that do not fit: exit code 2."""
     _, cert, _, key = tls_flags()
     root = ("--root", str(tmp_path / "root")) if run is run_server else ()

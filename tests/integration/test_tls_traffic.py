@@ -82,7 +82,7 @@ def test_a_slow_reader(secure: ServerProcess) -> None:
             assert "x" * 1_000_000 in slow.line()
 
 
-def test_too_many_clients(tmp_path: Path) -> None:
+def test_incomplete_handshakes_take_no_place(tmp_path: Path) -> None:
     """Incomplete handshakes take no client's place; one client too many gets 429."""
     flags = (*FAST, *tls_flags(), "--max-connections", "2")
     with serving(tmp_path / "root", *flags) as server, contextlib.ExitStack() as stack:

@@ -81,7 +81,7 @@ def test_requeue_at_exactly_the_timeout(manager: queue.QueueManager, stopped: Ca
     assert q.receive(timeout=0) == ("0", b"a")
 
 
-def test_capacity(manager: queue.QueueManager) -> None:
+def test_publish_waits_while_queue_is_full(manager: queue.QueueManager) -> None:
     """A full queue makes the publisher wait, and raise when it will not wait longer; the capacity can be set later."""
     q = manager.get_queue("test", capacity=1)
     q.publish(b"a")
@@ -130,7 +130,7 @@ def test_delete_by_another_process(q: queue.Queue) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 100_000, bytearray(b"x"), memoryview(b"xyz")])
-def test_payloads(q: queue.Queue, payload: bytes) -> None:
+def test_published_bytes_come_back(q: queue.Queue, payload: bytes) -> None:
     """Anything with bytes in it is published, and comes back as bytes."""
     mid = q.publish(payload)
     assert q.receive(timeout=0) == (mid, bytes(payload))

@@ -236,7 +236,7 @@ def test_an_http_server(page: Address, kind: str, use: Callable[[Address], None]
         use(http)
 
 
-def test_the_command(page: Address, bus: BusProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_qs_at_wrong_program_says_so(page: Address, bus: BusProcess, capsys: pytest.CaptureFixture[str]) -> None:
     """`qs` says so in one line."""
     for place, says in ((page, "an HTTP server"), (bus, "a bus")):
         assert main(["--server", f"{place.host}:{place.port}", "ls"]) == 1

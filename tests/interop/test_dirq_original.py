@@ -199,7 +199,7 @@ def test_same_tables(table: dict[str, str]) -> None:
 
 @given(st.text(st.sampled_from("ab\t\n\\tn")))
 def test_same_strange_tables(text: str) -> None:
-    """Of a table that neither has written, both read the same, or both raise an error."""
+    """A table that neither has written is read the same by both, or both raise an error."""
     try:
         expected = original_queue._string2hash(text)
     except original_queue.QueueError:

@@ -99,6 +99,6 @@ class NormalSidecarMachine(NormalMachine):
 
 
 @pytest.mark.parametrize("machine", [SimpleMachine, NormalMachine, SidecarMachine, NormalSidecarMachine])
-def test_engine_is_as_its_model(machine: type[SimpleMachine]) -> None:
+def test_dirq_engine_is_as_its_model(machine: type[SimpleMachine]) -> None:
     """Any sequence of operations, reopenings, crashes and foreign changes leaves the engine as the model has it."""
     run_machine(machine, 20)

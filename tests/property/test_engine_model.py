@@ -113,6 +113,6 @@ class SidecarMachine(FilesMachine):
 
 
 @pytest.mark.parametrize("machine", [FilesMachine, SidecarMachine])
-def test_engine_is_as_its_model(machine: type[FilesMachine]) -> None:
+def test_files_engine_is_as_its_model(machine: type[FilesMachine]) -> None:
     """Any sequence of operations, reopenings, crashes and foreign changes leaves the engine as the model has it."""
     run_machine(machine, 60)

@@ -1,4 +1,4 @@
-"""How much a journal writes and how large it is, beside what is pushed and what is live.
+"""Bounds of a journal: how much it writes and how large it is, beside what is pushed and what is live.
 
 Upkeep runs as the server has it: slices between two batches. All sizes are a sixteenth of the usual ones or less.
 """

@@ -210,6 +210,6 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_small_segments")
 @pytest.mark.parametrize("machine", [JournalMachine, SyncedMachine, ColdMachine])
-def test_engine_is_as_its_model(machine: type[JournalMachine]) -> None:
+def test_journal_engine_is_as_its_model(machine: type[JournalMachine]) -> None:
     """Any sequence of operations, failures, crashes and upkeep leaves the engine as the model has it."""
     run_machine(machine, 40)

@@ -68,7 +68,7 @@ class MemcachedMachine(EngineMachine):
 
 
 @pytest.mark.slow
-def test_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memcached_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sequence of operations of two servers, and of reopenings, leaves the queue as the model has it. Some
     10 s: each step is compared with all that the queue holds."""
     monkeypatch.setattr("qs_storage.remote.memcached_queue.PAGE", 3)

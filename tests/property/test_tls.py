@@ -52,7 +52,7 @@ def test_changed_handshakes(hello: list[tuple[int, int]], answer: list[tuple[int
 @settings(max_examples=examples(200), deadline=None)
 @given(versions, st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=5), changes)
 def test_changed_records(version: str, parts: list[bytes], where: list[tuple[int, int]]) -> None:
-    """Of a stream with changed records, only those before the change are received."""
+    """A stream with changed records is received up to the change, and no further."""
     client, server = channels(version)
     sent = b""
     for part in parts:

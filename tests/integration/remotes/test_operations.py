@@ -173,7 +173,7 @@ def test_a_push_ends_a_wait(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: 
     assert mids(wire.line()) == [mid]
 
 
-def test_several_queues(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
+def test_receive_from_several_queues(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
     """Queues of one storage are received from together; a push to any of them ends the wait."""
     second = made(wire, f"{qid}-2", storage)
     with elsewhere.waited_at(storage, 2):
@@ -228,7 +228,7 @@ def test_get_peek_and_list_in_memcached(wire: Wire, name: str) -> None:
     assert ('status="in-flight"' in looked_at, payloads(looked_at)) == (True, ["one"])
 
 
-def test_what_sqs_cannot(wire: Wire, name: str) -> None:
+def test_sqs_lookups_are_501(wire: Wire, name: str) -> None:
     """Getting, peeking, listing and copying are refused with 501, and the text says that it is SQS which cannot."""
     qid = made(wire, name, "sqs")
     made(wire, f"{name}-2", "sqs")
@@ -259,7 +259,7 @@ def test_deletion_of_messages(wire: Wire, qid: str) -> None:
     assert {stats(wire, qid)[state] for state in ("ready", "in-flight")} == {"0"}
 
 
-def test_release(wire: Wire, qid: str) -> None:
+def test_release_is_visible_at_once_or_later(wire: Wire, qid: str) -> None:
     """A message that is given back is visible at once, or after the delay."""
     mid = pushed(wire, qid, "x")
     wire.ask(receive(qid, wait=LONG))
@@ -382,7 +382,7 @@ def test_many_clients_wait(elsewhere: Elsewhere, remote_server: ServerProcess, w
 # -- clients as libraries
 
 
-def test_the_client(remote_server: ServerProcess, name: str, storage: str) -> None:
+def test_client_methods_on_remote_queue(remote_server: ServerProcess, name: str, storage: str) -> None:
     """The methods of the client work on such a queue as on any, and its errors are the usual ones."""
     with QueueClient(remote_server.host, remote_server.port, timeout=LONG) as client:
         client.new_queue(name, storage=storage)

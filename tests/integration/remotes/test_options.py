@@ -119,7 +119,7 @@ def test_retention_at_sqs(wire: Wire) -> None:
     assert 'retention="345600"' in options(wire, qid)
 
 
-def test_what_sqs_cannot(wire: Wire) -> None:
+def test_sqs_options_are_refused(wire: Wire) -> None:
     """Pause, redrive and uncounted releases are refused, with what to do instead; so are a capacity, reasons, rejects
     and a back-off."""
     qid = made(wire, "cannot", "sqs")

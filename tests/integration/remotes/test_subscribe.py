@@ -72,7 +72,7 @@ def test_acknowledgement(wire: Wire, other: Wire, qid: str) -> None:
     assert (stats(other, qid)["in-flight"], stats(other, qid)["ready"]) == ("0", "0")
 
 
-def test_release(wire: Wire, other: Wire, qid: str) -> None:
+def test_release_by_subscriber_delivers_again(wire: Wire, other: Wire, qid: str) -> None:
     """A message that the subscriber releases is delivered again."""
     [mid] = mids(other.ask(push(qid, "x")))
     wire.ask(subscribe(qid))
@@ -114,7 +114,7 @@ def test_two_share(wire: Wire, other: Wire, remote_server: ServerProcess, qid: s
     assert sorted(payload for line in (*mine, *theirs) for payload in payloads(line)) == [str(n) for n in range(10)]
 
 
-def test_several_queues(wire: Wire, other: Wire, qid: str) -> None:
+def test_subscription_to_several_storages(wire: Wire, other: Wire, qid: str) -> None:
     """One subscription may be to queues here, in memcached and at SQS at once."""
     names = {f"{qid}-{storage}": storage for storage in ("journal", *STORAGES)}
     for name, storage in names.items():
@@ -204,7 +204,7 @@ def test_many_messages(wire: Wire, other: Wire, qid: str) -> None:
     assert stats(other, qid)["delivered"] == "110"
 
 
-def test_the_client(remote_server: ServerProcess, other: Wire, qid: str) -> None:
+def test_client_subscription_to_remote_queue(remote_server: ServerProcess, other: Wire, qid: str) -> None:
     """The client's subscription: messages one by one, acknowledged; what was not is given back at its end."""
     other.ask(push_list(qid, "one", "two", "three"))
     with (

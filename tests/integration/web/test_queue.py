@@ -169,8 +169,8 @@ def test_in_flight_and_dead_letters(browser: httpx.Client, client: QueueClient, 
 
 
 def test_the_reason_of_a_failed_job(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """What the `handling` of a worker sent stands beside the message in the list and on its own page, while it waits
-    for the next try and when it is a dead letter, which says too whether it was rejected."""
+    """The reason that the `handling` of a worker sent stands beside the message in the list and on its own page,
+    while it waits for the next try and when it is a dead letter, which says too whether it was rejected."""
     dead = f"{qid}-dead"
     client.set_queue(qid, dead_letter=dead, max_receives=2, backoff=600)
     failed = client.push(qid, "some pears")

@@ -69,7 +69,7 @@ def test_dead_letters_that_wait(look: Look, client: QueueClient, qid: str) -> No
 
 
 def letters_in_all(page: str) -> int:
-    """How many dead letters wait on the server."""
+    """Returns how many dead letters wait on the server."""
     (number,) = re.findall(r"<dt>Dead letters</dt><dd>([\d,]+)</dd>", page)
     return int(number.replace(",", ""))
 

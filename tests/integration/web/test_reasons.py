@@ -47,7 +47,7 @@ def answer_to(request: Message) -> Message | None:
 
 @pytest.fixture(scope="module")
 def seen() -> "queue.SimpleQueue[Message]":
-    """What the server was asked to change."""
+    """Returns what the server was asked to change."""
     return queue.SimpleQueue()
 
 

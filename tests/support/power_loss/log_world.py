@@ -72,7 +72,7 @@ class World:
 
     @property
     def rounds(self) -> int:
-        """How many segments have been given up."""
+        """Returns how many segments have been given up."""
         return (store_of(self.engine).log.segments.oldest or 1) - 1
 
     def write_notes(self) -> None:
@@ -277,7 +277,7 @@ def state_of(engine: JournalEngine, now: int) -> dict[str, object]:
 
 
 def check_usage(engine: JournalEngine) -> None:
-    """What counts as live is what is there."""
+    """Asserts that the bytes that count as live are those of what is there."""
     live: Counter[int] = Counter()
     places: dict[int, int] = {}
     for queue in engine._journal.queues.values():

@@ -282,7 +282,7 @@ class Repairs(Short):
 
 
 class RepairsWithFiles(Repairs):
-    """As `Repairs`, with messages of a queue whose name is lost: they are files once a server starts. What an
+    """Repairs a journal with messages of a queue whose name is lost: they are files once a server starts. What an
     interrupted repair has set aside may have a part of them."""
 
     def _prepare(self, journal: Journal) -> None:

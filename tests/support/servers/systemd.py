@@ -1,4 +1,4 @@
-"""What systemd does for a server, and a machine with it as a page about the services shows it."""
+"""Plays systemd for a server, and a machine with systemd as a page about the services shows it."""
 
 import contextlib
 import fcntl

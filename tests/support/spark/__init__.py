@@ -1,1 +1,1 @@
-"""What tests of the pipeline need: queues to read and write, and results computed in plain Python."""
+"""Queues to read and write for tests of the pipeline, and results computed in plain Python."""

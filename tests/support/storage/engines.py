@@ -78,7 +78,7 @@ class JournalEngine(directories.JournalEngine):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        _without_broker[id(self._journal.store)] = self
+        without_broker[id(self._journal.store)] = self
 
     def queue(self, qid: str) -> Any:
         self.begin_batch()
@@ -110,11 +110,11 @@ class JournalEngine(directories.JournalEngine):
         self.secure(lacked)
 
     def close(self) -> None:
-        _without_broker.pop(id(self._journal.store), None)
+        without_broker.pop(id(self._journal.store), None)
         super().close()
 
 
-_without_broker: dict[int, JournalEngine] = {}
+without_broker: dict[int, JournalEngine] = {}
 """By the ids of their stores."""
 
 
@@ -126,7 +126,7 @@ def _in_next_batch(kind: type, name: str) -> None:
         try:
             return method(self, *args, **named)
         except NoRoomError as error:
-            engine = _without_broker.get(id(getattr(self, "store", None) or self._store))
+            engine = without_broker.get(id(getattr(self, "store", None) or self._store))
             if engine is None:
                 raise
             engine.next_batch(error)
@@ -308,7 +308,7 @@ def compact(engine: DirectoriesEngine, upto: int | None = None) -> None:
         room.commit()
 
 
-def _overlooks_work(engine: DirectoriesEngine) -> bool:
+def overlooks_work(engine: DirectoriesEngine) -> bool:
     """Tells whether the log's upkeep has work, or none, and has not noticed. Every test of an engine asks at each
     commit, as only some states make the maintenance look. Changes nothing."""
     maintenance = engine._journal.maintenance
@@ -323,7 +323,7 @@ def _overlooks_work(engine: DirectoriesEngine) -> bool:
 
 def _kept_effects(engine: DirectoriesEngine) -> Effects:
     found = _effects(engine)
-    assert not _overlooks_work(engine)
+    assert not overlooks_work(engine)
     kept = engine.__dict__.setdefault("kept_effects", ({}, {}))
     kept[0].update(found.arrived)
     kept[1].update(found.failed)

@@ -115,7 +115,7 @@ async def test_a_name_without_an_owner() -> None:
     assert await world.use("m", B) == "bus:q:b:m"
 
 
-async def test_without_an_access_file() -> None:
+async def test_owned_name_without_access_file() -> None:
     """A name that has an owner is used as it is: there is no second one."""
     world = World(DurableName("q", "n", "a"))
     assert await world.use("n", None) == "bus:q:a:n"

@@ -242,7 +242,7 @@ async def test_given_back_with_the_last_count(world: World) -> None:
     assert world.upstream.releases == [(q, Release(mid, 4))]
 
 
-async def test_release(world: World) -> None:
+async def test_release_fetches_message_anew(world: World) -> None:
     """A released message is fetched anew and sent to the same client, not to others; it is deleted when all have
     handled it."""
     q = world.fan_out()
@@ -261,7 +261,7 @@ async def test_release(world: World) -> None:
     assert nothing_left(q)
 
 
-async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
+async def test_release_with_delay_comes_again_later(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """A message released with a delay comes again when that is over; until then it cannot be acknowledged."""
     q = world.fan_out()
     client = world.client()
@@ -279,7 +279,7 @@ async def test_release_with_delay(world: World, autojump_clock: trio.testing.Moc
     assert nothing_left(q)
 
 
-async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.testing.MockClock) -> None:
+async def test_delayed_message_makes_room_in_prefetch(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """A message that is given back for later does not count against the prefetch meanwhile, but against the bound."""
     q = world.fan_out()
     client = world.client()
@@ -292,7 +292,7 @@ async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.tes
     assert list(subscription.delayed) == [q.messages[first]]
 
 
-async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
+async def test_client_leaves_with_delayed_message(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """A client that leaves while a message is delayed for it lets that go too; nothing is left running."""
     q = world.fan_out()
     client = world.client()

@@ -97,7 +97,7 @@ def test_every_operation_for_every_kind_of_client(
         assert asked(kind(), client) == unknown, kind
 
 
-def test_without_an_access_file() -> None:
+def test_everything_is_allowed_without_access_file() -> None:
     """Everybody may do everything, and names belong to nobody."""
     client = Rights(None)
     assert asked(Subscribe("secret"), client) == 0

@@ -126,7 +126,7 @@ async def test_the_last_member_leaves(world: World) -> None:
     assert nothing_left(share)
 
 
-async def test_release(world: World) -> None:
+async def test_release_goes_to_member_before_later_ones(world: World) -> None:
     """A released message goes to a member before later ones."""
     share = world.share()
     one, two = world.client(), world.client()
@@ -140,7 +140,7 @@ async def test_release(world: World) -> None:
     assert two.got == [second, third]
 
 
-async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
+async def test_release_with_delay_goes_to_any_member(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """A message released with a delay goes to any member with room when that is over."""
     share = world.share()
     one, two = world.client(), world.client()
@@ -155,7 +155,7 @@ async def test_release_with_delay(world: World, autojump_clock: trio.testing.Moc
     assert sorted(one.got + two.got) == [mid, mid]
 
 
-async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.testing.MockClock) -> None:
+async def test_delayed_message_makes_room_for_one_more(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """The server may send one more for each that waits until it is later, also when its member has left."""
     share = world.share()
     client = world.client()
@@ -173,7 +173,7 @@ async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.tes
     assert world.released(share) == [mid]
 
 
-async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
+async def test_member_leaves_with_delayed_message(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """A message that is delayed for a leaving member goes to another one at once, or is given back."""
     share = world.share()
     one, two = world.client(), world.client()

@@ -77,7 +77,7 @@ def test_options_of_spark(form: str) -> None:
 
 
 def test_wrong_options_of_spark() -> None:
-    """What is no address, and a scheme that contradicts other options, are errors of the option."""
+    """Options that are no address, and a scheme that contradicts others, are errors of the option."""
     for given in ({"host": "host:x"}, {"host": "qs://h", "tls": "true"}, {"host": "qs://h", "ca": "ca.pem"}):
         with pytest.raises(BadOptionError, match="the option host: "):
             parse_options({"queue": "q", **given})

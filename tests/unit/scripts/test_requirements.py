@@ -127,7 +127,8 @@ def test_what_builds_qs_is_among_them() -> None:
 
 
 def test_packages_without_wheels() -> None:
-    """What runs qs is not built; what tests it and has to be built needs only setuptools, which is pinned too."""
+    """Packages that run qs are not built; those that test it and have to be built need only setuptools, which is
+    pinned too."""
     where = environment("3.13.9", "x86_64")
 
     def to_build(name: str) -> set[str]:

@@ -163,7 +163,7 @@ def test_a_third_signal(what: str) -> None:
     assert "times" in said
 
 
-def test_reload() -> None:
+def test_sighup_reads_all_files_again() -> None:
     """SIGHUP makes it read all files again, however often; one that is bad hinders no other, and is logged."""
     process = Process("reloads", LONG, LONG)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""How long a message that was received in vain stays hidden."""
+"""The time for which a message that was received in vain stays hidden."""
 
 import contextlib
 import sys

@@ -178,7 +178,7 @@ def test_a_damaged_file_is_replaced(machine: SteppedMachine, caplog: pytest.LogC
 
 
 def test_a_file_of_zeros_is_new(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
-    """What a power loss may leave of a new file is no damage."""
+    """A file of zeros, which a power loss may leave of a new one, is no damage."""
     (Path(machine.root) / NAME).write_bytes(bytes(160))
     assert machine.start().now() == EPOCH
     assert told(caplog) == []

@@ -1,4 +1,4 @@
-"""What a step of the wall clock does to the promises of a storage: nothing, also over a restart."""
+"""A step of the wall clock changes none of the promises of a storage, also over a restart."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -32,7 +32,7 @@ def test_directory(qid: str, directory: str) -> None:
 
 @given(st.text(min_size=1, max_size=60))
 @settings(deadline=None, derandomize=True)
-def test_round_trip(qid: str) -> None:
+def test_name_leads_back_from_directory(qid: str) -> None:
     """A name is refused, or its directory is safe, and leads back to it."""
     try:
         directory = directory_of(qid)

@@ -48,7 +48,7 @@ def test_room_just_made(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_two_servers_make_the_same_queue(tmp_path: Path) -> None:
-    """Of two servers that make the same queue at the same moment, the slower one reports that it exists."""
+    """When two servers make the same queue at the same moment, the slower one reports that it exists."""
 
     class Slow(Disk):
         def rename(self, old: str, new: str) -> None:  # type: ignore[override]

@@ -22,7 +22,7 @@ from qs_storage.settings import read_options, write_options
         Options("files", visibility=1_234_567, capacity=10**12, timestamps="ms"),
     ],
 )
-def test_round_trip(tmp_path: Path, options: Options) -> None:
+def test_options_are_read_as_written(tmp_path: Path, options: Options) -> None:
     """Options are read as written, to the microsecond."""
     write_options(str(tmp_path), options, Disk())
     assert read_options(str(tmp_path), "other") == options

@@ -112,7 +112,7 @@ def test_signatures_of_methods(class_: type, name: str, methods: list[tuple[str,
         *((each, {"rndhex": wrong}) for each in (simple, schemed) for wrong in ("a", "")),
     ],
 )
-def test_wrong_types(tmp_path: Path, make: Make, arguments: dict[str, Any]) -> None:
+def test_argument_of_wrong_type(tmp_path: Path, make: Make, arguments: dict[str, Any]) -> None:
     """TypeError that names the argument."""
     with pytest.raises(TypeError, match=next(iter(arguments))):
         make(tmp_path, **arguments)

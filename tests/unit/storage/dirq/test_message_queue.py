@@ -230,7 +230,7 @@ def test_a_payload_that_is_taken_away(engine: DirectoriesEngine, tmp_path: Path)
 
 
 def test_a_name_that_is_there_twice(tmp_path: Path, storage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Of two elements of one name in different directories, the second is a message when the first is gone."""
+    """The second of two elements of one name in different directories is a message when the first is gone."""
     for number in ("68e78c40", "68e78c80"):
         path = tmp_path / "q" / number / "68e78c80000000"
         if storage == "dirq":

@@ -111,7 +111,7 @@ def test_wrong_data(q: Queue, data: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_add_and_get(tmp_path: Path, sync: bool) -> None:
+def test_queue_add_and_get(tmp_path: Path, sync: bool) -> None:
     """All types come back as they were, in the order of the schema, each from a file of its own."""
     q = make(tmp_path, sync=sync)
     data = {"raw": b"\0\xff\r\n", "header": {"Gruß\t": "\\n\n", "": ""}, "body": "a\r\nb\x85€\n"}
@@ -164,7 +164,7 @@ def test_get_of_what_others_wrote(q: Queue) -> None:
         q.get(name)
 
 
-def test_get_and_remove_need_a_lock(q: Queue) -> None:
+def test_queue_get_and_remove_need_lock(q: Queue) -> None:
     """QueueError, and the element is still there; also when it has never been there."""
     for name in (q.add({"body": "x"}), "00000000/00000000000000"):
         with pytest.raises(QueueError, match=r"cannot get .*: not locked"):
@@ -229,7 +229,7 @@ def test_an_element_that_cannot_be_read_is_unlocked(q: Queue, method: str) -> No
     assert q.lock(name)
 
 
-def test_count(q: Queue) -> None:
+def test_queue_count_leaves_out_other_directories(q: Queue) -> None:
     """Elements in `temporary` and `obsolete` are none of the queue's."""
     added = [q.add({"body": str(number)}) for number in range(5)]
     for directory in ("temporary", "obsolete"):

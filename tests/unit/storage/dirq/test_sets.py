@@ -115,7 +115,7 @@ def test_remove(queues: list[QueueSimple]) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["path", 1, None, pytest.param(object(), id="object")], ids=repr)
-def test_wrong_types(queues: list[QueueSimple], wrong: Any) -> None:
+def test_set_of_wrong_type(queues: list[QueueSimple], wrong: Any) -> None:
     """TypeError."""
     found = QueueSet(queues)
     for call in (QueueSet, found.add, found.remove):

@@ -44,7 +44,7 @@ def age(q: QueueSimple, name: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("data", [b"", b"x", b"\0\xff\r\n" * 3, b"y" * (3 << 20)], ids=len)
-def test_add_and_get(tmp_path: Path, sync: bool, data: bytes) -> None:
+def test_simple_add_and_get(tmp_path: Path, sync: bool, data: bytes) -> None:
     """The locked element has the added content, as bytes."""
     q = QueueSimple(str(tmp_path / "q"), sync=sync)
     name = q.add(data)
@@ -94,7 +94,7 @@ def test_lock_is_a_second_link(q: QueueSimple) -> None:
     assert time.time() - status.st_mtime < 100
 
 
-def test_get_and_remove_need_a_lock(q: QueueSimple) -> None:
+def test_simple_get_and_remove_need_lock(q: QueueSimple) -> None:
     """FileNotFoundError, and the element is still there."""
     name = q.add(b"x")
     with pytest.raises(FileNotFoundError):
@@ -105,7 +105,7 @@ def test_get_and_remove_need_a_lock(q: QueueSimple) -> None:
     assert q.get(name) == b"x"
 
 
-def test_count(q: QueueSimple) -> None:
+def test_simple_count_includes_locked(q: QueueSimple) -> None:
     """Locked ones count, temporary ones and other files do not."""
     assert q.count() == 0
     first = locked(q)

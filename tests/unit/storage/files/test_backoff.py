@@ -158,7 +158,7 @@ def test_a_purge_by_hand(bench: Bench, capsys: pytest.CaptureFixture[str]) -> No
     assert names(bench) == [str(EPOCH)]
 
 
-def test_milliseconds(bench: Bench) -> None:
+def test_backoff_names_in_unit_of_queue(bench: Bench) -> None:
     """The name is in the queue's unit."""
     bench.queue("ms", backoff=OPTIONS.backoff, timestamps="ms")
     [mid] = bench.push(b"x", qid="ms")

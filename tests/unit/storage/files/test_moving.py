@@ -73,7 +73,9 @@ def where(engine: Engine) -> tuple[str, int, bool]:
 
 
 @pytest.mark.parametrize("move", STEPS)
-def test_a_crash_at_each_step(tmp_path: Path, servers: FileServers, disk: FaultyDisk, bench: Bench, move: str) -> None:
+def test_move_with_crash_at_each_step(
+    tmp_path: Path, servers: FileServers, disk: FaultyDisk, bench: Bench, move: str
+) -> None:
     """The message is in one queue, as it was before or as it is afterwards, for servers that run and for the next."""
     before, step = STEPS[move]
     seen = set()
@@ -153,7 +155,7 @@ def test_the_same_time(tmp_path: Path, servers: FileServers) -> None:
         bench.reopen()
 
 
-def test_milliseconds(tmp_path: Path, servers: FileServers) -> None:
+def test_move_between_units_of_ids(tmp_path: Path, servers: FileServers) -> None:
     """Ids of the two queues may be in different units; the times are right."""
     bench = servers.start(tmp_path / "root", Disk())
     bench.queue(dead_letter="dead", max_receives=1, timestamps="ms")

@@ -82,7 +82,7 @@ def give(bench: Bench, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_crash_at_each_step(tmp_path: Path, servers: FileServers, disk: FaultyDisk, way: Way) -> None:
+def test_reason_with_crash_at_each_step(tmp_path: Path, servers: FileServers, disk: FaultyDisk, way: Way) -> None:
     """The message is where it was or where it should be, with its new reason if it is there, for servers that run and
     for the next one."""
     places = set()

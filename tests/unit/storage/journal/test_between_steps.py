@@ -1,4 +1,4 @@
-"""What other requests do between two steps of compaction, and between a change and the commit that records it."""
+"""Requests between two steps of compaction, and between a change and the commit that records it."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ def test_what_is_not_copied_yet_changes(
 
 
 def test_a_queue_that_is_made_anew_in_a_batch_that_is_taken_back(session: LogSession) -> None:
-    """What is pushed into it afterwards is there after the next start."""
+    """Messages that are pushed into it afterwards are there after the next start."""
     session.engine.remove("other", force=True)
     session.engine.create("other", Options("journal"))
     session.engine.roll_back()

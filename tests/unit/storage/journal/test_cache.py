@@ -27,7 +27,7 @@ def test_nothing_stays_of_what_is_deleted() -> None:
 
 
 def test_payloads_dropped_together_may_be_in_two_slices() -> None:
-    """Of several slices of the log exactly those payloads go that were dropped."""
+    """Exactly the payloads that were dropped go, in several slices of the log."""
     cache = PayloadCache(64 << 20)
     first, second, third = (_put(cache, number * SLICE) for number in range(3))
     before = cache.size

@@ -154,7 +154,7 @@ def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pyt
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue("q")
     maintenance = maintenance_of(place.engine)
-    monkeypatch.setattr("support.storage.engines._overlooks_work", lambda engine: False)
+    monkeypatch.setattr("support.storage.engines.overlooks_work", lambda engine: False)
     monkeypatch.setattr(maintenance.compaction, "wanted", lambda *, tight: True)
     monkeypatch.setattr(maintenance.compaction, "step", lambda: None)
     for _ in range(32):

@@ -140,8 +140,8 @@ def test_copies_that_are_taken_back_are_made_again(session: LogSession) -> None:
 
 
 def test_few_commits_look_for_work(session: LogSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether there is something to compact is asked for with every commit, and is known without a look at the segments
-    until enough is gone."""
+    """Each commit asks whether there is something to compact, and knows it without a look at the segments until
+    enough is gone."""
     hot, log = session.queue("hot"), session.store.log
     while log.room < 53_000:
         hot.push([Draft(b"x")])
@@ -151,7 +151,7 @@ def test_few_commits_look_for_work(session: LogSession, monkeypatch: pytest.Monk
     looks: list[int] = []
     look = maintenance._look
     monkeypatch.setattr(maintenance, "_look", lambda: looks.append(1) or look())
-    monkeypatch.setattr("support.storage.engines._overlooks_work", lambda engine: False)
+    monkeypatch.setattr("support.storage.engines.overlooks_work", lambda engine: False)
     for _ in range(5):
         hot.push([Draft(b"x")])
         session.engine.commit()

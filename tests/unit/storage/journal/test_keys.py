@@ -187,7 +187,8 @@ def test_keys_are_bounded(tmp_path: Path) -> None:
 
 
 def test_the_bound_of_keys_over_a_restart(tmp_path: Path) -> None:
-    """What is remembered after a stop or a kill counts, also above a bound that is lower now; what is over does not."""
+    """Keys that are remembered after a stop or a kill count, also above a bound that is lower now; those whose time
+    is over do not."""
     bench = _bounded(tmp_path, 4)
     mids = _push(bench, "0", "1", "2")
     for end in ("stop", "kill"):

@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_written_meanwhile(
     assert session.memory() == before
 
 
-def test_compaction(session: Session, case: Callable[[Session], None]) -> None:
+def test_compaction_copies_origin_and_reason(session: Session, case: Callable[[Session], None]) -> None:
     """Compaction copies what is needed with its origin and reason, in whichever segment the records are; nothing counts
     as live in segments that are gone, and a start counts the same."""
     case(session)
@@ -245,7 +245,7 @@ def test_compaction(session: Session, case: Callable[[Session], None]) -> None:
         } == letters
 
 
-def test_a_commit_that_fails(session: Session, case: Callable[[Session], None]) -> None:
+def test_moves_are_taken_back_with_batch(session: Session, case: Callable[[Session], None]) -> None:
     """A batch with all the moves that is taken back leaves everything as it was, in memory and for the next start."""
     mids = session.queue("q").push([Draft(b"stays"), Draft(b"copied"), Draft(b"dead")])
     session.queue("other").take_in(mids[1], session.queue("q"))

@@ -104,7 +104,8 @@ def test_files_are_small_on_a_small_disk(pool: Pool, disk: MeasuredDisk, free: i
 
 
 def test_a_directory_that_has_vanished(tmp_path: Path) -> None:
-    """What is wanted can be asked: only to make a file tells that there is no place for it."""
+    """A pool whose directory has vanished can be asked what it wants: only to make a file tells that there is no
+    place for it."""
     pool = Pool(str(tmp_path / "gone"), Disk(), sync=False)
     assert pool.wanted(SIZE, 0) == SIZE
     with pytest.raises(FileNotFoundError):

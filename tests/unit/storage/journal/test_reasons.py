@@ -45,7 +45,7 @@ def made(root: Path, **options: object) -> Session:
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: bool) -> None:
+def test_compaction_keeps_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: bool) -> None:
     """Messages that are copied to the end of the log, and copies that share their bytes, keep their reasons: each queue
     its own; a start reads them with a checkpoint, and without."""
     small_segments(monkeypatch)
@@ -92,7 +92,7 @@ def test_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [None, "earlier"])
 @pytest.mark.parametrize("change", ["release", "reject"])
-def test_a_commit_that_fails(tmp_path: Path, change: str, first: str | None) -> None:
+def test_reason_is_taken_back_with_batch(tmp_path: Path, change: str, first: str | None) -> None:
     """The reason goes with the change that is taken back, and an earlier one is there again."""
     session = made(tmp_path / "root", dead_letter="dead", max_receives=9)
     [mid] = session.push("q", b"x")
@@ -121,7 +121,7 @@ def test_a_commit_that_fails(tmp_path: Path, change: str, first: str | None) -> 
 
 
 def test_only_messages_with_a_reason_take_memory(tmp_path: Path) -> None:
-    """What is deleted, dead or without a reason has no entry."""
+    """A message that is deleted, dead or without a reason has no entry."""
     session = made(tmp_path / "root", dead_letter="dead", max_receives=9)
     mids = session.push("q", *(b"%d" % number for number in range(5)))
     give_back(session, *mids[:3])

@@ -145,7 +145,7 @@ def test_a_request_that_needs_more_ends_the_batch(tmp_path: Path, monkeypatch: p
     """It says how much, and gets that in the next batch, in a segment of its own; what came before it is committed."""
     segments_of(monkeypatch, SEGMENT, SEGMENT)
     small = SmallEngine(tmp_path, 1000)
-    monkeypatch.setattr("support.storage.engines._without_broker", {})  # else the engine of the tests ends the batch
+    monkeypatch.setattr("support.storage.engines.without_broker", {})  # else the engine of the tests ends the batch
     small.engine.secure()
     [first] = small.queue.push([Draft(b"first")])
     with pytest.raises(NoRoomError) as caught:
@@ -164,7 +164,7 @@ def test_each_refused_request_gets_its_own_room(tmp_path: Path, monkeypatch: pyt
     """Also if the room that was secured for all that was refused has been used by others since."""
     segments_of(monkeypatch, SEGMENT, SEGMENT)
     small = SmallEngine(tmp_path, 1000)
-    monkeypatch.setattr("support.storage.engines._without_broker", {})  # else the engine of the tests ends the batch
+    monkeypatch.setattr("support.storage.engines.without_broker", {})  # else the engine of the tests ends the batch
     small.engine.secure()
     draft = Draft(bytes(2 * SEGMENT // 3))
     pushed = small.queue.push([draft])
@@ -191,7 +191,7 @@ def _dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallEng
     small.engine.configure("q", Options(storage="journal", max_receives=1, dead_letter="dead"))
     small.first = small.queue.push([Draft(b"x")] * 350)[0]
     small.commit()
-    monkeypatch.setattr("support.storage.engines._without_broker", {})  # else the engine of the tests ends the batch
+    monkeypatch.setattr("support.storage.engines.without_broker", {})  # else the engine of the tests ends the batch
     small.engine.receive(["q"], 150, 1000, 1 << 20)
     small.commit()
     small.clock.now += 1000

@@ -37,7 +37,7 @@ def _session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
 
 
 def test_each_append_takes_its_bytes(session: Session) -> None:
-    """What is left shrinks by each record with its head, and the places follow each other."""
+    """The room that is left shrinks by each record with its head, and the places follow each other."""
     transaction = session.transaction
     left = transaction.left
     bodies = [bytes([2]) + bytes(20), bytes([2]) + bytes(5)]
@@ -93,7 +93,7 @@ REFUSED: dict[str, Callable[[LogQueue, int], object]] = {
 def test_a_refusal_changes_nothing(session: Session, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A request for which too little is left changes neither memory nor the transaction, and says how much it needs:
     the next batch has that."""
-    monkeypatch.setattr("support.storage.engines._without_broker", {})  # else the engine of the tests ends the batch
+    monkeypatch.setattr("support.storage.engines.without_broker", {})  # else the engine of the tests ends the batch
     queue = session.create("full", dead_letter="q", max_receives=5)
     queue.push([Draft(b"claimed")])
     queue.claims.claim("c", 1, 1, None, None)
