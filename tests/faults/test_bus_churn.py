@@ -1,4 +1,8 @@
-"""Subscribers that come and go, late and slow, while bus and server stand still or are killed: nothing is lost."""
+"""Subscribers that come and go, late and slow, while bus and server stand still or are killed: nothing is lost.
+
+All clients are tasks of this process, on bare sockets, and what becomes of each message is counted. Nobody asks for
+some of the queues; the bus monitors them all.
+"""
 
 import os
 import random

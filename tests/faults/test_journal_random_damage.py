@@ -1,4 +1,8 @@
-"""Random damage to journals of random sizes around what a place can name: a repair keeps each message's own payload."""
+"""Random damage to journals of random sizes around what a place can name: a repair keeps each message's own payload.
+
+A round pushes, copies, claims, stages, deletes and restarts at random, damages the files, repairs, and works on with
+the result. What was deleted stays so unless that was damaged. `small_places` says why the sizes are such.
+"""
 
 import os
 import random

@@ -1,4 +1,9 @@
-"""The units of packaging/ in a real systemd: sandbox, sockets, reload, restart and watchdog. Takes some 60 s."""
+"""The units of packaging/ in a real systemd: sandbox, sockets, reload, restart and watchdog. Takes some 60 s.
+
+The systemd is one of its own, in namespaces, which needs root. It is process 1 there, with its own file systems, host
+name and control groups, and only the given units. Its mounts over /etc, /opt, /srv and /var/lib are gone with it. It
+may not change the kernel's settings.
+"""
 
 import contextlib
 import os

@@ -1,7 +1,7 @@
-"""What properties are tried with: how many examples, and documents made from a seed.
+"""How many examples properties are tried with, and documents made from a seed.
 
 The documents are such as are read without the parser, such as nearly are, and bytes that are mostly markup. Making
-them is far quicker than a strategy of hypothesis.
+them is far quicker than a search by hypothesis, which is why a test can look at very many.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Clients for tests of the bus: requests, principals with their rights, and subscribers on bare sockets
-that come back by themselves.
+"""Clients for tests of the bus: requests, principals with their rights, and subscribers that come back by themselves.
 
-What subscribers saw they keep in lists, which only grow.
+Subscribers and publishers are on bare sockets. What they saw they keep in lists, which only grow. Run as a program,
+this is one subscriber, to be killed.
 """
 
 import contextlib

@@ -1,4 +1,9 @@
-"""Plays a power loss at any point of a recorded run, opens a new engine on what is left, compares with the model."""
+"""Plays a power loss at any point of a recorded run, opens a new engine on what is left, compares with the model.
+
+Three things can come after a power loss, and each is played: a start (`trouble`); a second power loss during that start
+(`during_recovery`); and before it, a kill and another process that relies on what the first one left in the page cache
+(`after_a_kill`).
+"""
 
 import contextlib
 import logging
@@ -23,6 +28,7 @@ from support.storage.calls import next_due
 from support.storage.engines import ManualClock, failed
 
 VARIANTS = ("nothing", "everything", "mixed-1", "mixed-2")
+"""How much a power loss leaves of what is not durable: nothing, everything, or what a seed draws."""
 _LOTS = 10**6
 T = TypeVar("T")
 When = tuple[int, int, int]
@@ -33,8 +39,8 @@ Alter = Callable[[list[Entry]], list[Entry]]
 
 @contextlib.contextmanager
 def fast_directory(fallback: Path) -> Iterator[Path]:
-    """An empty directory in memory, if there is such a thing that has extended attributes; else one in fallback. It
-    goes with the with block."""
+    """Makes an empty directory for a with block: in memory if that has extended attributes, else in fallback. Engines
+    are started in it thousands of times."""
     made = Path(tempfile.mkdtemp(prefix="qs-power-loss-", dir="/dev/shm" if _has_attributes("/dev/shm") else fallback))
     try:
         yield made
@@ -53,7 +59,9 @@ def _has_attributes(directory: str) -> bool:
 
 @contextlib.contextmanager
 def nobody_else() -> Iterator[None]:
-    """Reports of other programs' changes are not asked for: to end them takes several times as long as all the rest."""
+    """Keeps engines from asking for the changes of other programs: closing an inotify descriptor takes several times as
+    long as everything else that is done with an image. Warnings of what was found damaged are not logged."""
+    # A function, because making a MagicMock took 6 % of a run.
     with mock.patch("qs_storage.watch.Inotify", _not_wanted):
         logging.disable(logging.WARNING)
         try:
@@ -67,7 +75,15 @@ def _not_wanted() -> None:
 
 
 class PowerLosses(ABC):
-    """Plays power losses at points of one recorded run. whole: as for FileSystem."""
+    """Plays power losses at points of one recorded run, and compares what is left. whole: as for FileSystem.
+
+    Ensures:
+    1. Each wanted point is played once, in the order of the log, which is played only once.
+    2. What a power loss leaves depends on the log, the point and the variant alone, so a printed point plays again.
+    3. Whatever an engine raises at the start on an image, or while it is looked at, is a finding and ends nothing.
+    4. Each finding begins with where the power loss was.
+    A class for each kind of run says what has to hold (`compare`).
+    """
 
     whole = False
 
@@ -118,6 +134,8 @@ class PowerLosses(ABC):
 
     def trouble(self, number: int, file_system: FileSystem, when: When, variant: str) -> list[str]:
         """Returns what is wrong after a power loss there; the first line says where that was."""
+        # Some images are old: a start takes their unfinished files for abandoned. Half have no checkpoint, which is a
+        # cache, so a start must find the same. The number decides, so that a printed point is the same again.
         long_ago = variant == EVERYTHING or (variant != NOTHING and number % 2 == 0)
         image = power_loss(file_system, _how(variant, number))
         found = self.compare(without_checkpoint(image) if number % 2 else image, when, long_ago=long_ago)
@@ -155,7 +173,9 @@ class PowerLosses(ABC):
                 engine.close()
         finally:
             shutil.rmtree(root)
-        self._seen.clear()  # the keys of images tell those of one file system apart, and `again` is another one
+        # The keys of images tell those of one file system apart, and `again` is another one: its images would be taken
+        # for those of the first that have the same numbers.
+        self._seen.clear()
         log = self._alter(disk.log)
         wanted = set(points(log))
         for step, entry in enumerate(log):
@@ -234,6 +254,7 @@ class PowerLossCheck(PowerLosses):
         then the power fails: what the first one left in the page cache is lost unless the second one syncs it."""
         file_system = deepcopy(file_system)
         root = tempfile.mkdtemp(dir=self._directory)
+        # Descriptors far above those of the first process: the log of the second is played into the same file system.
         disk = RecordingDisk(root, direct=self._direct, first=10**6)
         try:
             lay_out(power_loss(file_system, EVERYTHING), root)
@@ -270,8 +291,10 @@ class PowerLossCheck(PowerLosses):
 
 
 def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
-    """Everything in an engine, flushed, and the id that one more push to each queue is given. keys: of each queue, that
-    are pushed with once more."""
+    """Returns everything in an engine, and the id that one more push to each queue is given. keys: for each queue, the
+    keys that are pushed with once more.
+
+    Must never trust one way of looking: lists, figures, single messages and the next expiry have to say the same."""
     seen: Seen = {}
     expected: set[int] = set()
     for qid in list(engine.queues()):
@@ -305,7 +328,7 @@ def _message(engine: Engine, qid: str, mid: int) -> Held:
 
 
 def _states_agree(engine: Engine, qid: str, messages: dict[int, Held]) -> None:
-    """Lists and figures say the same as the messages."""
+    """Compares lists and figures with the messages."""
     expected = {
         State.READY: [mid for mid, held in messages.items() if not held.until],
         State.DELAYED: [mid for mid, held in messages.items() if held.delayed],

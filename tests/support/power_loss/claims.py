@@ -1,6 +1,8 @@
-"""A run of claims and batches beside pushes and receives, recorded operation by operation in step with a model.
+"""Records a run of claims and batches beside pushes and receives, and plays a power loss at any point of it.
 
-A message is known by its payload, which no other one has: a batch that is published again gets other ids.
+A message is known by its payload, which no other one has: a batch that is published again gets other ids. What was
+answered holds. The operation that was under way has happened or not, and asking for it once more leads to the same: a
+consumer that does not know whether its claim was acknowledged asks again.
 """
 
 import random
@@ -45,7 +47,7 @@ class Shown:
     published: dict[str, int] = field(default_factory=dict)
 
     def at(self, now: int) -> "Shown":
-        """When windows have ended."""
+        """Returns the state at a time, when some windows have ended."""
         messages = {payload: until if until > now else 0 for payload, until in self.messages.items()}
         return Shown(messages, self.claims, self.acknowledged, self.published)
 
@@ -397,7 +399,8 @@ def compare(found: Shown, allowed: Sequence[Shown], what: str = "") -> Trouble:
 
 
 def sooner(found: Shown, allowed: Sequence[Shown]) -> Shown:
-    """With the windows that are allowed, where a receive may be lost: what it has hidden is visible sooner."""
+    """Returns the state with the windows that are allowed. A receive may be lost, as nobody waits until it is durable:
+    then what it has hidden is visible sooner."""
     windows = {payload: until for each in allowed for payload, until in each.messages.items() if until}
     messages = {payload: until or windows.get(payload, 0) for payload, until in found.messages.items()}
     return Shown(messages, found.claims, found.acknowledged, found.published)
@@ -410,7 +413,8 @@ def short(shown: Shown) -> str:
 
 
 def first_trouble(check: Check, numbers: Sequence[int], variants: Sequence[str]) -> Trouble:
-    """variants: one in turn at each point; all of them at each, if they are as many as there are."""
+    """Returns the first finding at these points. variants: of the usual four, one in turn at each point; of others, all
+    at each."""
     for index, (number, file_system, when) in enumerate(check.sweep(numbers)):
         turn = (index + index // 4) % 4
         for variant in variants if len(variants) != 4 else variants[turn : turn + 1]:

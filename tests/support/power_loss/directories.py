@@ -56,8 +56,9 @@ def elements(make: Callable[..., Any], path: str, names: list[str]) -> Elements:
 
 
 def record_dirq(make: Callable[..., Any], directory: Path, existing: bool) -> tuple[list[Entry], list[str]]:
-    """The operations of additions, of a removal after them, and with a mark after each. existing: a program that does
-    not sync has made the queue and its intermediate directory."""
+    """Records additions and a removal, with a mark after each. Returns the log and the names of the elements. existing:
+    another program, which does not sync, has made the queue and its intermediate directory, so their names are not
+    durable unless the first addition makes them so."""
     (directory / "recorded").mkdir()
     disk = RecordingDisk(directory / "recorded")
     path = f"{disk.root}/q" if existing else f"{disk.root}/above/q"
@@ -78,7 +79,7 @@ def record_dirq(make: Callable[..., Any], directory: Path, existing: bool) -> tu
 
 
 def _add_file(q: QueueSimple, disk: RecordingDisk, number: int) -> str:
-    """A file that somebody has written beside the queue, and that nothing has made durable, is moved into it."""
+    """Moves a file into the queue that somebody has written beside it, and that nothing has made durable."""
     path = f"{disk.root}/file"
     fd = disk.open(path, os.O_CREAT | os.O_WRONLY)
     disk.write(fd, data(simple, number))
@@ -89,8 +90,8 @@ def _add_file(q: QueueSimple, disk: RecordingDisk, number: int) -> str:
 def check_dirq(
     make: Callable[..., Any], log: Sequence[Entry], names: list[str], directory: Path, *, ordered: bool
 ) -> int:
-    """Fails with the first step after which something is lost, torn, or there again; how many power losses there
-    were."""
+    """Fails with the first step after which an element is lost, torn, or there again. Returns how many power losses
+    there were."""
     file_system = FileSystem(ordered=ordered)
     answered, removed, looked = 0, False, 0
     for number, entry in enumerate(log):
@@ -123,8 +124,8 @@ class Run(NamedTuple):
     events: list[tuple[int, str, bytes]]
 
 
-class Recorded(IngestCase):
-    """Doors on a disk that writes down what is done. The queue's directory is there, durably, before the journal is."""
+class RecordedRoot(IngestCase):
+    """A root on a disk that writes down what is done. The queue's directory is durable before the journal is there."""
 
     def __init__(self, root: Path, durability: Durability) -> None:
         self.recording = RecordingDisk(str(root))
@@ -138,7 +139,7 @@ class Recorded(IngestCase):
         self.engine = JournalEngine(str(self.root), clock=self.clock, durability=self.durability, disk=self.recording)
 
     def be_killed(self) -> None:
-        """The process ends as it is, and another one starts."""
+        """Ends the process as it is, and starts another one."""
         self.recording.end()
         self.engine._watch.close()
         self.start()
@@ -147,7 +148,8 @@ class Recorded(IngestCase):
         self.events += [(len(self.recording.log), event, payload) for payload in payloads]
 
     def publish(self, mid: int) -> None:
-        """Publishes as the library of vsqs does: durable before it has its name, which is durable when this returns."""
+        """Publishes as the library of vsqs does: the file is durable before it has its name, and the name when this
+        returns. A program that does less may lose messages, and no engine can help it."""
         payload = b"%d." % mid * 300
         self.happens("begun", payload)
         fd = self.recording.open(f"{self.path}/{mid}.new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -167,9 +169,9 @@ class Recorded(IngestCase):
 
 
 def record_ingest(durability: Durability) -> Run:
-    """Files come, are taken in and consumed, at different moments of one another."""
+    """Records a run in which files come, are taken in and are consumed, each at different moments of the others."""
     with fast_directory(Path.cwd()) as root:
-        place = Recorded(root, durability)
+        place = RecordedRoot(root, durability)
         with everything_recorded(place.recording):
             for mid in range(1, 7):
                 place.publish(mid)
@@ -189,13 +191,13 @@ def record_ingest(durability: Durability) -> Run:
 
 
 def left(image: Image, directory: Path, durability: Durability) -> Counter[bytes]:
-    """The messages that there are in the end, after a start on what a power loss leaves."""
+    """Returns how often each message is there after a start on what a power loss has left."""
     root = tempfile.mkdtemp(dir=directory)
     disk = QuietDisk()
     try:
         lay_out(image, root)
         with nobody_else():
-            place = IngestCase.__new__(IngestCase)
+            place = IngestCase.__new__(IngestCase)  # without its __init__, which would make the queue
             place.root, place.path, place.clock, place.durability = (
                 Path(root),
                 Path(root) / "q",
@@ -224,7 +226,8 @@ def sweep(run: Run, wanted: set[int], *, ordered: bool) -> Iterator[tuple[int, F
 
 
 def check_ingest(run: Run, durability: Durability, directory: Path, *, ordered: bool) -> int:
-    """Fails with the first point at which a message is lost or doubled; how many power losses there were."""
+    """Fails with the first point at which a message is lost or there twice. Returns how many power losses were
+    played."""
     wanted = {number for number in points(run.log) if number >= run.begin}
     known: dict[object, Counter[bytes]] = {}
     """By the key of an image: equal images are looked at once."""

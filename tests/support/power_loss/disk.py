@@ -1,4 +1,4 @@
-"""A disk that writes down what is done to it, in order: what a power loss is played from (see file_system)."""
+"""Disks that a power loss is played from: one that writes down what is done to it, and one that syncs nothing."""
 
 import contextlib
 import errno
@@ -32,7 +32,8 @@ RECORDED = frozenset(
         "posix_fallocate",
     }
 )
-"""The calls that change a file system or make it durable, and are written down."""
+"""The calls of Disk that change a file system or make it durable, and are written down. With HARMLESS and DERIVED they
+are all that Disk has: a test fails when a new one is in none of them, which would be missing from every power loss."""
 
 HARMLESS = frozenset(
     {
@@ -68,7 +69,7 @@ DERIVED = frozenset(
         "remove_tree",
     }
 )
-"""What is made of the others."""
+"""The calls that Disk makes of the others, so what they do is written down there."""
 
 SYNCS = frozenset({"fsync", "fdatasync", "syncfs"})
 MARKERS = frozenset({"begin", "answered", "left_out"})
@@ -95,7 +96,15 @@ class Entry(NamedTuple):
 
 
 class RecordingDisk(Disk):
-    """Works on a real directory and logs every operation that succeeded. Syncs are logged and not done."""
+    """Works on a real directory, and logs what is done to it.
+
+    Ensures:
+    1. Each operation of RECORDED is in `log` once it has succeeded, with all that is needed to play it again.
+    2. The log is in the order in which the operations were made. One that failed has changed nothing, and is not there.
+    3. Operations outside of `root` raise AssertionError: they would be missing from the playing.
+    4. Nothing is synced. The directory is only what the engine reads from; what is durable is found out by playing.
+    Assumes one thread. Must never change what an engine sees: apart from O_DIRECT, which it may refuse.
+    """
 
     places: ClassVar[Callable[[], tuple[str, ...]]] = tuple
     """Where in the source an operation comes from, to be noted with it: see sync_sites."""
@@ -125,6 +134,8 @@ class RecordingDisk(Disk):
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
         if flags & os.O_DIRECT and not self._direct:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        # The log has these flags. The real file is opened without them: nothing in it has to be durable, and runs are
+        # recorded on tmpfs, which may refuse O_DIRECT.
         fd = os.open(path, flags & ~(os.O_DIRECT | os.O_DSYNC), mode)
         handle = self._handles[fd] = next(self._numbers)
         self._note("open", handle, self._relative(path), flags)
@@ -202,7 +213,7 @@ class RecordingDisk(Disk):
         self._note("setxattr", self._relative(path), attribute, None)
 
     def remove_tree(self, path: str) -> None:
-        """Bottom up, as shutil.rmtree does it."""
+        """Removes a tree bottom up, in the order of names: os.listdir would give each run an order of its own."""
         for name in sorted(self.directories_in(path)):
             self.remove_tree(f"{path}/{name}")
         for name in sorted(os.listdir(path)):
@@ -211,7 +222,7 @@ class RecordingDisk(Disk):
 
 
 class QuietDisk(Disk):
-    """Syncs nothing: for what is looked at once and thrown away."""
+    """Syncs nothing: for what is looked at once and thrown away. Thousands of images are, in a test of seconds."""
 
     def __init__(self) -> None:
         self._descriptors: set[int] = set()
@@ -239,8 +250,8 @@ class QuietDisk(Disk):
 
 @contextlib.contextmanager
 def everything_recorded(disk: RecordingDisk) -> Iterator[None]:
-    """Within the block, also records what the storage does without its Disk (the removal of trees), and makes the names
-    that it draws the same each time."""
+    """Within the block, also records what the storage does without its Disk (the removal of trees). Names that it draws
+    at random are the same each time, so that a printed point can be played again."""
     remove, names = shutil.rmtree, count()
 
     def rmtree(path: str, ignore_errors: bool = False, **named: Any) -> None:

@@ -1,4 +1,5 @@
-"""The engines that power losses are played on, and what they may leave of operations that were not answered."""
+"""The engines that power losses are played on, what each may leave of operations that were not answered, and which
+points of their runs are played by default."""
 
 import functools
 import os
@@ -41,7 +42,7 @@ def files(clock: Clock, disk: Disk, root: str) -> Engine:
 
 
 def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
-    """On a file system without extended attributes."""
+    """Opens queues of files on a file system without extended attributes."""
     without_attributes(disk)
     return files(clock, disk, root)
 
@@ -53,7 +54,7 @@ def without_attributes(disk: Disk) -> None:
 
 
 def journal(clock: Clock, disk: Disk, root: str) -> Engine:
-    """Without a cache: every payload is read from its segment."""
+    """Opens a journal without a cache, so that every payload is read from its segment."""
     return JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk, cache=0)
 
 
@@ -113,9 +114,13 @@ for _durability, _make in ((Durability.INTERVAL, journal_interval), (Durability.
     )
 
 
+# Every variant at every point takes minutes of one processor for each engine. By default a point has one variant. The
+# turn shifts every four points, so that it does not keep step with the entries of a commit.
 SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261103"))
 OPERATIONS = 520
+"""Operations of a run: enough that a journal of small segments compacts five of them, which a test asserts."""
 PARTS = 4
+"""Parts of a run's points, each a test of its own, so that several processes can share them."""
 JOURNALS = ["journal", "journal-buffered"]
 DEFAULT = ["files", *JOURNALS]
 BEHIND = ["journal-interval", "journal-none"]
@@ -124,7 +129,7 @@ LITTLE = [*BEHIND, "files-sidecar"]
 """The engines that are run with fewer operations."""
 FEW = 120
 STARTS = {"files": 250, "journal": 100, "journal-buffered": 100}
-"""Every how many points a start is looked at step by step."""
+"""Every how many points a start is looked at step by step: each such start is recorded and played as a run is."""
 Case = tuple[int, str]
 """A point of the log, and a variant."""
 

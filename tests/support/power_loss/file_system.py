@@ -1,11 +1,8 @@
-"""A file system in memory that knows what of it is durable, so that a power loss can be played at any moment.
+"""A file system in memory that knows what of it is durable, and the images that a power loss leaves of it.
 
-It keeps what POSIX promises and a journalling file system keeps. The data and the size of a file become durable by
-fsync or fdatasync, by a write with O_DSYNC or O_SYNC once it returns, or by syncfs; its attributes by fsync or syncfs;
-names by fsync of their directory or syncfs. `ordered`: attributes and names also by any other fsync, in the order in
-which they were given (as ext4 does). What is not durable may be there or not: names of one directory in their order,
-and of a rename never neither name; data by the sector of 512 bytes, else what was there before, or zeros. `whole`: a
-rename between two directories leaves one name, never both (as on ext4, XFS and Btrfs).
+It promises as little as POSIX and a journalling file system together do: an engine that holds here relies on nothing
+else. The log of a RecordingDisk is played into a FileSystem up to any point, `power_loss` makes an Image of what may be
+left there, and `lay_out` makes the image a real directory for a new engine.
 """
 
 import os
@@ -20,7 +17,21 @@ from support.power_loss.nodes import EVERYTHING, NOTHING, Change, Directory, Fil
 
 
 class FileSystem:
-    """The file system. Each operation is begun and then completed; a power loss can come in between."""
+    """Plays operations, each of which is begun and then completed: a power loss can come in between.
+
+    Ensures, of what is durable:
+    1. Data and size of a file are, after fsync or fdatasync of it, after syncfs, and after a write with O_DSYNC or
+       O_SYNC has returned, which makes only its own bytes durable.
+    2. Attributes of a file are, after fsync of it or syncfs; fdatasync leaves them out.
+    3. Names are, after fsync of their directory or syncfs. A file whose data is durable can still have no name.
+    4. With `ordered`, any fsync also makes all names and attributes durable that were given before it, as ext4 does.
+    Ensures, of what is not durable: any part of it may be left, but
+    5. the names of one directory in the order in which they were given;
+    6. of a rename never neither name. With `whole`, of a rename between two directories never both names, as on ext4,
+       XFS and Btrfs;
+    7. data by the sector of 512 bytes: each has the new bytes, those before, or zeros.
+    Assumes that operations come in the order in which the process made them. Must never know what an engine is.
+    """
 
     def __init__(self, *, ordered: bool = False, whole: bool = False) -> None:
         self.ordered = ordered
@@ -32,10 +43,10 @@ class FileSystem:
         self.dirty: dict[int, Node] = {}
         """The nodes that are not durable, by number: perhaps, see Node.dirty."""
 
-    # -- what is there
+    # -- look up
 
     def look_up(self, path: str) -> Node:
-        """FileNotFoundError."""
+        """Returns the node of a path. Raises FileNotFoundError if there is none."""
         node: Node = self.root
         for name in path.split("/"):
             if name != ".":
@@ -45,7 +56,7 @@ class FileSystem:
         return node
 
     def place(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds the path, and its name there."""
+        """Returns the directory that holds the path, and its name there."""
         above, _, name = path.rpartition("/")
         node = self.look_up(above or ".")
         assert isinstance(node, Directory)
@@ -64,12 +75,12 @@ class FileSystem:
     # -- operations
 
     def begin(self, entry: Entry) -> None:
-        """All of the operation that a power loss may already have left; nothing of it is durable."""
+        """Applies everything of the operation that a power loss may already leave; nothing of it is durable yet."""
         if entry.kind not in SYNCS:
             getattr(self, f"_{entry.kind}")(*entry.args)
 
     def complete(self, entry: Entry) -> None:
-        """Applies an operation that syncs: its bytes are durable once it has returned."""
+        """Makes durable what the operation promises once it has returned. Other operations promise nothing."""
         if entry.kind == "write":
             handle, offset, data = entry.args
             node, flags = self.handles[handle]
@@ -85,7 +96,7 @@ class FileSystem:
         self.complete(entry)
 
     def sync(self, node: Node, *, data_only: bool = False) -> None:
-        """fsync or fdatasync."""
+        """Plays fsync, or fdatasync with data_only."""
         if isinstance(node, File) and data_only:
             node.sync_data()
             return
@@ -104,7 +115,7 @@ class FileSystem:
                 node.sync_names(last)
 
     def sync_all(self) -> None:
-        """syncfs."""
+        """Plays syncfs."""
         self._sync_names(next(self._numbers))
         for node in self.dirty.values():
             node.sync()
@@ -118,6 +129,8 @@ class FileSystem:
             if name != new_name and new.entries.get(new_name) is not node:
                 old.change(Change(next(self._numbers), new_name, node, name))
             return
+        # Between two directories there are two changes, as each becomes durable for itself: the new name may be there
+        # before the old one goes, and never the other way round (needs). `whole` gives both one number.
         number = next(self._numbers)
         new.change(Change(number, new_name, node, needs=(old, number) if self.whole else None))
         old.change(Change(number if self.whole else next(self._numbers), name, None, needs=(new, number)))
@@ -179,8 +192,8 @@ class FileSystem:
 
 
 class Left(NamedTuple):
-    """A file or a directory (pages: None) that is there after the power loss. number: the same for hard links; content:
-    tells it from other contents of the same file."""
+    """A file, or a directory (pages: None), that the power loss has left. number: the same for hard links; content: is
+    different for other contents of the same file."""
 
     path: str
     number: int
@@ -238,9 +251,11 @@ def _cuts(file_system: FileSystem, how: str, rng: random.Random | None, last: in
         return {node.number: len(node.changes) if how == EVERYTHING else 0 for node in directories}
     if last is not None:
         return {node.number: sum(change.number <= last for change in node.changes) for node in directories}
+    # None, all, or any number of them: in a long log of changes, the two ends would hardly come up by chance.
     cuts = {
         node.number: rng.choice((0, len(node.changes), rng.randrange(len(node.changes) + 1))) for node in directories
     }
+    # What one cut takes back may be needed by a change that was looked at before: repeated until all needs are met.
     while any(_without_its_need(node, cuts) for node in directories):
         pass
     return cuts
@@ -301,7 +316,7 @@ def _write(path: str, pages: Pages) -> None:
         for offset, part in pages.parts():
             end = max(end, offset + os.pwrite(fd, part, offset))
         if end != pages.size:
-            os.ftruncate(fd, pages.size)
+            os.ftruncate(fd, pages.size)  # pages of zeros at the end were not written
     finally:
         os.close(fd)
 
@@ -329,10 +344,10 @@ def _pick_up_file(file_system: FileSystem, full: str, path: str, links: dict[int
     file_system.play(Entry("write", (0, 0, Path(full).read_bytes())))
     file_system.play(Entry("close", (0,)))
     for name in os.listxattr(full):
-        if name.startswith("user."):
+        if name.startswith("user."):  # others are the file system's own, such as security.selinux
             file_system.play(Entry("setxattr", (path, name, os.getxattr(full, name))))
 
 
 def points(log: list[Entry]) -> list[int]:
-    """The entries at which a power loss can leave something else than at the one before."""
+    """Returns the numbers of the entries at which a power loss can leave something else than at the one before."""
     return [number for number, entry in enumerate(log) if entry.changes]

@@ -1,4 +1,14 @@
-"""Answers the kernel's requests to a file system (FUSE, fuse.h 7.31) from a FileSystem that knows what is durable."""
+"""A real file system (FUSE) that keeps in memory what was not synced, and can lose it: for whole processes.
+
+    python -m support.power_loss.fuse MOUNTPOINT SOURCE   (in tests/)
+
+mounts the content of the directory SOURCE, as durable, and prints `mounted`. A line `lose HOW TARGET` on stdin unmounts
+it, writes what a power loss leaves into the directory TARGET, and ends. HOW is `nothing`, `everything` or a seed.
+
+A played FileSystem answers the kernel, so a real server has the disk that recorded runs have. The kernel's protocol
+(fuse.h, version 7.31) is spoken here, so nothing has to be installed. Without /dev/fuse or the right to mount, it says
+why and ends with code 77.
+"""
 
 import contextlib
 import ctypes

@@ -1,8 +1,8 @@
 """Models what an engine must hold after a power loss, without files or a journal.
 
-Operations are numbered. Each adds a state to every message that it concerns. After a power loss the first `answered`
-operations must hold; of the rest, up to `begun`, each message may have reached any state. The effect of one operation
-on several messages (a list, a copy to several queues, making or removing a queue) is there whole or not at all.
+Operations are numbered. Each adds a state (`Mark`) to the chain of every message and queue that it concerns. A power
+loss comes between two numbers: the first `answered` operations were answered to clients, those up to `begun` were on
+their way, and the others had not begun.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ Key = tuple[int, int]
 
 
 KEY_WINDOW = 300 * 1_000_000
-"""Microseconds for which a key is remembered, at least."""
+"""Microseconds for which a key is remembered, at least: the five minutes of docs/protocol.md. Later, both is right."""
 
 
 class Held(NamedTuple):
@@ -80,7 +80,18 @@ STRICT = Leniency()
 
 @dataclass
 class Model:
-    """The chains, and the present: what the engine holds when all is done."""
+    """The chains of states, and the present: what the engine holds when all operations are done.
+
+    `trouble` ensures, of an engine that was opened after a power loss:
+    1. Every answered operation holds: each message is in the state of the last one that concerns it, or a later one.
+    2. Nothing is there of an operation that had not begun.
+    3. An operation that was on its way is there or not, and its effect on several messages whole or not at all
+       (`keep_whole`): a list, a copy to several queues, the making or removing of a queue.
+    4. No message is unknown, torn or there twice, and no id is given a second time.
+    5. A key stands for the message that was pushed with it, in its queue and for as long as it is promised.
+    What an engine's pages except is in its Leniency. Must never ask an engine how it should be: the model is the other
+    side of the comparison.
+    """
 
     queues: dict[str, list[Mark]] = field(default_factory=dict)
     messages: dict[int, dict[int, list[Mark]]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Files and directories in memory: as they are now, what of it is durable, and what a power loss may
-leave.
+"""Files and directories in memory: as they are now, what of them is durable, and what a power loss may leave.
 
-A file's content is kept in pages; one that holds nothing but zeros needs no room.
+A file's content is kept in pages, and a page of nothing but zeros takes no room: a segment is made of zeros before it
+is written, and there are several of them in each of thousands of images.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 PAGE = 4096
+"""Bytes of a page: a frame of the journal fills whole blocks of as many, so that most writes replace whole pages."""
 _ZEROS = bytes(PAGE)
 
 
@@ -27,7 +28,7 @@ class Pages:
         return found
 
     def write(self, offset: int, data: bytes) -> None:
-        """Fills what lies between the end and the offset with zeros."""
+        """Writes data at an offset. What lies between the end and the offset becomes zeros."""
         self.size = max(self.size, offset + len(data))
         done = 0
         while done < len(data):
@@ -55,7 +56,7 @@ class Pages:
         self.size = size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Fewer bytes at the end."""
+        """Returns the bytes there: fewer at the end of the file."""
         length = max(min(length, self.size - offset), 0)
         first = offset // PAGE
         numbers = range(first, (offset + length + PAGE - 1) // PAGE)
@@ -69,6 +70,7 @@ class Pages:
 
 
 _SECTOR = 512
+"""Bytes that a disk writes whole or not at all. A disk with sectors of 4096 bytes tears less than is played here."""
 NOTHING, EVERYTHING = "nothing", "everything"
 """The power losses that leave nothing, or everything, of what is not durable. Other words are seeds of mixtures."""
 
@@ -124,14 +126,18 @@ def _set_attribute(attributes: dict[str, bytes], name: str, value: bytes | None)
 
 
 class File(Node):
-    """pending: writes (offset, data) and new sizes (size, None) that are not durable."""
+    """A file. pending: writes (offset, data) and new sizes (size, None) that are not durable, in their order.
+
+    Ensures that what `left` returns has, in each sector, the bytes of one of the pending writes or the durable ones, or
+    zeros behind the durable end; and that equal contents of one file have equal keys, so they are looked at once.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.pages = Pages()
         self.durable = Pages()
         self.version = 0
-        """Of what is durable."""
+        """How often the durable content has changed: with the number of pending writes, the key of a content."""
         self.pending: list[tuple[int, bytes | None]] = []
 
     @property
@@ -158,7 +164,9 @@ class File(Node):
         self.sync_data()
 
     def sync_range(self, offset: int, data: bytes) -> None:
-        """The data that was just written there is durable; what was written elsewhere before is as it was."""
+        """Makes the data durable that was just written there. What was written elsewhere before stays pending."""
+        # With a new size among the pending changes, all of them become durable, which is more than O_DSYNC promises.
+        # The journal writes so only to files of its pool, which are synced when they are made.
         if any(written is None for _, written in self.pending):
             self.sync_data()
             return
@@ -184,6 +192,7 @@ class File(Node):
         if how == EVERYTHING:
             return (self.version, len(self.pending)), self.pages
         assert rng is not None
+        # head: the first sectors of each write; tail: the last ones, as a disk may choose its own order; torn: any.
         kind = rng.choice(("nothing", "everything", "torn", "torn", "head", "tail"))
         if kind in (NOTHING, EVERYTHING):
             return self.left(kind, None)
@@ -191,6 +200,7 @@ class File(Node):
 
     def _torn(self, kind: str, rng: random.Random) -> Pages:
         found = self.durable.copy()
+        # Mostly all writes have begun; else only the first ones, as of a process that was slow.
         taken = len(self.pending) if rng.random() < 0.6 else rng.randrange(len(self.pending)) + 1
         split = rng.random()
         size = found.size
@@ -241,7 +251,7 @@ class Directory(Node):
         return found
 
     def sync_names(self, upto: int) -> None:
-        """All changes up to that number are durable, and what they need."""
+        """Makes durable all changes up to that number, and what they need in other directories."""
         taken = sum(change.number <= upto for change in self.changes)
         self.durable, done = self.entries_after(taken), self.changes[:taken]
         self.changes = self.changes[taken:]

@@ -1,4 +1,9 @@
-"""A run of an engine that is recorded, operation by operation, in step with a model of what it must hold."""
+"""A run of an engine that is recorded, operation by operation, in step with a model of what it must hold.
+
+Operations come in groups of one to six with one commit, as the broker gives them to an engine: a power loss inside of
+the commit finds several operations under way. The same seed gives the same run, so that a point that failed can be
+played again.
+"""
 
 import random
 from collections.abc import Callable
@@ -18,8 +23,9 @@ Background = Callable[[Engine], None]
 
 _QIDS = ("a", "b/c", "d", "e")
 _SIZES = (0, 5, 5, 40, 40, 511, 700, 5000, 20_000)
+"""Bytes of payloads: none, some in one sector, one that crosses a sector with its head, and several pages."""
 _CROWD = 14
-"""Messages from which on more are consumed than pushed."""
+"""Messages from which on more are consumed than pushed: each point looks at all of them."""
 
 
 @dataclass
@@ -44,9 +50,11 @@ def record(
     direct: bool = True,
     durability: Durability = Durability.ALWAYS,
 ) -> Recording:
-    """A run on the empty directory root. The same seed gives the same operations. keys: pushes have keys too, and
-    the engine is stopped and started now and then; direct: as for RecordingDisk; durability: that `make` gives the
-    engine: with INTERVAL, operations count as answered once they are synced behind, with NONE never."""
+    """Records a run on the empty directory root. The same seed gives the same operations.
+
+    keys: pushes have keys too, and the engine is stopped and started now and then; direct: as for RecordingDisk;
+    durability: that `make` gives the engine: with INTERVAL, operations count as answered once they are synced behind,
+    with NONE never."""
     disk = RecordingDisk(root, direct=direct)
     with everything_recorded(disk):
         return _Run(make, disk, seed, background, keys, durability).run(operations)
@@ -163,7 +171,8 @@ class _Run:
         return self.rng.choice(found) if found else None
 
     def _window(self) -> int:
-        """Windows end at even times and delays at odd ones: `files` takes the one for the other when they are equal."""
+        """Returns the length of a window. Windows end at even times and delays at odd ones: `files` takes the one for
+        the other when they are equal."""
         return self.rng.choice((2, 50, 1000)) * 10_000
 
     def _delay(self) -> int:
@@ -208,7 +217,7 @@ class _Run:
         return self._push(self.rng.randint(2, 5))
 
     def _push_key(self) -> str:
-        """With a key: a new one, or once more with one that is known."""
+        """Pushes with a key: a new one, or once more with one that is known."""
         known = [
             (key, keyed)
             for key, keyed in self.model.keys.items()
@@ -323,12 +332,12 @@ class _Run:
 
 
 def copied_by(engine: Engine) -> int:
-    """Bytes that compaction has copied, as far as there is a journal."""
+    """Returns the bytes that compaction has copied: 0 for an engine without a journal."""
     journal = getattr(engine, "_journal", None)
     maintenance = None if journal is None else journal.maintenance
     return 0 if maintenance is None else int(maintenance.compaction.total)
 
 
 def shown(options: Options) -> object:
-    """Returns the messages of a queue that are compared."""
+    """Returns the options of a queue that are compared."""
     return options.visibility, options.capacity

@@ -22,14 +22,20 @@ from support.power_loss.nodes import EVERYTHING, NOTHING
 from support.storage.engines import EPOCH, ManualClock
 
 
-class Short(ABC):
-    """One run. log: what was done, with a mark `answered` after each step."""
+class ShortRun(ABC):
+    """A run of a few steps, which is recorded when it is made, and the power losses at each of its points.
+
+    Ensures that `check` plays the log that it is given, or its own, at each wanted point and in each variant, and fails
+    with the first image in which `look` finds something wrong. Assumes that `run` marks `answered` after each step that
+    has to hold from then on.
+    """
 
     variants: tuple[str, ...] = VARIANTS
     at = 0
     """The entry of the log at which the power fails."""
     _seen: set[object]
-    """What has been looked at: images that are equal, and of which the same must hold, are looked at once."""
+    """The images that were looked at. Equal ones, of which the same must hold, are looked at once: starts of engines
+    take most of the time."""
 
     def __init__(self, directory: Path) -> None:
         """directory: empty; for the run, and for what a power loss leaves of it."""
@@ -59,7 +65,7 @@ class Short(ABC):
         return points(self.log)
 
     def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
-        """Fails with the first power loss that leaves something wrong; how many there were."""
+        """Fails with the first power loss that leaves something wrong. Returns how many there were."""
         file_system, self._seen = self._begin(ordered), set()
         wanted, answered, checked = set(self.wanted()), 0, 0
         for number, entry in enumerate(self.log if log is None else log):
@@ -96,9 +102,10 @@ class Short(ABC):
 
 
 DELAY = 10**9
+"""Microseconds, far longer than a run: what is hidden stays hidden."""
 
 
-class LongList(Short):
+class LongList(ShortRun):
     """A list whose note has more than a sector is there whole or not at all, as the note of a list of files."""
 
     variants = (*VARIANTS, *(f"mixed-{seed}" for seed in range(3, 20)))
@@ -124,7 +131,7 @@ class LongList(Short):
         disk.end()
 
 
-class DirqQueues(Short):
+class DirqQueues(ShortRun):
     """Pushes, a delay and deletes in a queue of the storages `dirq` and `dirq-simple`."""
 
     def __init__(self, directory: Path, kind: type[DirqEngine] | type[DirqSimpleEngine], *, beside: bool) -> None:
@@ -180,7 +187,7 @@ class DirqQueues(Short):
         assert len({mark.split()[1] for mark in marks if mark.split()[1] != b"0"}) >= (answered >= 3) + (answered >= 5)
 
 
-class OldMessages(Short):
+class OldMessages(ShortRun):
     """Messages that become too old, and others: a power loss may bring old ones back, and the next start removes them
     again."""
 
@@ -210,7 +217,7 @@ class OldMessages(Short):
         disk.end()
 
 
-class Published(Short):
+class Published(ShortRun):
     """A program that publishes with the library vsqs, in a directory that it makes with those above it."""
 
     def run(self, disk: RecordingDisk) -> None:
@@ -242,7 +249,7 @@ class _Elsewhere(RootedEngine[_Queue]):
         return _Queue(qid, options)
 
 
-class RemoteQueues(Short):
+class RemoteQueues(ShortRun):
     """Queues of another server, of which there is a directory: made, and removed."""
 
     def run(self, disk: RecordingDisk) -> None:
@@ -260,7 +267,7 @@ class RemoteQueues(Short):
         assert registry.queues() or not Path(root, "q").exists()
 
 
-OF_FILES: dict[str, Callable[[Path], Short]] = {
+OF_FILES: dict[str, Callable[[Path], ShortRun]] = {
     "long list": LongList,
     "dirq-simple": lambda directory: DirqQueues(directory, DirqSimpleEngine, beside=False),
     "dirq": lambda directory: DirqQueues(directory, DirqEngine, beside=False),

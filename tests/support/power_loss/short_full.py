@@ -17,7 +17,7 @@ from support.power_loss.disk import Entry, QuietDisk, RecordingDisk
 from support.power_loss.engines import small_journal
 from support.power_loss.file_system import Image
 from support.power_loss.log_world import small_segments
-from support.power_loss.short_files import Short
+from support.power_loss.short_files import ShortRun
 from support.storage.engines import JournalEngine, ManualClock, upkeep
 
 COLD = [b"%d" % number * 100 for number in range(1000)]
@@ -69,7 +69,7 @@ def payloads(engine: JournalEngine, qid: str) -> list[bytes | None]:
     return [queue.read(Receipt(mid)).payload for mid in queue.list_mids(State.ALL, 9999, -1)]
 
 
-class Circle(Short):
+class Circle(ShortRun):
     """Checks that the messages that stay and those that go are the same with and without the checkpoint."""
 
     durability = Durability.ALWAYS
@@ -163,7 +163,7 @@ def _in_blocks(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-class FullDisk(Short):
+class FullDisk(ShortRun):
     """Pushes are refused on a full disk, deletes and compaction take what the pool keeps for them, the server stops and
     is killed in between, and at the end pushes work again. Whatever a power loss leaves, a start on a disk without a
     free byte has what was answered; and deletes work there. With room, pushes work, and the pool is whole."""

@@ -1,4 +1,4 @@
-"""Short recorded runs of what belongs to a journal: see short_files."""
+"""Short recorded runs of what belongs to a journal: see `ShortRun`."""
 
 import errno
 import os
@@ -23,13 +23,13 @@ from support.power_loss.check import VARIANTS
 from support.power_loss.disk import Entry, QuietDisk, RecordingDisk
 from support.power_loss.engines import small_journal
 from support.power_loss.file_system import FileSystem, Image, pick_up
-from support.power_loss.short_files import Short
+from support.power_loss.short_files import ShortRun
 from support.power_loss.short_full import Circle, CircleBehind, CircleNotSynced, FullDisk
 from support.storage.broken_journals import Journal, Session, flip, made, recover, small_segments, start
 from support.storage.engines import JournalEngine, ManualClock
 
 
-class Checkpoints(Short):
+class Checkpoints(ShortRun):
     """Two checkpoints, one after the other: there is always the one or the other, whole."""
 
     def run(self, disk: RecordingDisk) -> None:
@@ -48,7 +48,7 @@ class Checkpoints(Short):
             assert list(reader.column(reader.content["where"])) == list(range(1000 * number))
 
 
-class Behind(Short):
+class Behind(ShortRun):
     """Pushes to an engine with durability INTERVAL, which are durable when they have been synced behind, or when it has
     closed."""
 
@@ -82,7 +82,7 @@ class Behind(Short):
         disk.end()
 
 
-class Resumed(Short):
+class Resumed(ShortRun):
     """A server was killed when a segment had its name and nothing said yet that it was begun. The next one begins
     another segment: whatever is left of that, a start is not refused."""
 
@@ -143,7 +143,7 @@ class LockRefusingDisk(RecordingDisk):
         super().fdatasync(fd)
 
 
-class TakenBack(Short):
+class TakenBack(ShortRun):
     """A segment gets its name, and then has to give it back: the one before it goes on, and what is pushed there is
     there after a power loss."""
 
@@ -197,7 +197,7 @@ def small_pool() -> Iterator[None]:
         yield
 
 
-class SetAside(Short):
+class SetAside(ShortRun):
     """A start cuts off the torn end of the last segment, and keeps it in a file: that is whole, and there once it was
     said."""
 
@@ -228,7 +228,7 @@ class SetAside(Short):
         assert [path.read_bytes() for path in self._kept(root)] in ([[self.right]] if answered else [[], [self.right]])
 
 
-class Repairs(Short):
+class Repairs(ShortRun):
     """The repair of a damaged journal: a server starts and has everything that is whole, or asks for the repair again;
     no segment is lost."""
 
@@ -300,7 +300,7 @@ class RepairsWithFiles(Repairs):
         assert {path.read_bytes() for path in last.glob("queue-number-*/*")} == {b"one", b"two"}
 
 
-OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
+OF_JOURNALS: dict[str, Callable[[Path], ShortRun]] = {
     "checkpoints": Checkpoints,
     "files behind": lambda directory: Behind(directory, FilesEngine),
     "journal behind": lambda directory: Behind(directory, JournalEngine),

@@ -1,8 +1,9 @@
-"""Finds out which syncs of the storage no test needs: leaves one out of a recorded log, and plays all
-power losses.
+"""Finds out which syncs of the storage no test needs: leaves one out of a recorded log, and plays all power losses.
 
-The calls that make something durable are found in the source (`sites`). A call is known by its file, its function and
-what it calls, so that a change elsewhere in the file does not rename it.
+The calls that make something durable are found in the source. A call is known by its file, its function and what it
+calls, so that a change elsewhere in the file does not rename it. A sync belongs to all calls on the way to it: the
+fdatasync in a function is one place, and each call of that function is another, as each may be needed for itself. The
+source is never changed: a record knows the calls of each operation, and is played without those of one call.
 """
 
 import ast
@@ -25,9 +26,7 @@ from qs_storage.engine import Durability
 from support.power_loss import dead_letters
 from support.power_loss.check import VARIANTS, Alter
 from support.power_loss.claims import Check, first_trouble, run_of
-from support.power_loss.directories import check_dirq, queue, record_dirq, simple
-from support.power_loss.directories import check_ingest as check_doors
-from support.power_loss.directories import record_ingest as record_doors
+from support.power_loss.directories import check_dirq, check_ingest, queue, record_dirq, record_ingest, simple
 from support.power_loss.disk import SYNCS, Entry
 from support.power_loss.engines import (
     DEFAULT,
@@ -356,7 +355,7 @@ class DeadLettersChecks(Checks):
         return any(dead_letters.first_trouble(check, wanted, [variant]) for variant in VARIANTS)
 
 
-class DoorsChecks(Checks):
+class IngestChecks(Checks):
     """Checks a run that takes files in from a queue's directory."""
 
     def __init__(self, durability: Durability) -> None:
@@ -364,14 +363,14 @@ class DoorsChecks(Checks):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("qs_storage.journal.log.pool.FIRST_SEGMENT", 1 << 18)
             patch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
-            self.run = record_doors(durability)
+            self.run = record_ingest(durability)
         self.log = self.run.log
 
     def finds(self, alter: Alter, directory: Path) -> bool:
         altered = alter(self.log)
         begin = max(self.run.begin, first_change(self.log, altered))
         run = self.run._replace(log=altered, begin=begin)
-        return any(fails(check_doors, run, self.durability, directory, ordered=ordered) for ordered in (False, True))
+        return any(fails(check_ingest, run, self.durability, directory, ordered=ordered) for ordered in (False, True))
 
 
 class DirqChecks(Checks):
@@ -421,7 +420,7 @@ def all_checks(directory: Path) -> dict[str, Callable[[], Checks]]:
     for make, existing in itertools.product((simple, queue), (False, True)):
         found[f"{make.__name__} {existing}"] = functools.partial(DirqChecks, make, existing, empty())
     for durability in Durability:
-        found[f"doors {durability.value}"] = functools.partial(DoorsChecks, durability)
+        found[f"ingest {durability.value}"] = functools.partial(IngestChecks, durability)
     for name in ("files", "files-sidecar", "journal"):
         found[f"dead letters {name}"] = functools.partial(DeadLettersChecks, name)
     for name in JOURNALS:

@@ -1,6 +1,8 @@
 """The server without sockets: memory streams, a clock that tests move, an engine on a real directory.
 
-Durability `none` does everything in the loop, without threads, so a test is deterministic.
+Durability `none` does everything in the loop, without threads, so that time can jump; what is about commits in the
+thread is tested in real time. Of a stream in memory, one side can do without waiting what a socket that is ready does
+at once; the other has the interface of trio's streams.
 """
 
 import os

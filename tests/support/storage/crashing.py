@@ -1,5 +1,7 @@
-"""A journal engine for tests of what goes wrong: its disk refuses what a test says, it crashes and
-starts again, and what it has in memory is compared before and after.
+"""A journal engine for tests of what goes wrong: its disk refuses what a test says, it crashes and starts again.
+
+What an engine has in memory of its log can be compared: before a batch and after it was taken back, or before the end
+of a process and after the next start.
 """
 
 import errno
