@@ -239,6 +239,16 @@ def test_states_name_operations_and_records() -> None:
     assert named == kinds - copied_by_compaction_or_about_queues
 
 
+def test_power_loss_page_names_every_module() -> None:
+    """The page about power losses names each module that plays them, each file of tests, and nothing that is gone."""
+    text = (DOCS / "power-loss.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+\.py)`", text))
+    tests = {path.name for path in (PROJECT / "tests" / "faults").glob("test_*power_loss*.py")}
+    tests.add("test_every_sync_earns_its_test.py")
+    modules = {path.name for path in (PROJECT / "tests" / "support" / "power_loss").glob("[!_]*.py")}
+    assert named == tests | modules
+
+
 def test_troubleshooting_commands_are_understood() -> None:
     """Each symptom comes with a command that shows it, and `qs` understands all that are named."""
     found = rows(section(DOCS / "operations.md", "Troubleshooting"))
