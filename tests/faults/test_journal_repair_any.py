@@ -83,7 +83,9 @@ class World:
         queue = engine.queue(qid)
         mids = list(queue.list_mids(State.ALL, 1000, -1))
         mid = rng.choice(mids) if mids else 0
-        match rng.choice(("push", "hot", "hot", "upkeep", "delete", "copy", "bury", "bury", "redrive", "release")):
+        match rng.choice(
+            ("push", "hot", "hot", "upkeep", "delete", "copy", "dead letter", "dead letter", "redrive", "release")
+        ):
             case "push":
                 self.push(qid, rng.randrange(200))
             case "hot":
@@ -102,7 +104,7 @@ class World:
                 with suppress(OtherMessageError):
                     engine.copy(qid, mid, [target])
                     self.ever[target, mid] = self.ever[qid, mid]
-            case "bury" if mids and qid in {"orders", "copies"}:
+            case "dead letter" if mids and qid in {"orders", "copies"}:
                 queue.reject(Receipt(mid), rng.choice((None, "because")))
                 self.ever["failed", engine.queue("failed").last_mid] = self.ever[qid, mid]
             case "redrive" if letters := engine.queue("failed").redrive.letters([], 1):

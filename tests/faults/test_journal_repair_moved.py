@@ -43,7 +43,7 @@ class World:
         self.session.push("mail", b"after")
         return mid
 
-    def bury(self, mid: int, qid: str = "orders") -> int:
+    def make_dead_letter(self, mid: int, qid: str = "orders") -> int:
         """Moves a message to `failed`."""
         self.session.engine.queue(qid).reject(Receipt(mid), "because")
         self.session.engine.commit()
@@ -128,16 +128,20 @@ def payloads(picture: Picture, qid: str) -> list[bytes | None]:
 
 
 CHAINS: dict[str, Callable[[World, int], object]] = {
-    "moved": lambda world, mid: world.bury(mid),
-    "moved twice": lambda world, mid: world.redrive(world.bury(mid)),
-    "copied, then moved": lambda world, mid: world.bury(world.copy("orders", mid)),
-    "moved, then copied": lambda world, mid: world.copy("failed", world.bury(mid)),
-    "moved, copied, moved": lambda world, mid: world.redrive(world.copy("failed", world.bury(mid))),
-    "moved, compacted": lambda world, mid: (world.bury(mid), world.compact()),
-    "moved, compacted, moved": lambda world, mid: (letter := world.bury(mid), world.compact(), world.redrive(letter)),
-    "moved, copied, compacted": lambda world, mid: (world.copy("failed", world.bury(mid)), world.compact()),
+    "moved": lambda world, mid: world.make_dead_letter(mid),
+    "moved twice": lambda world, mid: world.redrive(world.make_dead_letter(mid)),
+    "copied, then moved": lambda world, mid: world.make_dead_letter(world.copy("orders", mid)),
+    "moved, then copied": lambda world, mid: world.copy("failed", world.make_dead_letter(mid)),
+    "moved, copied, moved": lambda world, mid: world.redrive(world.copy("failed", world.make_dead_letter(mid))),
+    "moved, compacted": lambda world, mid: (world.make_dead_letter(mid), world.compact()),
+    "moved, compacted, moved": lambda world, mid: (
+        letter := world.make_dead_letter(mid),
+        world.compact(),
+        world.redrive(letter),
+    ),
+    "moved, copied, compacted": lambda world, mid: (world.copy("failed", world.make_dead_letter(mid)), world.compact()),
     "moved, compacted, copied": lambda world, mid: (
-        letter := world.bury(mid),
+        letter := world.make_dead_letter(mid),
         world.compact(),
         world.copy("failed", letter),
     ),
@@ -198,7 +202,7 @@ def test_the_command_says_so(root: Path) -> None:
 def test_lost_and_gone(root: Path) -> None:
     """A message that was deleted after it had moved is not counted as lost."""
     world = World(root)
-    world.session.engine.queue("failed").delete(Receipt(world.bury(world.push())))
+    world.session.engine.queue("failed").delete(Receipt(world.make_dead_letter(world.push())))
     world.session.engine.commit()
     world.crash()
     world.damage(lambda record: isinstance(record, Push) and record.payload == b"moved")
@@ -224,7 +228,7 @@ def test_a_link_of_the_chain_is_lost(root: Path, chain: str) -> None:
 
 
 @pytest.mark.parametrize("left", ["all", "all, damaged", "the oldest"])
-@pytest.mark.parametrize("then", ["bury", "copy"])
+@pytest.mark.parametrize("then", ["dead letter", "copy"])
 def test_an_older_payload(root: Path, then: str, left: str) -> None:
     """Where the newest payload is lost, the one before it is taken, of a segment that was given up and not removed yet.
     Nothing is taken of a segment that is not whole, or after which one is missing: what was deleted could come back."""
@@ -232,7 +236,7 @@ def test_an_older_payload(root: Path, then: str, left: str) -> None:
     mid = world.push()
     world.compact()
     world.compact()
-    world.bury(mid) if then == "bury" else world.copy("orders", mid)
+    world.make_dead_letter(mid) if then == "dead letter" else world.copy("orders", mid)
     right = world.crash()
     oldest, *others = sorted(world.removed)
     for name in [oldest] if left == "the oldest" else [oldest, *others]:
@@ -261,7 +265,7 @@ def test_a_lost_message_was_gone_from_its_queue(root: Path) -> None:
     engine.queue("copies").delete(Receipt(mid))
     engine.commit()
     world.copy("mail", mid)
-    letter = world.bury(mid, "copies")
+    letter = world.make_dead_letter(mid, "copies")
     engine.queue("mail").delete(Receipt(mid))
     engine.commit()
     world.session.push("mail", b"after")
@@ -284,10 +288,10 @@ def test_a_lost_message_was_gone_from_its_queue(root: Path) -> None:
 def test_a_move_that_says_what_is_gone(root: Path) -> None:
     """A move whose own source is not known to have the payload still removes the message there."""
     world = World(root)
-    letter = world.bury(world.push())
+    letter = world.make_dead_letter(world.push())
     world.session.engine.copy("failed", letter, ["orders"])
     world.session.engine.commit()
-    world.bury(letter)
+    world.make_dead_letter(letter)
     right = world.crash()
     assert not right["orders"]
     world.damage(lambda record: isinstance(record, Shared))
@@ -301,7 +305,7 @@ def test_the_name_of_the_source_is_lost(root: Path) -> None:
     world = World(root, without="failed")
     world.session.crash()
     world.session = Session(root)
-    world.bury(world.push())  # makes `failed`, whose name is in a frame of its own
+    world.make_dead_letter(world.push())  # makes `failed`, whose name is in a frame of its own
     right = world.crash()
     letters = world.letters()
     journal = recover(world.directory)
@@ -326,7 +330,7 @@ def test_the_name_of_the_target_is_lost(root: Path) -> None:
     mid = world.push()
     world.session.engine.copy("orders", mid, ["failed"])
     world.session.engine.commit()
-    other = world.bury(world.push(b"another one"))
+    other = world.make_dead_letter(world.push(b"another one"))
     world.crash()
     world.damage(lambda record: isinstance(record, Queue) and record.qid == "failed")
     done, found = world.repair()

@@ -86,20 +86,20 @@ def release(engine: Engine, consumer: str, seq: int) -> int:
 
 def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
     """All that can be seen. Nothing may be there twice, and nothing visible that is in a claim. hidden: takes the ids
-    of messages that are withheld without a claim; without it, there may be none."""
+    of messages that are hidden without a claim; without it, there may be none."""
     claims, shown = engine.queue("q").claims, Shown()
-    withheld: dict[int, bytes] = {}
+    claimed: dict[int, bytes] = {}
     for each in claims.all():
         found = claims.part(each.consumer, each.seq, (0, 1), LOTS, LOTS)
         assert found is not None
         again = claims.claim(each.consumer, each.seq, 1, None, None)
         assert again == each
         shown.claims[each.consumer, each.seq] = [message.payload or b"" for message in found]
-        assert not withheld.keys() & {message.mid for message in found}, "a message is in two claims"
-        withheld |= {message.mid: message.payload or b"" for message in found}
+        assert not claimed.keys() & {message.mid for message in found}, "a message is in two claims"
+        claimed |= {message.mid: message.payload or b"" for message in found}
     for mid in engine.queue("q").list_mids(State.ALL, 10**6, -1):
         message = engine.queue("q").get(mid, peek=True, visibility=None)
-        if mid in withheld:
+        if mid in claimed:
             assert (message.status, message.payload, message.visible_at) == ("in-flight", None, None)
             _refuses(engine, mid)
             continue
@@ -113,7 +113,7 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
         shown.messages[payload] = message.visible_at or 0
     ready = [payload for payload, until in shown.messages.items() if not until]
     assert engine.queue("q").stats().ready == len(ready)
-    assert engine.queue("q").stats().in_flight == len(shown.messages) - len(ready) + len(withheld) + len(hidden or ())
+    assert engine.queue("q").stats().in_flight == len(shown.messages) - len(ready) + len(claimed) + len(hidden or ())
     batches = engine.queue("q").batches
     shown.acknowledged = {each: claims.consumers.get(each, Consumer()).acked for each in _CONSUMERS}
     shown.published = {each: batches.producers.get(each, Producer()).last for each in _PRODUCERS}

@@ -133,7 +133,7 @@ class Session:
         self.engine.commit()
         return message.mid
 
-    def bury(self, mid: int, *, and_back: bool = False) -> None:
+    def make_dead_letter(self, mid: int, *, and_back: bool = False) -> None:
         """Makes a message of `jobs` a dead letter, and moves that back if so asked."""
         jobs = self.engine.queue("jobs")
         jobs.reject(Receipt(mid), "because")
@@ -176,8 +176,8 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
     engine.create("jobs", Options(storage="journal", dead_letter="failed", max_receives=9))
     engine.commit()
     jobs = session.push("jobs", b"fails early", b"fails late", b"fails and is moved back")
-    session.bury(jobs[0])
-    session.bury(jobs[2], and_back=True)
+    session.make_dead_letter(jobs[0])
+    session.make_dead_letter(jobs[2], and_back=True)
     early = [session.push("orders", b"early %d" % number)[0] for number in range(4)]
     session.push("mail", b"with a key", key="k")
     engine.copy("orders", early[1], ["copies"])
@@ -196,7 +196,7 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
         engine.queue("again").purge(LOTS**2, 1)
         engine.commit()
         session.upkeep()
-    session.bury(jobs[1])
+    session.make_dead_letter(jobs[1])
     engine.queue("claimed").claims.acknowledge("c", 1)
     engine.queue("claimed").claims.release("d", 1)
     engine.queue("claimed").batches.publish("p", 1, [(0, 0)])
