@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 def blocks(page: str, language: str) -> list[Block]:
-    """The fenced blocks of the page that say this language."""
+    """Returns the fenced blocks of the page that say this language."""
     return [
         Block(language, found["body"], page.count("\n", 0, found.start("body")) + 1, found["title"] or "")
         for found in _FENCE.finditer(page)
@@ -57,8 +57,9 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def steps(block: Block) -> list[Step]:
-    """The commands of a console block. One that ends with a backslash goes on in the next line, one that ends with
-    `<<END` up to the line END. The commands of a block with a title, and `qs tail`, have a terminal of their own."""
+    """Returns the commands of a console block. One that ends with a backslash goes on in the next line, one that
+    ends with `<<END` up to the line END. The commands of a block with a title, and `qs tail`, have a terminal of
+    their own."""
     found: list[Step] = []
     continued = False
     ends_with: str | None = None
@@ -163,7 +164,8 @@ class Console:
         return text
 
     def _say(self, command: str) -> str:
-        """Without stdin: it is the shell's own. In the shell itself, so that `cd` and `exec` last."""
+        """Runs a command in the shell itself, so that `cd` and `exec` last, and without stdin, which is the shell's
+        own."""
         bash = self._bash
         assert bash.stdin is not None
         assert bash.stdout is not None

@@ -55,7 +55,7 @@ class CutProxy:
         self._thread.start()
 
     def freeze(self) -> None:
-        """Nothing passes any more, in neither direction; connections stay, and new ones are not answered."""
+        """Lets nothing pass any more, in neither direction; connections stay, and new ones are not answered."""
         self._ask(lambda: self._set_frozen(True))
 
     def thaw(self) -> None:
@@ -63,7 +63,7 @@ class CutProxy:
         self._ask(lambda: self._set_frozen(False))
 
     def reset(self) -> None:
-        """Every connection ends at once, on both sides, with a reset; what was under way is gone. New ones work."""
+        """Ends every connection at once, on both sides, with a reset; what was under way is gone. New ones work."""
         self._ask(self._reset)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class CutProxy:
 
 @contextlib.contextmanager
 def cutting(target: Address, port: int = 0) -> Iterator[CutProxy]:
-    """A proxy for the length of a with block."""
+    """Runs a proxy for the length of a with block."""
     proxy = CutProxy(target, port)
     try:
         yield proxy
@@ -192,7 +192,7 @@ def cutting(target: Address, port: int = 0) -> Iterator[CutProxy]:
 
 @contextlib.contextmanager
 def stopped(process: Listening) -> Iterator[None]:
-    """Within the block the process does not run (SIGSTOP): it has stopped when the block begins."""
+    """Stops the process (SIGSTOP) for the length of a with block: it has stopped when the block begins."""
     process.process.send_signal(signal.SIGSTOP)
     try:
         process.process.until_stopped()
@@ -275,7 +275,7 @@ def load(
 
 
 def listed(wire: MortalWire, state: str) -> list[int]:
-    """The ids of the messages of the queue in that state, oldest first."""
+    """Returns the ids of the messages of the queue in that state, oldest first."""
     found: list[int] = []
     while page := mids(
         wire.ask(request("list-messages", "<qid>q</qid>", state=state, after=found[-1] if found else 0))

@@ -42,7 +42,7 @@ def gone(producer: Wire, qid: str) -> bool:
 
 
 def token_of(principal: str) -> str:
-    """The token of a principal of `support.clients.access`."""
+    """Returns the token of a principal of `support.clients.access`."""
     return f"{principal}-token"
 
 
@@ -52,7 +52,7 @@ def shows_no_token(log: str) -> bool:
 
 
 def known(process: Listening, name: str) -> Wire:
-    """A connection that has authenticated as a principal."""
+    """Returns a connection that has authenticated as a principal."""
     wire = Wire(process)
     answer = wire.ask(authenticate(token_of(name)))
     assert code(answer) == 0, answer
@@ -122,7 +122,7 @@ class FileJournal(Journal):
 
 
 def subscribe(*queues: str, req: str = "s", ack: bool = True, name: str = "", prefetch: int = 0) -> str:
-    """A subscribe request for the bus."""
+    """Returns a subscribe request for the bus."""
     attributes: dict[str, str | int] = {"ack": "client"} if ack else {}
     attributes |= ({"name": name} if name else {}) | ({"prefetch": prefetch} if prefetch else {})
     listed = "".join(f"<queue>{queue}</queue>" for queue in queues)
@@ -264,7 +264,7 @@ class Publisher(threading.Thread):
 
     @property
     def idle(self) -> bool:
-        """True if it has pushed all that it may."""
+        """Tells whether it has pushed all that it may."""
         return self._idle.is_set()
 
     def close(self) -> None:
@@ -326,7 +326,8 @@ class Publisher(threading.Thread):
 
 
 def main() -> None:
-    """HOST PORT FILE NAMED-FILE: acknowledges what comes of `a`, and what comes of `b` under the name `shared`."""
+    """Runs a subscriber, HOST PORT FILE NAMED-FILE: acknowledges what comes of `a`, and what comes of `b` under the
+    name `shared`."""
     host, port, plain, named = sys.argv[1:]
     journals = {
         "a": FileJournal("process", ("a",), Path(plain)),

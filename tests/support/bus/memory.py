@@ -222,7 +222,7 @@ class Client:
         self.session = self.connection.session
 
     def join(self, *feeds: Feed, **options: Any) -> Subscription:
-        """A subscription. options: req, ack, prefetch, name."""
+        """Makes a subscription. options: req, ack, prefetch, name."""
         options.setdefault("ack", False)
         subscription = self.session.new_subscription(options.pop("req", None), **options)
         self.session.subscriptions.append(subscription)
@@ -232,7 +232,7 @@ class Client:
 
     @property
     def lines(self) -> list[str]:
-        """Whole documents that it has read."""
+        """Returns the whole documents that it has read."""
         return bytes(self.reader.read).decode().split("\r\n")[:-1]
 
     @property
@@ -257,7 +257,7 @@ class Client:
 
     @property
     def refusal(self) -> tuple[int, str] | None:
-        """Why it is sent away."""
+        """Returns why it is sent away."""
         refusal = self.connection._refusal
         return None if refusal is None else (refusal[0].code, refusal[1])
 
@@ -292,13 +292,13 @@ class World:
         return Client(self, credit)
 
     def push(self, feed: Feed, payload: str = "x", mid: int = 0, receives: int = 1) -> int:
-        """A message comes from the server. Its id."""
+        """Lets a message come from the server. Returns its id."""
         self._mid = mid or self._mid + 1
         feed.take(GetMessage(feed.qid, self._mid, payload=payload, receives=receives, pushed_at=self._mid))
         return self._mid
 
     def deleted(self, feed: Feed) -> list[int]:
-        """The server does what it was asked to delete. The ids."""
+        """Lets the server do what it was asked to delete. Returns the ids."""
         mids = self.upstream.deletes.of(feed)
         feed.deleted(mids)
         return mids
@@ -308,7 +308,7 @@ class World:
         return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
-        """The server gives the payloads that it was asked for. The ids."""
+        """Lets the server give the payloads that it was asked for. Returns the ids."""
         records = self.upstream.fetches.of(feed)
         for record in records:
             feed.fetched(record, payload)

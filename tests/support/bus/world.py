@@ -147,7 +147,8 @@ class World:
         assert over, self.logs()
 
     def round(self, fault: Callable[["World"], str]) -> Round:
-        """Load, a fault in the middle of it, load, and quiet: then everything that was pushed is where it belongs."""
+        """Plays a round: load, a fault in the middle of it, load, and quiet; then everything that was pushed is
+        where it belongs."""
         began = time.monotonic()
         again = self._again()
         done = self._answered()
@@ -260,7 +261,7 @@ class Clients:
 
 
 def _server(folder: Path, durability: str) -> ServerProcess:
-    """With the queues."""
+    """Starts the server, with the queues."""
     server = ServerProcess(folder / "root", "--durability", durability, port=lasting_port())
     with contextlib.closing(Wire(server)) as wire:
         for queue in QUEUES:
@@ -269,7 +270,7 @@ def _server(folder: Path, durability: str) -> ServerProcess:
 
 
 def _publishers(server: Where, rng: random.Random, progress: threading.Condition) -> list[Publisher]:
-    """Already running."""
+    """Yields publishers that run already."""
     publishers = [Publisher(server, f"p{n}", QUEUES, rng.getrandbits(32), progress) for n in range(3)]
     for publisher in publishers:
         publisher.start()
@@ -280,8 +281,8 @@ def _publishers(server: Where, rng: random.Random, progress: threading.Condition
 def world(
     folder: Path, seed: int, *, proxied: bool = False, monitored: bool = True, durability: str = "none"
 ) -> Iterator[World]:
-    """A server with two queues, a bus, and clients at work. The proxy is there if it is asked for. monitored: the bus
-    is told of the queues; else it learns of them from its clients."""
+    """Starts a server with two queues, a bus, and clients at work. The proxy is there if it is asked for.
+    monitored: the bus is told of the queues; else it learns of them from its clients."""
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
         server = _server(folder, durability)

@@ -16,19 +16,19 @@ SUBSETS = [subset for count in range(4) for subset in itertools.combinations(RIG
 
 
 def hashed(token: str) -> str:
-    """The token as the access file has it."""
+    """Returns the token as the access file has it."""
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
 
 
 def section(name: str, **values: object) -> str:
-    """A section of an access file. name: as between the brackets."""
+    """Returns a section of an access file. name: as between the brackets."""
     # JSON's texts and lists are TOML's, unless it writes characters as surrogates.
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join([f"[{name}]", *lines, ""])
 
 
 def principal(name: str, **values: object) -> str:
-    """A section of a principal whose token is its name, with `-token` behind it."""
+    """Returns a section of a principal whose token is its name, with `-token` behind it."""
     return section(f'principals."{name}"', tokens=[hashed(f"{name}-token")], **values)
 
 
@@ -68,7 +68,7 @@ WRONG_TOKEN = "qs_" + "MARKEDwrongMARKEDwrong" + "2" * 21
 
 
 def digest(token: str) -> str:
-    """The token as an access file lists it."""
+    """Returns the token as an access file lists it."""
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
@@ -86,7 +86,7 @@ def token_files(folder: Path) -> dict[str, str]:
 
 
 def access_file(path: Path, *queues: str) -> Path:
-    """An access file in which one principal owns both tokens, and has all rights to the queues."""
+    """Returns an access file in which one principal owns both tokens, and has all rights to the queues."""
     patterns = list(queues)
     rights = "".join(f"{right} = {patterns!r}\n" for right in ("read", "write", "configure"))
     return write_secret(path, f"[principals.owner]\ntokens = {[digest(TOKEN), digest(OTHER_TOKEN)]!r}\n{rights}")
@@ -114,6 +114,6 @@ def leaks(told: Iterable[tuple[str, str | bytes]], sought: Iterable[str]) -> lis
 
 
 def files_below(folder: Path, but: Iterable[Path] = ()) -> list[tuple[str, bytes]]:
-    """All files of a folder with their content, but for these."""
+    """Returns all files of a folder with their content, but for these."""
     left_out = set(but)
     return [(str(each), each.read_bytes()) for each in folder.rglob("*") if each.is_file() and each not in left_out]

@@ -14,7 +14,7 @@ NS = "http://purl.oclc.org/DEFUZE/qs"
 
 
 def as_asked(message: M) -> M:
-    """The message without what only an answer has: ids of a request are ignored, the rest is refused."""
+    """Returns the message without what only an answer has: ids of a request are ignored, the rest is refused."""
     if message.type != "request":
         return message
     named = {*message.selects, *(field for group in message.required for field in group)}
@@ -30,7 +30,7 @@ def as_asked(message: M) -> M:
 
 
 def request(op: str, body: str = "", *, req: str = "", **attributes: str | int | float) -> str:
-    """A request. body: what stands beside `op`; attributes: of `op` (`max_bytes` is `max-bytes`)."""
+    """Returns a request. body: what stands beside `op`; attributes: of `op` (`max_bytes` is `max-bytes`)."""
     written = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
     correlation = f' req="{req}"' if req else ""
     return f'<qs xmlns="{NS}"{correlation}><op{written}><{op}/></op>{body}</qs>'
@@ -164,7 +164,7 @@ REQUESTS: dict[str, tuple[str, dict[str, str | int]]] = {
 
 
 def document(op: str, qid: str) -> str:
-    """The request of an operation about a queue."""
+    """Returns the request of an operation about a queue."""
     body, attributes = REQUESTS[op]
     return request(op, body.replace("{}", qid), **attributes)
 

@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def jump(seconds: float) -> None:
-    """The loop's clock goes forward at once: what has its deadline before then is late."""
+    """Moves the loop's clock forward at once: what has its deadline before then is late."""
     if sniffio.current_async_library() == "trio":
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, trio.testing.MockClock)
@@ -77,7 +77,7 @@ def jump(seconds: float) -> None:
 
 
 async def opened(server: ScriptedServer, timeout: float = GIVE_UP) -> AsyncConnection:
-    """A connection to a scripted server."""
+    """Yields a connection to a scripted server."""
     return await open_async_connection(server.host, server.port, Place(f"{server.host}:{server.port}"), timeout)
 
 
@@ -159,7 +159,7 @@ for _backend in ("trio", "asyncio"):
 
 
 def kinds(outcomes: list[Outcome]) -> list[str | type[Exception] | None]:
-    """The outcomes, with the types of what was raised."""
+    """Returns the outcomes, with the types of what was raised."""
     return [type(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
 
 

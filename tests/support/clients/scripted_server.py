@@ -164,7 +164,7 @@ class Parallel(ScriptedServer):
 def scripted(
     *scripts: Script, host: str = "127.0.0.1", context: ssl.SSLContext | None = None
 ) -> Iterator[ScriptedServer]:
-    """A scripted server for the length of a with block. What goes wrong in a script fails the test."""
+    """Runs a scripted server for the length of a with block. A script that raises fails the test."""
     server = ScriptedServer(*scripts, host=host, context=context)
     try:
         yield server
@@ -179,7 +179,8 @@ def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> QueueC
 
 
 def answering(*answers: Message, seen: "queue.SimpleQueue[Message] | None" = None) -> Script:
-    """A script that answers the requests with these, in order, notes them in seen, and waits for the client to go."""
+    """Returns a script that answers the requests with these, in order, notes them in seen, and waits for the client
+    to go."""
 
     def script(conversation: Conversation) -> None:
         for answer in answers:
@@ -197,7 +198,7 @@ Seen = queue.SimpleQueue[Message]
 
 
 def delivered(request: Message | None, mid: int, payload: bytes | None = None) -> bytes:
-    """A message as the bus delivers it; the payload is its number, if it is not given."""
+    """Returns a message as the bus delivers it; the payload is its number, if it is not given."""
     assert request is not None
     message = GetMessage(
         "q", mid, payload=b"%d" % mid if payload is None else payload, status="delivered", receives=1, type="response"
@@ -215,8 +216,8 @@ def accept(conversation: Conversation, *mids: int) -> Subscribe:
 
 
 def delivering(*mids: int, seen: Seen | None = None, then: Callable[[Conversation], None] | None = None) -> Script:
-    """A script that takes a subscription, delivers these, and answers what comes, noting it. then: instead of the
-    latter."""
+    """Returns a script that takes a subscription, delivers these, and answers what comes, noting it. then: instead
+    of the latter."""
 
     def script(conversation: Conversation) -> None:
         subscribe = accept(conversation, *mids)

@@ -28,12 +28,12 @@ class Figures:
         self.all = figures
 
     def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """The figures of a name with these labels, by another label."""
+        """Returns the figures of a name with these labels, by another label."""
         chosen = [each for each in self.all if each.name == name and labels.items() <= each.labels.items()]
         return {each.labels[label]: each.value for each in chosen}
 
     def get(self, name: str, **labels: str) -> float:
-        """One figure; 0 if it is not there."""
+        """Returns one figure; 0 if it is not there."""
         return sum(each.value for each in self.all if (each.name, each.labels) == (name, labels))
 
     def requests(self, operation: str) -> dict[str, float]:
@@ -47,7 +47,7 @@ def look(client: QueueClient) -> Figures:
 
 
 def address(wire: Wire) -> str:
-    """The address that the server knows a connection by."""
+    """Returns the address that the server knows a connection by."""
     host, port = wire.socket.getsockname()
     return f"{host}:{port}"
 
@@ -127,8 +127,8 @@ class Alertmanager:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[Alertmanager]:
-    """The real Prometheus, which scrapes the page at `target` every second, by our configuration but for the times, and
-    reports alerts. One more alert, `Scraped`, is reported once it has seen the server up."""
+    """Runs the real Prometheus, which scrapes the page at `target` every second, by our configuration but for the
+    times, and reports alerts. One more alert, `Scraped`, is reported once it has seen the server up."""
     shutil.copy(ALERTS, folder / "alerts.yml")
     (folder / "scraped.yml").write_text("groups: [{name: t, rules: [{alert: Scraped, expr: qs_up == 1}]}]\n")
     alertmanager = Alertmanager()

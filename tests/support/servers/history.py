@@ -80,7 +80,7 @@ class Bench:
         self.history.begin(PEER)
 
     def push(self, *mids: int, qid: str = "q") -> None:
-        """A batch in which these are pushed."""
+        """Pushes these in a batch."""
         for mid in mids:
             self.history.note("pushed", qid, mid, 10, 0)
         self.history.commit()
@@ -95,7 +95,7 @@ class Bench:
 
     @property
     def mids(self) -> list[list[int]]:
-        """The ids of the lines in each finished file."""
+        """Returns the ids of the lines in each finished file."""
         return [[line["mid"] for line in lines_of(path)] for path in self.finished]
 
 

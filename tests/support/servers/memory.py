@@ -48,7 +48,7 @@ class Pipe:
     # -- the one that writes
 
     def check(self) -> None:
-        """trio.BrokenResourceError when nobody reads any more, trio.ClosedResourceError after the end."""
+        """Raises trio.BrokenResourceError when nobody reads any more, trio.ClosedResourceError after the end."""
         if self._ended:
             raise trio.ClosedResourceError
         if self._forgotten:
@@ -77,7 +77,7 @@ class Pipe:
         return bool(self._held) or self._ended
 
     def take(self, most: int) -> bytes:
-        """At least one byte, or none at the end. BlockingIOError when there is nothing yet."""
+        """Returns at least one byte, or none at the end. Raises BlockingIOError when there is nothing yet."""
         if not self.is_ready:
             raise BlockingIOError
         data = bytes(self._held[:most])
@@ -127,7 +127,7 @@ class Stream(trio.abc.HalfCloseableStream):
 
 
 def stream_pair(*, lockstep: bool) -> tuple[Stream, Stream]:
-    """The two sides of a connection."""
+    """Returns the two sides of a connection."""
     one, other = Pipe(lockstep=lockstep), Pipe(lockstep=lockstep)
     return Stream(one, other), Stream(other, one)
 
@@ -144,7 +144,8 @@ class MemoryListener(trio.abc.Listener[Stream]):
         self._send, self._receive = trio.open_memory_channel[Stream](float("inf"))
 
     def connect(self, *, lockstep: bool = False) -> Stream:
-        """The client's side. lockstep: whatever is sent is waited for until it has been read."""
+        """Returns the client's side of a new connection. lockstep: whatever is sent is waited for until it has been
+        read."""
         ours, theirs = stream_pair(lockstep=lockstep)
         self._send.send_nowait(theirs)
         return ours
@@ -166,7 +167,7 @@ class MemoryHub(Hub):
         self._changed = trio.Event()
 
     def note(self, reader: "MemoryTransport") -> None:
-        """Something has come for it. They are read from in the order in which it came."""
+        """Notes that bytes have come for a connection. Connections are read from in the order in which bytes came."""
         self._noted[reader] = None
         self._changed.set()
 
@@ -287,7 +288,7 @@ class Client:
         return [await self.line() for _ in range(count)]
 
     async def ask(self, *documents: str) -> str:
-        """The answer to the last of the documents."""
+        """Returns the answer to the last of the documents."""
         await self.send(*documents)
         return (await self.lines(len(documents)))[-1]
 
@@ -337,8 +338,8 @@ async def serving(
     queues: tuple[str, ...] = ("q",),
     access: Access | None = None,
 ) -> AsyncIterator[Serving]:
-    """A server for the length of a with block, with these queues, which anonymous clients may make if there is an
-    access file. At its end it is stopped as a signal would."""
+    """Runs a server for the length of a with block, with these queues, which anonymous clients may make if there is
+    an access file. At its end it is stopped as a signal would."""
     root.mkdir(exist_ok=True)
     options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
@@ -367,7 +368,7 @@ async def serving(
 
 
 def clock_of(mock: trio.testing.MockClock) -> Callable[[], int]:
-    """The server's clock, moved by trio's. (trio.current_time() cannot be asked from a thread.)"""
+    """Returns the server's clock, moved by trio's. (trio.current_time() cannot be asked from a thread.)"""
     return lambda: EPOCH + round(mock.current_time() * 1_000_000)
 
 
@@ -383,13 +384,13 @@ class FillableDisk(Disk):
 
 
 def response(op: str, body: str, req: str = "") -> str:
-    """An answer, exactly, but for its resp."""
+    """Returns an answer, exactly, but for its resp."""
     correlation = f' req="{req}"' if req else ""
     return f'<qs xmlns="{NS}" type="response"{correlation} resp="…"><op><{op}/></op>{body}</qs>\r\n'
 
 
 def plain(line: str) -> str:
-    """The line without what is different each time."""
+    """Returns the line without what is different each time."""
     return re.sub(' resp="[0-9a-f]{64}"', ' resp="…"', line)
 
 
@@ -398,5 +399,5 @@ async def exactly(client: Client, document: str, op: str, body: str) -> None:
 
 
 def source(storage: Engine) -> FetchedSource:
-    """An engine as subscriptions see it."""
+    """Returns an engine as subscriptions see it."""
     return FetchedSource(storage, Remotes())

@@ -114,7 +114,8 @@ class Listening:
         return self.wait()
 
     def wait(self) -> int:
-        """The exit code, once it has ended. subprocess.TimeoutExpired if it does not end within READY_WITHIN."""
+        """Returns the exit code, once the process has ended. Raises subprocess.TimeoutExpired if it does not end
+        within READY_WITHIN."""
         code = self.process.wait(READY_WITHIN)
         self.process.stdout.close()
         return code
@@ -146,7 +147,7 @@ def run_server(*flags: str, **variables: str) -> subprocess.CompletedProcess[str
 
 @contextlib.contextmanager
 def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
-    """A server process for the length of a with block. Its log must hold no traceback at the end."""
+    """Runs a server process for the length of a with block. Its log must hold no traceback at the end."""
     server = ServerProcess(root, *flags, port=port)
     try:
         yield server
@@ -172,7 +173,7 @@ class Wire:
         return self._lines.readline().decode()
 
     def ask(self, *documents: str | bytes) -> str:
-        """The answer to the last of the documents."""
+        """Returns the answer to the last of the documents."""
         self.send(*documents)
         return [self.line() for _ in documents][-1]
 
@@ -238,8 +239,8 @@ _numbers = itertools.count(1)
 
 
 def lasting_port() -> int:
-    """A free port for what is killed and started again. Not one that the system gives to connections: such a port may
-    be taken meanwhile, even by the very client that tries to reach it."""
+    """Returns a free port for what is killed and started again. Not one that the system gives to connections: such a
+    port may be taken meanwhile, even by the very client that tries to reach it."""
     with contextlib.suppress(OSError, ValueError):
         least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         for _ in range(100):
@@ -272,7 +273,7 @@ def run_bus(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def bus_serving(server: Address, *flags: str, port: int = 0, log: Path | None = None) -> Iterator[BusProcess]:
-    """A bus process for the length of a with block. Its log must hold no traceback at the end."""
+    """Runs a bus process for the length of a with block. Its log must hold no traceback at the end."""
     bus = BusProcess(server, *flags, port=port, log=log)
     try:
         yield bus
@@ -292,7 +293,7 @@ def wakeups(pid: int) -> int:
 
 
 def polling(seconds: float) -> subprocess.Popen[bytes]:
-    """A process that wakes up again and again. It has begun when this returns."""
+    """Starts a process that wakes up again and again. It has begun when this returns."""
     program = f"import time; print(flush=True)\nwhile True: time.sleep({seconds})"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None

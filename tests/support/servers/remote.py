@@ -51,7 +51,8 @@ class Elsewhere:
 
     @contextlib.contextmanager
     def waited_at(self, storage: str, times: int = 1) -> Iterator[None]:
-        """At its end, the queue server waits for messages there, so many times more than before."""
+        """Waits, at the end of the block, until the queue server has waited for messages there so many times more
+        than before."""
         if storage == "memcached":
             before = self._gets()
             yield
@@ -74,8 +75,8 @@ class Elsewhere:
 
 @contextlib.contextmanager
 def elsewhere_serving(moto: SqsServer) -> Iterator[Elsewhere]:
-    """A memcached, and something that can fail before moto, for the length of a with block, and credentials for the
-    servers that are started in it."""
+    """Runs a memcached, and something that can fail before moto, for the length of a with block, and credentials for
+    the servers that are started in it."""
     with (
         pytest.MonkeyPatch.context() as environment,
         tempfile.TemporaryDirectory() as folder,
@@ -90,7 +91,7 @@ def elsewhere_serving(moto: SqsServer) -> Iterator[Elsewhere]:
 
 
 def made(wire: Wire, qid: str, storage: str, **options: int | float) -> str:
-    """A new queue of that storage; its name."""
+    """Makes a new queue of that storage, and returns its name."""
     written = "".join(f' {name}="{value}"' for name, value in options.items())
     answer = wire.ask(new_queue(qid, f'<options storage="{storage}"{written}/>'))
     assert f"<qid>{qid}</qid>" in answer, answer
@@ -105,5 +106,5 @@ def attributes(line: str, qid: str) -> dict[str, str]:
 
 
 def stats(wire: Wire, qid: str) -> dict[str, str]:
-    """The figures of a queue."""
+    """Returns the figures of a queue."""
     return attributes(wire.ask(request("queue-stats", f"<qid>{qid}</qid>")), qid)

@@ -34,13 +34,13 @@ class Certificate:
 
     @property
     def chain(self) -> Path:
-        """One file with the key and the certificate."""
+        """Returns one file with the key and the certificate."""
         path = self.cert.with_suffix(".both.pem")
         path.write_text(self.key.read_text() + self.cert.read_text())
         return path
 
     def locked_key(self) -> str:
-        """The key as PEM, with a password."""
+        """Returns the key as PEM, with a password."""
         path = self.key.with_suffix(".locked")
         _openssl("pkey", "-in", self.key, "-aes256", "-passout", "pass:secret", "-out", path)
         return path.read_text()
@@ -80,7 +80,7 @@ class Authority:
         return made
 
     def trusting(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """A client's context that trusts this CA alone. certificate: is shown to servers that ask for one."""
+        """Returns a client's context that trusts this CA alone. certificate: is shown to servers that ask for one."""
         context = ssl.create_default_context(cafile=str(self.cert))
         if certificate is not None:
             context.load_cert_chain(certificate.cert, certificate.key)
@@ -92,24 +92,24 @@ _EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 @cache
 def _kept() -> TemporaryDirectory[str]:
-    """A directory that is there until the test run ends."""
+    """Returns a directory that is there until the test run ends."""
     return TemporaryDirectory(prefix="qs-certificates-")
 
 
 @cache
 def authority(name: str = "qs tests CA") -> Authority:
-    """The CA of this name, made once a test run, in a temporary directory."""
+    """Returns the CA of this name, made once a test run, in a temporary directory."""
     return Authority(Path(_kept().name) / name.replace(" ", "-"), name)
 
 
 @cache
 def local() -> Certificate:
-    """A certificate for a server on loopback, of qs tests CA."""
+    """Returns a certificate for a server on loopback, of qs tests CA."""
     return authority().sign(*LOCAL)
 
 
 def serving_context(certificate: Certificate | None = None, clients_of: Authority | None = None) -> ssl.SSLContext:
-    """A server's context. clients_of: asks for client certificates of this CA."""
+    """Returns a server's context. clients_of: asks for client certificates of this CA."""
     certificate = certificate or local()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert, certificate.key)
@@ -142,7 +142,7 @@ class TlsEnd:
         return len(data)
 
     def recv(self, most: int) -> bytes:
-        """Some plaintext, however much, or b"" at the end."""
+        """Returns some plaintext, however much, or b"" at the end."""
         while not self.channel.ended:
             if plain := self.channel.receive(self.socket.recv(65536)):
                 return plain
@@ -177,7 +177,7 @@ def _contexts(version: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def channels(version: str = "TLSv1_3") -> tuple[TlsChannel, TlsChannel]:
-    """A client's and a server's channel, after their handshake."""
+    """Returns a client's and a server's channel, after their handshake."""
     contexts = _contexts(version)
     client = TlsChannel(contexts[0], host="localhost")
     server = TlsChannel(contexts[1], server_side=True)
@@ -187,7 +187,7 @@ def channels(version: str = "TLSv1_3") -> tuple[TlsChannel, TlsChannel]:
 
 
 def connected(tls: str | None) -> tuple[socket.socket, TlsChannel | None, "socket.socket | TlsEnd"]:
-    """A socket for a transport, its channel, and the other end. tls: None, or a version as Python names it."""
+    """Returns a socket for a transport, its channel, and the other end. tls: None, or a version as Python names it."""
     ours, theirs = socket.socketpair()
     if tls is None:
         return ours, None, theirs
@@ -238,7 +238,8 @@ WITHIN = 30
 
 
 def tls_flags(certificate: Certificate | None = None, clients_of: Authority | None = None) -> tuple[str, ...]:
-    """The flags of a server or a bus with TLS. certificate: of the tests' CA, for loopback, if none is given."""
+    """Returns the flags of a server or a bus with TLS. certificate: of the tests' CA, for loopback, if none is
+    given."""
     certificate = certificate or local()
     asks = () if clients_of is None else ("--tls-client-ca", str(clients_of.cert))
     return ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key), *asks)
@@ -265,7 +266,7 @@ class OpenSslClient:
         self._client = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def ask(self, document: str = PING) -> str:
-        """The answer; empty if the connection ends."""
+        """Returns the answer; empty if the connection ends."""
         assert self._client.stdin is not None
         assert self._client.stdout is not None
         try:
@@ -307,7 +308,7 @@ def speak_raw(process: Listening, data: bytes) -> bytes:
 
 
 def hello(version: tuple[int, int]) -> bytes:
-    """A ClientHello as programs sent it that knew nothing later than this version: (3, 0) is SSL 3."""
+    """Returns a ClientHello as programs sent it that knew nothing later than this version: (3, 0) is SSL 3."""
     suites = b"\x00\x2f\x00\x35\x00\x05\x00\x0a\xc0\x09\xc0\x13"
     body = bytes(version) + bytes(range(32)) + b"\0" + len(suites).to_bytes(2, "big") + suites + b"\x01\x00"
     handshake = b"\x01" + len(body).to_bytes(3, "big") + body
@@ -315,7 +316,7 @@ def hello(version: tuple[int, int]) -> bytes:
 
 
 def half_handshake(process: Listening) -> socket.socket:
-    """A connection whose handshake has begun and does not go on."""
+    """Yields a connection whose handshake has begun and does not go on."""
     connected = process.connect()
     connected.sendall(hello((3, 3))[:-1])
     return connected

@@ -38,7 +38,7 @@ class WebProcess(Listening):
 
 @contextlib.contextmanager
 def web_serving(folder: Path, server: Address, *flags: str) -> Iterator[WebProcess]:
-    """A page for the length of a with block. Its log must hold no traceback at the end."""
+    """Runs a page for the length of a with block. Its log must hold no traceback at the end."""
     web = WebProcess(folder, server, *flags)
     try:
         yield web
@@ -48,7 +48,7 @@ def web_serving(folder: Path, server: Address, *flags: str) -> Iterator[WebProce
 
 
 def visitor(web: WebProcess) -> httpx.Client:
-    """A browser that keeps cookies and follows no redirects by itself."""
+    """Returns a browser that keeps cookies and follows no redirects by itself."""
     return httpx.Client(base_url=web.url, timeout=20)
 
 
@@ -96,7 +96,7 @@ class Chromium:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def one(self, selector: str) -> WebElement:
-        """The only element of a selector, once it is there."""
+        """Returns the only element of a selector, once it is there."""
         return self.until(lambda: self.all(selector))[0]  # type: ignore[no-any-return]
 
     def text(self, selector: str = "main") -> str:
@@ -148,7 +148,7 @@ class Chromium:
 def chromium(
     url: str, width: int = 1280, height: int = 900, *, dark: bool = False, script: bool = True
 ) -> Iterator[Chromium]:
-    """A browser for the length of a with block. url: of the page, without a slash at the end."""
+    """Runs a browser for the length of a with block. url: of the page, without a slash at the end."""
     window = Chromium(url, width, height, dark=dark, script=script)
     try:
         yield window

@@ -46,7 +46,7 @@ class SparkQueue:
         return found
 
     def claims(self) -> list[tuple[str | None, int, int]]:
-        """Consumer, number and count of those that are not acknowledged."""
+        """Returns consumer, number and count of the claims that are not acknowledged."""
         return [(claim.consumer, claim.seq, claim.count) for claim in self.client.list_claims(self.name)]
 
     def options(self, **options: Any) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class SparkQueue:
         frame.write.format("qs").mode("append").options(**self.options(**options)).save()
 
     def start_writing(self, frame: DataFrame, checkpoint: Path, **options: Any) -> StreamingQuery:
-        """A stream into the queue, of what there is now."""
+        """Starts a stream into the queue, of what there is now."""
         writer = frame.writeStream.format("qs").options(**self.options(**options))
         return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
 def start(frame: DataFrame, checkpoint: Path, each: Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
-    """A stream that gives its batches to a function; of what there is now, if no trigger says otherwise."""
+    """Starts a stream that gives its batches to a function; of what there is now, if no trigger says otherwise."""
     writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
     return writer.trigger(**trigger or {"availableNow": True}).start()
 
@@ -94,7 +94,7 @@ def finish(query: StreamingQuery) -> None:
 
 
 def die_in(batch: int, frame: DataFrame, checkpoint: Path) -> list[Row]:
-    """A run that ends in the middle of a batch: planned, and not finished. Gives its rows."""
+    """Runs until the middle of a batch, which is planned and not finished. Returns its rows."""
     rows: list[Row] = []
 
     def die(found: DataFrame, number: int) -> None:
@@ -119,23 +119,23 @@ def uncommit(checkpoint: Path, batch: int) -> None:
 
 
 def copy(checkpoint: Path) -> Path:
-    """A copy of a checkpoint as it is now."""
+    """Makes a copy of a checkpoint as it is now."""
     return Path(shutil.copytree(checkpoint, checkpoint.with_name(f"{checkpoint.name}-copy")))
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
-    """Every row as pyarrow reads the directory, by queue and mid."""
+    """Returns every row as pyarrow reads the directory, by queue and mid."""
     found: list[dict[str, Any]] = pyarrow.parquet.read_table(directory).to_pylist() if parquet(directory) else []
     return sorted(found, key=lambda row: (row["queue"], row["mid"]))
 
 
 def bodies(directory: Path) -> list[bytes]:
-    """The payloads, by queue and mid."""
+    """Returns the payloads, by queue and mid."""
     return [row["body"] for row in rows(directory)]
 
 
 def parquet(directory: Path) -> list[Path]:
-    """The files of the table."""
+    """Returns the files of the table."""
     return sorted(directory.glob("queue=*/date=*/*.parquet"))
 
 

@@ -18,7 +18,7 @@ ENDS = ("dead", "redriven", "retired", "deleted")
 
 
 def line(seconds: float, event: str, queue: str, mid: int, receives: int | None, size: int | None = 10) -> Line:
-    """An event so many seconds after the start."""
+    """Returns an event so many seconds after the start."""
     time = START + round(seconds * SECOND)
     return {
         "time": time, "event": event, "queue": queue, "mid": mid, "size": size, "receives": receives, "peer": "[::1]:7",
@@ -130,7 +130,7 @@ def _end(told: Told, figures: Figures, last: Line, now: Line) -> None:
 
 
 def percentile(values: Sequence[int], rank: float) -> float | None:
-    """The value of the nearest rank, in seconds; None of nothing."""
+    """Returns the value of the nearest rank, in seconds; None if there are no values."""
     if not values:
         return None
     return sorted(values)[max(math.ceil(rank * len(values)) - 1, 0)] / SECOND

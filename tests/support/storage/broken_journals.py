@@ -60,7 +60,7 @@ class Recovered:
     """Reads what a start takes up from the segments, record by record, each with its place, and changes nothing."""
 
     def __init__(self, directory: str) -> None:
-        """JournalDamagedError."""
+        """Reads the log of a journal. Raises JournalDamagedError if it is damaged."""
         self.placed: list[tuple[int, Record]] = []
         found = find_segments(directory, Disk())
         self.opened: OpenedLog = read_log(directory, Disk(), found, self)
@@ -95,7 +95,7 @@ def segment_of(scan: Scan) -> Segment:
 
 
 def recover(directory: str) -> Recovered:
-    """JournalDamagedError."""
+    """Reads the log as a start does. Raises JournalDamagedError if it is damaged."""
     return Recovered(directory)
 
 
@@ -112,7 +112,7 @@ class Session:
             raise
 
     def push(self, qid: str, *payloads: bytes, delay: int = 0, key: str | None = None) -> list[int]:
-        """One request, committed."""
+        """Pushes in one request, and commits."""
         self.clock.now += 1
         drafts = [Draft(payload, delay, key) for payload in payloads]
         mids = self.ask(lambda: self.engine.queue(qid).push(drafts))
@@ -128,7 +128,7 @@ class Session:
             return request()
 
     def receive(self, qid: str) -> int:
-        """The id of what was received for a long time."""
+        """Returns the id of what was received for a long time."""
         [message] = self.engine.receive([qid], 1, 10**12, LOTS)
         self.engine.commit()
         return message.mid
@@ -147,7 +147,7 @@ class Session:
         upkeep(self.engine, self.clock.now)
 
     def picture(self) -> Picture:
-        """When all delays and windows are over."""
+        """Returns what there is when all delays and windows are over."""
         engine = self.engine
         self.clock.now += 10**13
         engine.expire(10**6)
@@ -167,7 +167,7 @@ class Session:
 
 
 def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
-    """Some segments with a bit of everything, of which compaction has removed some."""
+    """Makes some segments with a bit of everything, of which compaction has removed some."""
     root.mkdir()
     session = Session(root, durability)
     engine = session.engine
@@ -264,7 +264,7 @@ class Journal(NamedTuple):
 
 
 def made(root: Path, durability: Durability = Durability.ALWAYS) -> Journal:
-    """See `build`."""
+    """Makes a journal: see `build`."""
     build(root, durability)
     journal = journal_at(root)
     assert len(journal.recovered.segments) >= 3
@@ -336,7 +336,7 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 def middle_of(root: Path) -> tuple[Path, int]:
-    """A file, and a place in the payload of the last message of its first frame that is followed by others."""
+    """Returns a file, and a place in the payload of the last message of its first frame that is followed by others."""
     directory = f"{root}/.journal"
     segment = segment_of(open_segment(directory, numbers_in(directory, Disk())[0]))
     frame = segment.frames[len(segment.frames) // 2]

@@ -48,8 +48,8 @@ def assert_due(bench: Bench, when: int) -> None:
 
 
 def assert_arrived(bench: Bench, arrivals: dict[str, int] | None = None) -> None:
-    """These messages have become visible since the last call, says the engine, if it tells such things; None: never
-    mind which."""
+    """Asserts that these messages have become visible since the last call, if the engine tells such things; None:
+    whichever they are."""
     if Feature.TELLS not in bench.engine.cannot:
         found = arrived(bench.engine)
         assert arrivals is None or found == arrivals

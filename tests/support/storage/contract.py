@@ -54,7 +54,7 @@ class _Guarded:
         return self.look_up(self.engine, name)
 
     def look_up(self, whose: object, name: str) -> Any:
-        """An attribute of the engine, or of one of its queues."""
+        """Returns an attribute of the engine, or of one of its queues."""
         value = getattr(whose, name, None) if name in ("claims", "batches") else getattr(whose, name)
         if value is None and name in NEEDED:
             _skip(self.engine, NEEDED[name])
@@ -108,11 +108,11 @@ class RemoteAsEngine:
         """Windows end at the other server."""
 
     def refresh(self) -> None:
-        """Nothing is followed."""
+        """Does nothing: no changes of others are followed."""
 
 
 def _asked_for(name: str, args: tuple[Any, ...]) -> Feature | None:
-    """The feature for which a call may have been refused."""
+    """Returns the feature for which a call may have been refused."""
     if name == "create" and args[1].capacity is not None:
         return Feature.CAPACITY
     if name == "push" and any(draft.key is not None for draft in args[0]):
@@ -143,28 +143,28 @@ class PassingClock(ManualClock):
 
 
 def unguarded(bench: Bench) -> Engine:
-    """The engine itself, which refuses what it cannot."""
+    """Returns the engine itself, which refuses what it cannot."""
     return cast(_Guarded, bench.engine).engine
 
 
 def as_engine(remote: RemoteEngine) -> Engine:
-    """A remote engine, for tests of all engines."""
+    """Returns a remote engine, for tests of all engines."""
     return cast(Engine, RemoteAsEngine(remote))
 
 
 def guarded(make: Callable[[Callable[[], int]], Engine], clock: ManualClock | None = None) -> Bench:
-    """A bench of guarded engines."""
+    """Returns a bench of guarded engines."""
     return Bench(lambda now: cast(Engine, _Guarded(make(now))), clock or ManualClock())
 
 
 def memcached_bench(root: Path, server: Memcached) -> Bench:
-    """Over a memcached, with keys of its own."""
+    """Returns a bench over a memcached, with keys of its own."""
     namespace = uuid.uuid4().hex
     return guarded(lambda clock: as_engine(engine_on(server, root=root, clock=clock, namespace=namespace)))
 
 
 def sqs_bench(root: Path, server: SqsServer) -> Bench:
-    """Over an SQS endpoint, with queues of its own there."""
+    """Returns a bench over an SQS endpoint, with queues of its own there."""
     prefix = f"{uuid.uuid4().hex[:8]}-"
     return guarded(
         lambda clock: as_engine(sqs_engine(root, server.url, clock=clock, prefix=prefix)), PassingClock("sqs")

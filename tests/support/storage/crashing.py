@@ -50,7 +50,7 @@ class PickyDisk(FaultyDisk):
 
     @property
     def waiting(self) -> bool:
-        """True if there are actions that were not called yet."""
+        """Tells whether there are actions that were not called yet."""
         return bool(self._hooks)
 
     def disarm(self) -> None:
@@ -119,29 +119,29 @@ class Place:
         self.start()
 
     def start(self) -> None:
-        """On a sound disk."""
+        """Starts the engine on a sound disk."""
         self.disk.disarm()
         self.engine = JournalEngine(
             str(self.root), clock=self.clock, durability=self.durability, disk=self.disk, cache=0
         )
 
     def leave(self) -> None:
-        """The process ends as it is: its descriptors are closed, and nothing comes to rest."""
+        """Ends the process as it is: its descriptors are closed, and nothing comes to rest."""
         self.disk.crash()
         self.engine._watch.close()
 
     def crash(self) -> None:
-        """The process ends as it is, and another one starts."""
+        """Ends the process as it is, and starts another one."""
         self.leave()
         self.start()
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stops cleanly, and starts."""
         self.engine.close()
         self.start()
 
     def restart_unfinished(self) -> None:
-        """A stop that leaves messages in the journal, as it says, and a start."""
+        """Stops, which leaves messages in the journal, as it says, and starts."""
         with pytest.raises(UnfinishedError, match="stay in the journal, for the next start"):
             self.engine.close()
         self.start()
@@ -149,7 +149,7 @@ class Place:
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def queue(self, *qids: str) -> None:
-        """New queues, with windows of an hour."""
+        """Makes new queues, with windows of an hour."""
         for qid in qids:
             self.engine.create(qid, Options(visibility=HOUR))
         self.engine.commit()
@@ -166,7 +166,7 @@ class Place:
         return mids
 
     def receive(self, qid: str, count: int = 1, window: int | None = None) -> list[Message]:
-        """In a batch of its own."""
+        """Receives in a batch of its own."""
         found = self.engine.receive([qid], count, window, LOTS)
         self.engine.commit()
         return found
@@ -203,7 +203,7 @@ class Place:
         return [message.payload for message in found]
 
     def segments(self) -> list[str]:
-        """The segments of the journal that are on disk, sorted."""
+        """Returns the segments of the journal that are on disk, sorted."""
         return sorted(name for name in os.listdir(self.root / ".journal") if name.endswith(".segment"))
 
     @property

@@ -98,12 +98,12 @@ def states(path: Path) -> list[str]:
 
 
 def tree(path: Path) -> dict[str, tuple[int, int]]:
-    """Everything in a directory: its mode and time of change."""
+    """Returns everything in a directory: its mode and time of change."""
     return {str(found): (found.lstat().st_mode, found.lstat().st_mtime_ns) for found in path.rglob("*")}
 
 
 def original_dirq(path: Path, layout: str) -> Any:
-    """The queue of the package dirq 1.8, and how it keeps a payload."""
+    """Returns the queue of the package dirq 1.8, and how it keeps a payload."""
     if layout == "dirq":
         return OriginalQueue(str(path), schema={"body": "string", "header": "table?"})
     return OriginalSimple(str(path))
@@ -216,7 +216,7 @@ class Foreign:
         return list(self.queue.names())
 
     def consume(self) -> list[bytes]:
-        """Everything that can be locked, removed."""
+        """Removes everything that can be locked, and returns it."""
         found = []
         for name in self.names():
             if self.queue.lock(name):
@@ -240,7 +240,7 @@ class Shared:
     foreign: Foreign
 
     def open(self, disk: Disk | None = None, clock: Callable[[], int] | None = None) -> DirectoriesEngine:
-        """One more engine."""
+        """Opens one more engine."""
         return LAYOUTS[self.layout](
             str(self.root), clock=clock or self.clock, durability=Durability.ALWAYS, disk=disk or Disk()
         )

@@ -334,12 +334,12 @@ DirectoriesEngine.effects = _kept_effects  # type: ignore[method-assign] # whoev
 
 
 def arrived(engine: Engine) -> dict[str, int]:
-    """The queues in which messages have become visible since the last call, and how many are visible now."""
+    """Returns the queues in which messages have become visible since the last call, and how many are visible now."""
     return _take(engine, 0)
 
 
 def failed(engine: Engine) -> dict[tuple[str, int], OSError]:
-    """The pushes that came to nothing since the last call, by queue and first id."""
+    """Returns the pushes that came to nothing since the last call, by queue and first id."""
     return _take(engine, 1)
 
 
@@ -368,7 +368,7 @@ class Bench:
         return self.engine
 
     def queue(self, qid: str = "q", **options: Any) -> str:
-        """A new queue."""
+        """Makes a new queue."""
         self.engine.create(qid, Options(**options))
         return qid
 

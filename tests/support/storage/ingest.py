@@ -31,7 +31,7 @@ class IngestCase:
         self.engine = JournalEngine(str(self.root), clock=self.clock, durability=self.durability, disk=self.disk)
 
     def crash(self) -> None:
-        """The process ends as it is, and another one starts."""
+        """Ends the process as it is, and starts another one."""
         self.disk.crash()
         self.engine._watch.close()
         self.start()
@@ -88,7 +88,7 @@ class IngestCase:
 
     @property
     def failed(self) -> bool:
-        """True if the journal takes nothing any more."""
+        """Tells whether the journal takes nothing any more."""
         store = self.engine._journal.store
         return store is not None and store.log.failed
 

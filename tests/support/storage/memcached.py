@@ -113,7 +113,7 @@ def _port_in(file: Path) -> int:
 def engine_on(
     *servers: Memcached, root: Path, clock: Callable[[], int] | None = None, namespace: str | None = None
 ) -> MemcachedEngine:
-    """An engine over memcached servers; with a namespace that nobody else has, unless one is given."""
+    """Returns an engine over memcached servers; with a namespace that nobody else has, unless one is given."""
     return MemcachedEngine(
         str(root),
         clock=clock or ManualClock(),

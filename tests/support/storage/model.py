@@ -219,6 +219,6 @@ class CrashingMachine(EngineMachine):
     @rule()
     @precondition(lambda self: len(self.abandoned) < 3)
     def crash(self) -> None:
-        """The old engine is not closed, and never used again."""
+        """Leaves the old engine without closing it; it is never used again."""
         self.abandoned.append(self.engine)
         self.engine = self.open()

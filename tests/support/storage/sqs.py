@@ -107,7 +107,8 @@ def sqs_serving(port: int = 0) -> Iterator[SqsServer]:
 def sqs_engine(
     root: Path, endpoint: str | None, *, clock: Clock | None = None, policy: CallPolicy = HASTY, **named: Any
 ) -> SqsEngine:
-    """An engine with names at SQS of its own, unless it is told a prefix. clock: the time, unless another is given."""
+    """Returns an engine with names at SQS of its own, unless it is told a prefix. clock: the time, unless another is
+    given."""
     named.setdefault("prefix", f"{uuid.uuid4().hex[:8]}-")
     named.setdefault("region", "us-east-1")
     return SqsEngine(str(root), clock=clock or micros, endpoint=endpoint, policy=policy, **named)
@@ -204,7 +205,7 @@ class FaultySqs:
         request.wfile.write(answer)
 
     def _take_refused(self, operation: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        """The answers to the entries that are refused, which are taken out of the parameters."""
+        """Returns the answers to the entries that are refused, which are taken out of the parameters."""
         if self.refuse is None or operation != "SendMessageBatch":
             return []
         refused = [entry for entry in parameters["Entries"] if self.refuse(entry)]
@@ -229,7 +230,7 @@ class FaultySqs:
 
 
 def failing(times: int, fault: Exception, *operations: str) -> Fault:
-    """A fault of the first so many calls of these operations; none named: of all."""
+    """Returns a fault for the first so many calls of these operations; none named: of all."""
     left = [times]
 
     def fail(operation: str, _: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def original(*arguments: object) -> "subprocess.Popen[str]":
 
 
 def output(process: "subprocess.Popen[str]") -> list[str]:
-    """The lines that it prints, once it has ended well."""
+    """Returns the lines that it prints, once it has ended well."""
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     return text.splitlines()
