@@ -264,9 +264,10 @@ class PowerLossCheck(PowerLosses):
                     [mid] = engine.queue(qid).push([Draft(b"after the kill")])
                     engine.queue(qid).delete(Receipt(mid))
                 engine.commit()
-                answered = len(disk.log)
+                answered = len(disk.log)  # with `interval`, answers come before the sync
                 if (sync := engine.background_sync()) is not None:
                     sync()
+                # A kill, and no stop, which would write a checkpoint.
                 engine._watch.close()
                 disk.end()
                 engine = self._make(ManualClock(when[2]), QuietDisk(), root)
@@ -275,6 +276,7 @@ class PowerLossCheck(PowerLosses):
         finally:
             shutil.rmtree(root)
         for at, entry in enumerate(self._alter(disk.log)):
+            # At the answer, a start has to succeed; after the sync, it has to find the same.
             if at == answered and isinstance(
                 found := self.opened(power_loss(file_system, NOTHING), when[2], self._look), str
             ):
@@ -306,7 +308,7 @@ def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
         _states_agree(engine, qid, messages)
         expected |= {held.until for held in messages.values() if held.until}
         options = engine.queue(qid).options
-        [mid] = engine.queue(qid).push([Draft(b"one more")])
+        [mid] = engine.queue(qid).push([Draft(b"one more")])  # what is left can be worked with, and gives a new id
         engine.effects()
         assert engine.queue(qid).get(mid, peek=True, visibility=None).payload == b"one more"
         known = {key: engine.queue(qid).push([Draft(b"once more", 0, key)])[0] for key in (keys or {}).get(qid, ())}
@@ -323,7 +325,7 @@ def _message(engine: Engine, qid: str, mid: int) -> Held:
     payload = engine.queue(qid).read(Receipt(mid)).payload
     assert payload is not None
     assert shown.payload in (None, payload)
-    assert (shown.payload is None) == (shown.status != "ready")
+    assert (shown.payload is None) == (shown.status != "ready")  # a peek shows no payload of what is hidden
     return Held(payload, shown.receives, shown.visible_at or 0, shown.status == "delayed")
 
 

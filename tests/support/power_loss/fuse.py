@@ -24,7 +24,9 @@ from collections.abc import Callable
 from support.power_loss.file_system import FileSystem, lay_out, pick_up, power_loss
 from support.power_loss.nodes import Directory, File, Node
 
+# From fuse.h of Linux. Numbers of requests are in `FuseServer.handlers`.
 _WRITE = 128 * 1024
+"""Bytes of the largest write: the kernel sends 4 KiB at a time unless it is asked for big writes."""
 _IN = struct.Struct("=IIQQIIIHH")
 _OUT = struct.Struct("=IiQ")
 _INIT_OUT = struct.Struct("=IIIIHHIIHH8I")

@@ -110,7 +110,7 @@ class Model:
 
     def remove(self, operation: int, qid: str) -> None:
         self.queues[qid].append(Mark(operation, "remove", None))
-        del self.present[qid]
+        del self.present[qid]  # the chains of its messages stay: a power loss may bring the queue back with them
 
     def set(self, operation: int, what: str, qid: str, mid: int, held: Held | None) -> None:
         """Sets the state of a message; None: it is gone."""
@@ -163,6 +163,7 @@ class Model:
         self, qid: str, seen: SeenQueue, made: Mark, when: tuple[int, int, int], leniency: Leniency
     ) -> tuple[list[str], dict[tuple[str, Key], list[int]]]:
         answered, begun, now = when
+        # A queue loses its options before its directory, so that nothing is lost that somebody puts there meanwhile.
         going = any(
             mark.value is None and max(answered, made.operation) <= mark.operation < begun for mark in self.queues[qid]
         )
@@ -174,11 +175,11 @@ class Model:
         last = -1
         for mid, chain in self.messages.get(made.operation, {}).items():
             if chain[0].operation >= begun:
-                continue
+                continue  # if it is there all the same, it stays unknown
             last = max(last, mid) if chain[0].operation < answered else last
             actual = seen.messages.get(mid)
             if actual is None and chain[-1].value is None and chain[-1].operation < answered:
-                continue
+                continue  # gone, as it has to be: most messages of a long run
             unknown.discard(mid)
             allowed = _allowed(chain, answered, begun, leniency.notes)
             values = [_at(mark, now) for mark in allowed]
@@ -191,6 +192,7 @@ class Model:
         payloads = [held.payload for held in seen.messages.values()]
         if len(set(payloads)) != len(payloads):
             found.append(f"{qid}: a message is there twice")
+        # Also ids of messages that are gone: a consumer that comes late would delete the new message for the old one.
         if seen.next_mid <= max([last, *seen.messages]):
             found.append(f"{qid}: the id {seen.next_mid} was given after {max([last, *seen.messages])}")
         return found + self._keys(seen, made, when), steps
@@ -204,6 +206,7 @@ class Model:
             same = known.made == made.operation and now - known.at < KEY_WINDOW
             if same and (known.operation < answered or known.mid in seen.messages) and mid != known.mid:
                 found.append(f"{known.qid}: the key {key} is not known any more: {mid} was given, not {known.mid}")
+            # The queue was made anew since: the push must have stored a message, with an id of its own.
             if known.made != made.operation and mid < seen.next_mid:
                 found.append(f"{known.qid}: the key {key} of another queue is known: {mid} was given")
         return found

@@ -107,7 +107,7 @@ class _Run:
         """Tells whether everything that was committed is durable; now and then syncs what is synced behind."""
         if self.durability is not Durability.INTERVAL:
             return self.durability is Durability.ALWAYS
-        if self.rng.random() > 0.2:
+        if self.rng.random() > 0.2:  # several commits wait for one sync, as between two syncs of a server
             return False
         if (sync := self.engine.background_sync()) is not None:
             sync()
@@ -135,6 +135,7 @@ class _Run:
     def _choose(self) -> Callable[[], str]:
         queues = len(self.model.present)
         crowd = sum(len(messages) for _, messages in self.model.present.values())
+        # Two at least: a receive from several, and a copy, need another one.
         if queues < 2 or (queues < len(_QIDS) and self.rng.random() < 0.06):
             return self._create
         if not crowd:
@@ -197,7 +198,7 @@ class _Run:
     def _remove(self) -> str:
         qid = self._queue()
         held = len(self.model.present[qid][1])
-        self.engine.remove(qid, force=held > 0)
+        self.engine.remove(qid, force=held > 0)  # both ways: an empty queue needs no force
         self.model.remove(self._number, qid)
         return f"remove {qid} with {held} messages"
 
@@ -325,6 +326,7 @@ class _Run:
     def _expire(self) -> str:
         due = next_due(self.engine)
         if due is not None:
+            # Not before the end of the window, and on whole milliseconds, as before every other operation.
             self.clock.now = max(self.clock.now, due + (due % 2) * 999)
             self.clock.now += -self.clock.now % 1000
         self.engine.expire(1000)
