@@ -9,7 +9,7 @@ from support.power_loss.short_full import FullDisk
 from support.power_loss.short_journal import OF_JOURNALS
 
 SHORT = {**OF_JOURNALS, **OF_FILES}
-EXPENSIVE = {"circle", "circle behind", "circle not synced", "full disk"}
+EXPENSIVE = {"circle", "circle behind", "circle not synced", "full disk", "repair", "repair with files"}
 """Runs that take 3 to 6 s: by default only on a file system that loses each name apart; the others lose less."""
 
 
