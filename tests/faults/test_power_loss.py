@@ -151,7 +151,7 @@ def test_power_loss_in_short_run(fast: Path, name: str, ordered: bool) -> None:
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_power_loss_after_kill_before_it_is_durable(fast: Path, name: str) -> None:
-    """Like `test_power_loss_after_kill`, for a server that had answered for changes that are not durable: every fifteenth
+    """A server that had answered for changes that are not durable is killed, and then the power fails: every fifteenth
     point."""
     after_kills(name, fast, recorded(name, SEED, FEW), 15)
 

@@ -1,4 +1,4 @@
-"""How many examples properties are tried with, and documents made from a seed.
+"""Says how many examples properties are tried with, and documents made from a seed.
 
 The documents are such as are read without the parser, such as nearly are, and bytes that are mostly markup. Making
 them is far quicker than a search by hypothesis, which is why a test can look at very many.

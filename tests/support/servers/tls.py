@@ -196,7 +196,7 @@ def connected(tls: str | None) -> tuple[socket.socket, TlsChannel | None, "socke
 
 
 class Reading:
-    """What comes from a transport, kept for the test. failed: the error with which reading ended, None without one."""
+    """Keeps what comes from a transport, for the test. failed: the error with which reading ended, None without one."""
 
     def __init__(self, transport: Transport) -> None:
         self.failed: Exception | None = None

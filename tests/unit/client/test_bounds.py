@@ -146,7 +146,7 @@ def test_names_over_their_length_without_a_server() -> None:
 
 
 def test_names_at_their_length() -> None:
-    """What is just allowed is sent, white space around a name not counted."""
+    """A name of the greatest length is sent, white space around a name not counted."""
     with scripted(answering(PushMessage("q", mid=1), ReceiveMessage("q"))) as server, client_of(server) as client:
         assert client.push("x" * 200, "x", key="k" * 200) == 1
         assert client.receive(f" {'x' * 200}\n") == []

@@ -62,7 +62,7 @@ def test_server_address_malformed(text: str) -> None:
     ],
 )
 def test_function_name_malformed(text: str, meant: str) -> None:
-    """What is no MODULE:FUNCTION is a usage error that shows how it may have been meant."""
+    """Anything but MODULE:FUNCTION is a usage error that shows how it may have been meant."""
     with pytest.raises(argparse.ArgumentTypeError, match=rf"as in {meant}$"):
         function_name(text)
 

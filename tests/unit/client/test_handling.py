@@ -289,8 +289,8 @@ def test_negative_acknowledge_after_retry(delay: float | None) -> None:
 
 @pytest.mark.parametrize("settle", [calls.delete, calls.release, calls.reject])
 def test_settled_message_is_left_alone(settle: Callable[[Delivery], Call[None]]) -> None:
-    """What the job itself has deleted, released or rejected is left alone, whether it then raises or not: a delete
-    would lose a message that was to come again."""
+    """A message that the job itself has deleted, released or rejected is left alone, whether it then raises or not: a
+    delete would lose a message that was to come again."""
     message = Delivery(5, b"x", "q", 2)
     answers = Answering(None)
     drive(settle(message), answers)
@@ -338,6 +338,6 @@ def test_negative_acknowledge_of_somebody_elses_message(raised: Exception, error
 
 
 def test_negative_acknowledge_raises_other_errors() -> None:
-    """What no release without a reason would cure is raised, for `handling` to ignore beside what the job raised."""
+    """An error that no release without a reason would cure is raised: `handling` ignores it beside that of the job."""
     with pytest.raises(Full):
         drive(negative_acknowledge(LETTER, KeyError(), set()), Answering(Full(507, "full", "")))

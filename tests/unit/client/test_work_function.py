@@ -113,7 +113,7 @@ def test_calling_with_xml_expands_no_entities() -> None:
 
 @pytest.mark.parametrize("name", ["shop_of_test:later", "shop_of_test:lazy"])
 def test_calling_refuses_coroutines_and_generators(name: str) -> None:
-    """What returns a coroutine or a generator has done nothing, so the job fails."""
+    """A function that returns a coroutine or a generator has done nothing, so the job fails."""
     load("shop_of_test:make")
     function: Callable[[object], object] = getattr(sys.modules["shop_of_test"], name.partition(":")[2])
     with pytest.raises(TypeError, match="has done no work"):
@@ -121,7 +121,7 @@ def test_calling_refuses_coroutines_and_generators(name: str) -> None:
 
 
 def test_described_names_the_place_of_an_error() -> None:
-    """What failed is told with file and line, on one line, and tracebacks begin with the function."""
+    """The place of the failure is told with file and line, on one line, and tracebacks begin with the function."""
     with pytest.raises(ValueError, match="no") as caught:
         calling(lambda _: int("no\nnumber"), as_json=False, as_xml=False)(GetMessage("q", 5))
     told = described(caught.value)

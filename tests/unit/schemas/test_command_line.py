@@ -129,7 +129,7 @@ MEANT = {
 
 @pytest.mark.parametrize("word", MEANT)
 def test_nearest_of_a_misspelt_word(word: str) -> None:
-    """What was meant is the name with the fewest slips; two letters exchanged are one slip."""
+    """The nearest name is the one with the fewest slips; two letters exchanged are one slip."""
     assert nearest(word, NAMES) == MEANT[word]
 
 

@@ -97,7 +97,7 @@ def test_parse_looks_for_few_faults(document: bytes) -> None:
 
 @pytest.mark.parametrize("inside", ["{}", "<messages>{}</messages>", "<qid>{}</qid>"])
 def test_parse_of_foreign_elements_with_many_namespaces(inside: str) -> None:
-    """What stands in a foreign element is dropped with it, in a time that grows with its bytes: lxml by itself compares
+    """The content of a foreign element is dropped with it, in a time that grows with its bytes: lxml by itself compares
     each of its names with all declarations that it has removed."""
     attributes = " ".join(f"y:a{number}=''" for number in range(29))
     foreign = "<a xmlns='u:u'>" + f"<y:b xmlns:y='u:u' {attributes}/>" * 6000 + "</a>"
@@ -250,7 +250,7 @@ def test_parse_finds_errors_before_a_warning(document: bytes) -> None:
 
 
 def test_parse_passes_over_warnings() -> None:
-    """What libxml2 merely warns of is taken: a namespace that is no absolute URI, a value of xml:space."""
+    """A document of which libxml2 merely warns is taken: a namespace that is no absolute URI, a value of xml:space."""
     document = qs("<payload><y xmlns='a' xml:space='z'/></payload><qid>a</qid>", op="push-message")
     assert parse(document) == PushMessage("a", b'<y xmlns="a" xml:space="z"/>', req="r1")
 

@@ -167,7 +167,7 @@ async def test_long_document_of_stranger_is_413(tmp_path: Path, autojump_clock: 
 
 
 async def test_document_limit_follows_authentication(tmp_path: Path, autojump_clock: Clock) -> None:
-    """Who is known may send what --max-document says again, and who is not after all, no more."""
+    """A client that is known may send what --max-document says again; one that turns out not to be, no more."""
     async with closed(tmp_path, autojump_clock) as running:
         client = await known(running)
         assert mids(await client.ask(push("q", LONG)))
@@ -200,7 +200,7 @@ async def _send_in_pieces(client: Client, stream: str, piece: int) -> None:
 async def test_token_behind_waiting_receive_bounds_nothing_yet(
     tmp_path: Path, autojump_clock: Clock, size: int
 ) -> None:
-    """What is read ahead behind a token that has not been looked at yet is not measured before that."""
+    """A document that is read ahead behind a token that has not been looked at yet is not measured before that."""
     async with closed(tmp_path, autojump_clock, KNOWN, PUBLIC) as running:
         client = running.connect()
         async with trio.open_nursery() as nursery:

@@ -228,7 +228,7 @@ def test_list_claims_pauses_between_checksums(engine: JournalEngine, monkeypatch
 
 
 def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What claims and publications go over in bulk counts as work, so that requests of this kind take turns."""
+    """Messages that claims and publications go over in bulk count as work, so that requests of this kind take turns."""
     monkeypatch.setattr("qs_server.session.requests.TURN", 2)
     fill(engine, 100)
     requests: list[Message] = [ClaimMessages("q", "c", seq=number, max=40) for number in (1, 2)]

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 def test_meter_restart_counts_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is counted of a second queue begins at 0, with its rate; the line is cleared between both and at the end."""
+    """The count of a second queue begins at 0, with its rate; the line is cleared between both and at the end."""
     terminal, now = Terminal(), 0.0
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -178,7 +178,7 @@ async def served(nursery: trio.Nursery) -> Served:
 
 
 async def test_requests_are_answered_one_after_the_other(served: Served) -> None:
-    """What comes in one piece is taken up in its order, and the connection reads again."""
+    """Requests that come in one piece are taken up in their order, and the connection reads again."""
     served.wire.say(PING * 3, PING)
     assert served.sent == "answer\n" * 4
     assert (served.phase, len(served.session.ran)) == (Phase.READING, 4)

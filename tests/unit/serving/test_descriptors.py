@@ -49,7 +49,7 @@ def test_fit_descriptors_of_a_high_limit(
 
 @pytest.mark.parametrize("hard", [116, 150, 199, 200, 500, 1199, 1200, 1300, 1999])
 def test_fit_descriptors_of_a_low_limit_keeps_half(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
-    """What the process itself needs is left, half of the limit at most; the rest is for clients."""
+    """The process keeps as many as it needs itself, half of the limit at most; the rest is for clients."""
     limits, raised = fit(monkeypatch, 64, hard)
     clients = limits.connections + limits.handshakes + limits.leaving
     assert raised == hard

@@ -126,7 +126,7 @@ def test_log_to_stderr_of_another_stream_has_the_time(tmp_path: Path) -> None:
 
 
 def test_rare_line_counts_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
-    """What happens very often is logged at once, then once in a while with how often it was."""
+    """A thing that happens very often is logged at once, then once in a while with how often it was."""
     times = iter((100.0, 101.0, 159.0, 160.0, 161.0, 500.0, 501.0))
     line = RareLine(logging.getLogger("qs.test"), logging.WARNING, 60, lambda: next(times))
     for _ in range(7):

@@ -16,6 +16,7 @@ def read(path: Path, *sections: str) -> AccessTable:
 
 
 def test_read_access_file_reads_everything(tmp_path: Path) -> None:
+    """Principals, their rights, tokens and certificates, and the rights of anonymous clients are read."""
     table = read(
         tmp_path,
         principal("billing", certificates=["billing.example.org"], read=["orders*"], write=["i"], configure=["b-*"]),
@@ -80,6 +81,7 @@ def test_read_access_file_says_what_is_wrong(tmp_path: Path, text: str, what: st
 
 @pytest.mark.parametrize("key", ["tokens", "certificates"])
 def test_read_access_file_refuses_shared_credentials(tmp_path: Path, key: str) -> None:
+    """A token or certificate name of two principals is an error: nobody could say who the client is."""
     same = [hashed("x")]
     with pytest.raises(AccessFileError, match=r"principals\.b has a (token|certificate) that 'a' has too") as raised:
         read(tmp_path, section("principals.a", **{key: same}), section("principals.b", **{key: same}))
@@ -87,6 +89,7 @@ def test_read_access_file_refuses_shared_credentials(tmp_path: Path, key: str) -
 
 
 def test_read_access_file_refuses_unreadable_files(tmp_path: Path) -> None:
+    """A file that cannot be used is refused with a text that says what is wrong, and where."""
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(AccessFileError, match=f"cannot read --access {path}"):
             read_access_file(str(path))
@@ -97,11 +100,13 @@ def test_read_access_file_refuses_unreadable_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "what"), [(0o604, "read by everybody"), (0o606, "changed by everybody")])
 def test_read_access_file_warns_of_permissions(tmp_path: Path, mode: int, what: str) -> None:
+    """A file with tokens that others may read is used, and the log says so."""
     path = write_access(tmp_path / "access.toml", [principal("a", read=["a"])])
     path.chmod(mode)
     assert what in read_access_file(str(path))[1][0]
 
 
 def test_read_access_file_warns_if_nobody_is_let_in(tmp_path: Path) -> None:
+    """A file without a principal that anybody could be is used, and the log says so."""
     path = write_access(tmp_path / "access.toml", [section("principals.a", read=["a"])])
     assert "lets nobody in" in read_access_file(str(path))[1][0]

@@ -115,6 +115,7 @@ def test_check_of_an_unlisted_certificate(access: Access) -> None:
 
 
 def test_authenticate_replaces_a_certificate(access: Access) -> None:
+    """A token makes the client another principal than its certificate did, and a wrong one nobody."""
     caller = Caller(access, "peer", ("c.example",))
     assert caller.authenticate("first-token") == "first"
     with pytest.raises(NotAllowedError):
@@ -138,6 +139,7 @@ def test_check_follows_a_file_that_is_read_again(access: Access) -> None:
 
 
 def test_check_shows_nothing_secret(access: Access) -> None:
+    """Refusals name the missing right and the queue, and nothing of a token."""
     caller = Caller(access, "peer")
     caller.authenticate("first-token")
     assert "token" not in repr(caller) + repr(access) + repr(access.table)

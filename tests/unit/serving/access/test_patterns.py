@@ -41,6 +41,7 @@ def model(pattern: str, name: str) -> bool:
     ],
 )
 def test_compile_patterns_accepts_and_refuses(pattern: str, accepted: list[str], refused: list[str]) -> None:
+    """Names are accepted and refused as their patterns say."""
     assert [name for name in accepted if not matches(pattern, name)] == []
     assert [name for name in refused if matches(pattern, name)] == []
 
@@ -50,6 +51,7 @@ TEXT = st.text(st.sampled_from("ab*?.[]\\日"), max_size=8)
 
 @given(TEXT, TEXT)
 def test_compile_patterns_agrees_with_backtracking(pattern: str, name: str) -> None:
+    """Random patterns match the same names as a slow reference that tries everything."""
     assert matches(pattern, name) == model(pattern, name)
 
 

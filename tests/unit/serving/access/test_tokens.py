@@ -13,12 +13,14 @@ KNOWN = {digest(f"other-{number}"): f"p{number}" for number in range(50)} | {dig
 
 
 def test_owner_of_known_tokens() -> None:
+    """Each token leads to its principal."""
     assert owner_of(TOKEN, KNOWN) == (digest(TOKEN), "own")
     assert owner_of("other-3", KNOWN) == (digest("other-3"), "p3")
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "k", "x" * (LONGEST + 1), "\0", "\ud800", "日本"])
 def test_owner_of_wrong_tokens_is_none(token: str) -> None:
+    """A token that is not in the file leads to nobody, also if it is nearly right."""
     assert owner_of(token, KNOWN | {digest(""): "nobody"}) is None
 
 
