@@ -18,14 +18,19 @@ except ModuleNotFoundError as error:
 from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode, Fault, Figure, Message, Peer
 from qs_schemas import errors as table
-from qs_serving.acceptor import Acceptor
+from qs_serving.acceptor import Acceptor, Adopt
 from qs_serving.access.access import Access
 from qs_serving.access.caller import Caller
 from qs_serving.command import guards_of
 from qs_serving.connection import Connection
+from qs_serving.figures import RequestCounts
+from qs_serving.hub import Hub
 from qs_serving.listening import Announce, fit_descriptors, open_listeners
 from qs_serving.service_manager import ServiceManager, inherited_sockets
+from qs_serving.socket_transport import SocketTransport
 from qs_serving.stopping import serve_until_signalled
+from qs_serving.strangers import Strangers
+from qs_serving.timers import Timers
 from qs_serving.tls import ServerTls
 
 from .durable_names import Share
@@ -46,7 +51,7 @@ the queue server, and files that are read again."""
 _TAKEN = "this connection is already subscribed to {!r}; use another connection for another subscription"
 
 
-class Bus(Acceptor[BusSession]):
+class Bus:
     """Serves subscribers with the messages of one queue server.
 
     Ensures:
@@ -66,27 +71,50 @@ class Bus(Acceptor[BusSession]):
         access: Access | None = None,
         *,
         security: Callable[[], Security] = lambda: PLAIN,
+        hub: Hub | None = None,
+        adopt: Adopt = SocketTransport.adopt,
     ) -> None:
         """tls: towards clients, None to speak no TLS; access: None if every client may do everything; security: returns
-        how to speak to the queue server."""
-        super().__init__(options.limits, tls, access)
+        how to speak to the queue server; hub, adopt: see Acceptor."""
+        self.acceptor = Acceptor(self, options.limits, tls, access, hub=hub, adopt=adopt)
+        """Has the clients."""
         self.options = options
         self.delivery_counts = DeliveryCounts()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
         self._monitor = Monitor(
-            options, self._opened, self._ended, hub=self._hub, timers=self.timers, security=security
+            options,
+            self._opened,
+            self._ended,
+            hub=self.acceptor.hub,
+            timers=self.acceptor.timers,
+            security=security,
         )
 
     @property
     def server_name(self) -> str:
         return self._monitor.server_name
 
-    def _own_figures(self) -> list[Figure]:
-        subscriptions = [each for client in self._connections for each in client.session.subscriptions]
+    @property
+    def counts(self) -> RequestCounts:
+        return self.acceptor.counts
+
+    @property
+    def strangers(self) -> Strangers:
+        return self.acceptor.strangers
+
+    @property
+    def timers(self) -> Timers:
+        return self.acceptor.timers
+
+    def figures(self, connections: bool) -> list[Figure]:
+        return self.acceptor.figures(connections)
+
+    def own_figures(self) -> list[Figure]:
+        subscriptions = [each for client in self.acceptor.connections for each in client.session.subscriptions]
         counts = self.delivery_counts
         return [
             Figure("server_connected", int(self._monitor.upstream.connected.is_set())),
-            Figure("subscribers", sum(bool(client.session.subscriptions) for client in self._connections)),
+            Figure("subscribers", sum(bool(client.session.subscriptions) for client in self.acceptor.connections)),
             Figure("subscriptions", len(subscriptions)),
             Figure("deliveries_total", counts.deliveries),
             Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
@@ -99,10 +127,11 @@ class Bus(Acceptor[BusSession]):
         what they have handled within `grace` plus 2 s."""
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
-            await self.accept(listeners)
+            await self.acceptor.accept(listeners, self._flush)
             background.cancel_scope.cancel()
 
-    async def _all_left(self) -> None:
+    async def _flush(self) -> None:
+        """Has the server delete what clients have handled."""
         # Only now: until the last client has gone, it may still acknowledge what it has.
         self._monitor.stop_feeds()
         with self._flushing:
@@ -115,30 +144,27 @@ class Bus(Acceptor[BusSession]):
     def stop(self) -> None:
         """Stops accepting connections and requests. Requests that have begun are answered."""
         self._monitor.stop()
-        self._flushing.deadline = trio.current_time() + self._limits.grace + _FLUSH_TIME
-        super().stop()
+        self._flushing.deadline = trio.current_time() + self.options.limits.grace + _FLUSH_TIME
+        self.acceptor.stop()
 
     def cut_off(self) -> None:
         """Shortens the time after `stop`: clients get none, deletions and releases on the server 2 s."""
         self._flushing.deadline = min(self._flushing.deadline, trio.current_time() + _FLUSH_TIME)
-        super().cut_off()
+        self.acceptor.cut_off()
 
     # -- clients --------------------------------------------------------------------------------------------------
 
-    def _new_peer(self) -> Peer:
+    def new_peer(self) -> Peer:
         return Peer(self.options.wire, serving=True, early=self.options.early)
 
-    def _new_session(
+    def new_session(
         self, connection: Connection[BusSession], peer: Peer, caller: Caller | None, tasks: trio.Nursery
     ) -> BusSession:
-        return BusSession(connection, peer, self, limits=self._limits, tasks=tasks, caller=caller)
+        return BusSession(connection, peer, self, limits=self.options.limits, tasks=tasks, caller=caller)
 
-    def _joined(self, connection: Connection[BusSession]) -> None:
-        """Does nothing: a client concerns the bus once it subscribes."""
-
-    def _left(self, connection: Connection[BusSession]) -> None:
-        if not self._stopping:  # at a stop, the end of the server's connection releases unhandled messages
-            self.leave(connection.session)
+    def left(self, session: BusSession) -> None:
+        if not self.acceptor.is_stopping:  # at a stop, the end of the server's connection releases unhandled messages
+            self.leave(session)
 
     def leave(self, session: BusSession) -> None:
         left = [feed for subscription in session.subscriptions for feed in subscription.feeds]
@@ -199,7 +225,7 @@ class Bus(Acceptor[BusSession]):
 
     def _opened(self, feed: FanOut) -> None:
         """Adds a new feed to the subscriptions of silent clients, which get every queue that they may read."""
-        for connection in self._connections:
+        for connection in self.acceptor.connections:
             session = connection.session
             for subscription in session.subscriptions:
                 if not subscription.asked and session.rights.may_read(feed.qid):
@@ -209,7 +235,7 @@ class Bus(Acceptor[BusSession]):
         """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed. If the bus
         may not read the queue, ends the subscriptions that named it."""
         forbidden = error is table.FORBIDDEN
-        for connection in self._connections:
+        for connection in self.acceptor.connections:
             session = connection.session
             for subscription in [each for each in session.subscriptions if feed in each.feeds]:
                 if not forbidden:

@@ -4,8 +4,9 @@ import errno
 import logging
 import os
 import time
+from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -39,31 +40,70 @@ _LOGGED = 60.0
 """Seconds between two lines of the log about that."""
 
 
+class Service(Protocol[S]):
+    """A kind of server, as its acceptor uses it. Each method is called in the loop's thread and returns at once."""
+
+    def new_peer(self) -> Peer:
+        """Makes the protocol's side towards a new client."""
+
+    def new_session(self, connection: Connection[S], peer: Peer, caller: Caller | None, tasks: trio.Nursery) -> S:
+        """Makes the session of a new client. peer: the protocol's side towards it; caller: who it is, None if everybody
+        may do everything; tasks: for waits that are tasks."""
+
+    def left(self, session: S) -> None:
+        """Is called when a client that had a place has gone."""
+
+    def own_figures(self) -> list[Figure]:
+        """Returns the figures that only this kind of server has."""
+
+
+Adopt = Callable[[trio.SocketStream, Hub, TlsChannel | None], Transport]
+"""Makes a transport of an accepted stream, which cannot be used any more. The hub reads from it; the channel has
+completed its handshake, None for no TLS."""
+
+
 class Acceptor(Generic[S]):
     """Serves clients, each with a connection of its own.
 
     Ensures that every client that is accepted gets a place or is told why not, and that `accept` returns only when each
-    has gone. Assumes that a subclass makes the session of a connection, and says what is to be done when it comes and
-    goes. It must never wait for a client: a stop has a time limit, and ends with `cut_off`."""
+    has gone. Assumes that the service makes a session for each connection. It must never wait for a client: a stop has
+    a time limit, and ends with `cut_off`."""
 
-    def __init__(self, limits: ServerLimits, tls: ServerTls | None = None, access: Access | None = None) -> None:
-        """tls: None to speak no TLS; access: None if everybody may do everything."""
+    def __init__(
+        self,
+        service: Service[S],
+        limits: ServerLimits,
+        tls: ServerTls | None = None,
+        access: Access | None = None,
+        *,
+        hub: Hub | None = None,
+        adopt: Adopt = SocketTransport.adopt,
+        on_count: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        """tls: None to speak no TLS; access: None if everybody may do everything; on_count: is called with the number
+        of clients that have a place whenever it changes."""
+        self._service = service
         self._access = access
         if access is not None:
             access.changed = self._rights_changed
         self._limits = limits
         self._tls = tls
         self._handshakes = None if tls is None else Handshakes(tls, limits)
-        self._hub = self._new_hub()
-        self._connections: dict[Connection[S], None] = {}  # those that have a place, the oldest first
-        self._open: set[Connection[S]] = set()  # with those that are told that there is none
+        self.hub = hub or Hub()
+        """Reads from all clients."""
+        self._adopt = adopt
+        self._on_count = on_count
+        self.connections: dict[Connection[S], None] = {}
+        """Those that have a place, the oldest first. Others must not change it."""
+        self._open: set[Connection[S]] = set()  # with those that are told that there is no place
         self._gone = trio.Event()  # is set when none is open
         self.timers = Timers()
         """Calls functions at a later time, while clients are served."""
         self.strangers = Strangers(limits)
         """The clients that have not said who they are, if that matters here."""
+        self.is_stopping = False
+        """True once `stop` was called."""
         self._cannot_accept = RareLine(_logger, logging.ERROR, _LOGGED)
-        self._stopping = False
         self._listening: trio.CancelScope | None = None
         self._entering: trio.Nursery | None = None
         self._clients: trio.Nursery | None = None
@@ -72,56 +112,28 @@ class Acceptor(Generic[S]):
         self.counts = RequestCounts()
         """The requests of all clients, and how long they took."""
 
-    def _new_hub(self) -> Hub:
-        """Makes the hub that reads from all clients."""
-        return Hub()
-
-    def _new_peer(self) -> Peer:
-        """Makes the protocol's side towards a new client."""
-        raise NotImplementedError
-
-    def _new_session(self, connection: Connection[S], peer: Peer, caller: Caller | None, tasks: trio.Nursery) -> S:
-        """Makes the session of a new client. peer: the protocol's side towards it; caller: who it is, None if everybody
-        may do everything; tasks: for waits that are tasks."""
-        raise NotImplementedError
-
     def _caller_of(self, stream: Transport) -> Caller | None:
         """Returns who a new client is, None if everybody may do everything."""
         return None if self._access is None else Caller(self._access, stream.peer, stream.peer_names)
 
     def _rights_changed(self) -> None:
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.identify()
             connection.attempt(connection.session.rights_changed)
 
-    def _joined(self, connection: Connection[S]) -> None:
-        """Is called when a client has been given a place."""
-        raise NotImplementedError
-
-    def _left(self, connection: Connection[S]) -> None:
-        """Is called when a client that had a place has gone."""
-        raise NotImplementedError
-
-    async def _all_left(self) -> None:
-        """Is awaited when the last client has gone, while the hub still reads from whatever else it watches."""
-
     def figures(self, connections: bool = False) -> list[Figure]:
         """Returns the figures that docs/protocol.md lists. connections: also those of each connection."""
-        found = [*self._shared_figures(), *self._own_figures()]
+        found = [*self._shared_figures(), *self._service.own_figures()]
         return [*found, *self._connection_figures()] if connections else found
-
-    def _own_figures(self) -> list[Figure]:
-        """Returns the figures that only this kind of server has."""
-        raise NotImplementedError
 
     def _shared_figures(self) -> list[Figure]:
         """Returns what is known of the process, its clients and their requests."""
         found = [
             *process_figures(self._started),
-            Figure("connections", len(self._connections)),
+            Figure("connections", len(self.connections)),
             Figure("connections_opened_total", self._accepted),
-            Figure("bytes_received_total", self._hub.received),
-            Figure("bytes_sent_total", self._hub.sent),
+            Figure("bytes_received_total", self.hub.received),
+            Figure("bytes_sent_total", self.hub.sent),
         ]
         failures = {
             "token": 0 if self._access is None else self._access.failures.total,
@@ -137,16 +149,19 @@ class Acceptor(Generic[S]):
     def _connection_figures(self) -> list[Figure]:
         """Returns when each connection began and how many subscriptions it has; the oldest first, at most 1,000."""
         found = []
-        for each in islice(list(self._connections), _MOST_DESCRIBED):  # a copy: clients come and go meanwhile
+        for each in islice(list(self.connections), _MOST_DESCRIBED):  # a copy: clients come and go meanwhile
             labels = {"peer": each.address, "principal": each.principal}
             found.append(Figure("connection_start_time_seconds", each.started, labels))
             found.append(Figure("connection_subscriptions", each.session.subscription_count, labels))
         return found
 
-    async def accept(self, listeners: list[trio.SocketListener]) -> None:
-        """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
+    async def accept(
+        self, listeners: list[trio.SocketListener], at_end: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    ) -> None:
+        """Serves clients until `stop` has been called and every client has gone. Closes the listeners. at_end: is
+        awaited then, while the hub still reads from whatever else it watches."""
         async with trio.open_nursery() as reading:
-            reading.start_soon(self._hub.serve)
+            reading.start_soon(self.hub.serve)
             reading.start_soon(self.timers.serve)
             reading.start_soon(self.strangers.serve)
             if self._access is not None:
@@ -155,7 +170,7 @@ class Acceptor(Generic[S]):
                 async with trio.open_nursery() as self._clients:
                     async with trio.open_nursery() as self._entering:
                         with trio.CancelScope() as self._listening:
-                            if self._stopping:  # a signal may come before anything is accepted
+                            if self.is_stopping:  # a signal may come before anything is accepted
                                 self._listening.cancel()
                             async with trio.open_nursery() as accepting:
                                 for listener in listeners:
@@ -167,9 +182,9 @@ class Acceptor(Generic[S]):
             finally:
                 for connection in list(self._open):  # there are some only if this task is cancelled
                     connection.cut_off()
-            await self._all_left()
+            await at_end()
             reading.cancel_scope.cancel()
-        self._hub.close()
+        self.hub.close()
 
     async def _accept_from(self, listener: trio.SocketListener, entering: trio.Nursery) -> None:
         retry = _RETRY
@@ -187,19 +202,15 @@ class Acceptor(Generic[S]):
                 else:
                     retry = _RETRY
                     if self._handshakes is None:
-                        self.serve_client(self._transport(stream))
+                        self.serve_client(self._adopt(stream, self.hub, None))
                     else:
                         entering.start_soon(self._shake_hands, self._handshakes, stream)
-
-    def _transport(self, stream: trio.SocketStream, channel: TlsChannel | None = None) -> Transport:
-        """Makes the transport over an accepted stream, which cannot be used any more."""
-        return SocketTransport.adopt(stream, self._hub, channel)
 
     async def _shake_hands(self, handshakes: Handshakes, stream: trio.SocketStream) -> None:
         try:
             channel = await handshakes.complete(stream)
             if channel is not None:
-                self.serve_client(self._transport(stream, channel))
+                self.serve_client(self._adopt(stream, self.hub, channel))
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -209,12 +220,12 @@ class Acceptor(Generic[S]):
 
     def stop(self) -> None:
         """Stops accepting connections and requests. Requests that are begun are finished and answered."""
-        self._stopping = True
+        self.is_stopping = True
         if self._listening is not None:
             self._listening.cancel()
         if self._handshakes is not None:
             self._handshakes.stop()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.stop()
 
     def cut_off(self) -> None:
@@ -233,11 +244,11 @@ class Acceptor(Generic[S]):
         """Serves one client until it has gone or the server stops. Returns at once."""
         if self._clients is None:
             raise RuntimeError("clients are served from within accept()")
-        peer, caller, tasks = self._new_peer(), self._caller_of(stream), self._clients
+        peer, caller, tasks = self._service.new_peer(), self._caller_of(stream), self._clients
         connection = Connection(
             stream,
             peer,
-            lambda connection: self._new_session(connection, peer, caller, tasks),
+            lambda connection: self._service.new_session(connection, peer, caller, tasks),
             limits=self._limits,
             nursery=tasks,
             timers=self.timers,
@@ -249,10 +260,10 @@ class Acceptor(Generic[S]):
         self._open.add(connection)
         if self._has_room():
             self._accepted += 1
-            self._connections[connection] = None
-            self._joined(connection)
+            self.connections[connection] = None
+            self._on_count(len(self.connections))
             connection.identify()
-            if self._stopping:
+            if self.is_stopping:
                 connection.stop()
         else:
             text = f"there are {self._limits.connections} connections already; try again later"
@@ -262,15 +273,16 @@ class Acceptor(Generic[S]):
     def _closed(self, connection: Connection[S]) -> None:
         self.strangers.forget(connection)
         self._open.discard(connection)
-        if connection in self._connections:
-            del self._connections[connection]
-            self._left(connection)
+        if connection in self.connections:
+            del self.connections[connection]
+            self._service.left(connection.session)
+            self._on_count(len(self.connections))
         if not self._open:
             self._gone.set()
 
     def _has_room(self) -> bool:
         """Tells whether there is a place for one more client; if there is none, the oldest stranger gives up its."""
-        taken = len(self._connections)
+        taken = len(self.connections)
         if taken >= self._limits.connections:
-            taken -= sum(each in self._connections for each in self.strangers.leaving)
+            taken -= sum(each in self.connections for each in self.strangers.leaving)
         return taken < self._limits.connections or self.strangers.make_room()

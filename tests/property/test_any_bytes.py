@@ -12,14 +12,11 @@ import trio
 import trio.testing
 from support.clients.documents import code, mids
 from support.examples import changed, pieces, plain, soup
-from support.servers.memory import Client, MemoryHub, MemoryListener, MemoryTransport, Stream, serving
+from support.servers.memory import Client, MemoryHub, MemoryListener, adopt, serving
 
 from qs_bus.bus import Bus
 from qs_bus.options import BusOptions
 from qs_schemas import TABLE, Fault, Message, Peer, PushMessage, errors, serialize
-from qs_schemas.tls import TlsChannel
-from qs_serving.hub import Hub
-from qs_serving.transport import Transport
 
 
 def random_stream(rng: random.Random) -> bytes:
@@ -74,22 +71,11 @@ def test_streams_in_numbers() -> None:
     print(f"{check_streams(100_000, 2):,} faults in 100,000 streams")
 
 
-class MemoryBus(Bus):
-    """A bus that takes memory streams, and has no queue server."""
-
-    def _new_hub(self) -> Hub:
-        return MemoryHub()
-
-    def _transport(self, stream: Stream, channel: TlsChannel | None = None) -> Transport:  # type: ignore[override]
-        assert isinstance(self._hub, MemoryHub)
-        return MemoryTransport(stream, self._hub)
-
-
 @asynccontextmanager
 async def bus_connections() -> AsyncIterator[Callable[[], Client]]:
-    bus, listener = MemoryBus(BusOptions()), MemoryListener()
+    bus, listener = Bus(BusOptions(), hub=MemoryHub(), adopt=adopt), MemoryListener()  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bus.accept, [listener])
+        nursery.start_soon(bus.acceptor.accept, [listener])
         yield lambda: Client(listener.connect())
         bus.stop()
 

@@ -129,8 +129,7 @@ class Committer:
         """The work for the next batches. What is added in a poll cycle is run at its end."""
         self.served = 0
         """The number of request batches and jobs run so far."""
-        self.clients = 0
-        """The number of connections."""
+        self._clients = 0
         self.expiry = Alarm()
         """The time at which the next window or delay ends."""
         self.upkeep = Alarm()
@@ -138,10 +137,14 @@ class Committer:
 
     # -- scheduling
 
+    def note_clients(self, count: int) -> None:
+        """Takes note of how many connections there are: with one, a thread for its batches would only cost time."""
+        self._clients = count
+
     @property
     def runs_in_loop(self) -> bool:
         """True if the next batch runs in the loop, at the end of a poll cycle or at once."""
-        return not self._busy and (self._commit_is_cheap or not self._syncs or self.clients <= 1)
+        return not self._busy and (self._commit_is_cheap or not self._syncs or self._clients <= 1)
 
     async def run(self, work: Work) -> None:
         """Advances the work until it is done or has to wait, and commits. `work.pause` tells why it waits. Ignores

@@ -18,15 +18,17 @@ except ModuleNotFoundError as error:
     raise NotInstalledError("server", error) from None
 
 from qs_schemas import Figure, Peer
-from qs_serving.acceptor import Acceptor
+from qs_serving.acceptor import Acceptor, Adopt
 from qs_serving.access.access import Access
 from qs_serving.access.caller import Caller
 from qs_serving.command import guards_of
 from qs_serving.connection import Connection
 from qs_serving.errors import StopError
 from qs_serving.figures import Histogram
+from qs_serving.hub import Hub
 from qs_serving.listening import Announce, check_port, fit_descriptors, open_listeners
 from qs_serving.service_manager import ServiceManager, inherited_sockets
+from qs_serving.socket_transport import SocketTransport
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock
@@ -54,7 +56,7 @@ _MOST_DESCRIPTORS = 1536
 on other servers: 100 connections to each."""
 
 
-class QueueServer(Acceptor[Session]):
+class QueueServer:
     """Accepts clients, and runs the broker's tasks on one engine.
 
     Ensures:
@@ -79,10 +81,12 @@ class QueueServer(Acceptor[Session]):
         tls: ServerTls | None = None,
         access: Access | None = None,
         syncs: Histogram | None = None,
+        hub: Hub | None = None,
+        adopt: Adopt = SocketTransport.adopt,
     ) -> None:
         """Makes the parts and connects them. history, tls: None for none; access: None if everybody may do everything;
-        syncs: the durations of the journal's syncs."""
-        super().__init__(options.limits, tls, access)
+        syncs: the durations of the journal's syncs; hub, adopt: see Acceptor."""
+        self._limits = options.limits
         self._wire = options.wire
         self._syncs = syncs or Histogram()
         self._early = options.early
@@ -96,9 +100,13 @@ class QueueServer(Acceptor[Session]):
         # Without remote queues it sleeps.
         self._fetcher = Fetcher(source, self._remotes, self._committer, self._subscriptions)
         self._room = DiskRoom(options.root, clock)
-        self._hub.on_poll_end = self._committer.on_poll_end
+        self.acceptor = Acceptor(
+            self, options.limits, tls, access, hub=hub, adopt=adopt, on_count=self._committer.note_clients
+        )
+        """Has the clients."""
+        self.acceptor.hub.on_poll_end = self._committer.on_poll_end
 
-    def _own_figures(self) -> list[Figure]:
+    def own_figures(self) -> list[Figure]:
         """Returns the server's figures. Call it in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
@@ -125,16 +133,19 @@ class QueueServer(Acceptor[Session]):
             background.start_soon(self._room.serve)
             background.start_soon(self._fetcher.serve)
             if (descriptor := self._storage.fileno()) is not None:
-                Changes(descriptor, self._hub, self._committer)
-            await self.accept(listeners)
-            # There are no connections now. What they held is to be visible at the next start, not when a window ends.
-            await self._committer.give_back()
+                Changes(descriptor, self.acceptor.hub, self._committer)
+            # What the connections held is to be visible at the next start, not when a window ends.
+            await self.acceptor.accept(listeners, self._committer.give_back)
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Begins the graceful stop, see `Acceptor.stop`."""
         self._subscriptions.stop()  # before connections leave: what they give back must not back off
-        super().stop()
+        self.acceptor.stop()
+
+    def cut_off(self) -> None:
+        """Disconnects all clients. Call it after `stop`."""
+        self.acceptor.cut_off()
 
     async def probe(self) -> None:
         """Commits an empty batch, and returns when it is done. If the loop or a commit hangs, so does this: then the
@@ -145,18 +156,18 @@ class QueueServer(Acceptor[Session]):
         self._committer.post(job)
         await done.wait()
 
-    def _new_peer(self) -> Peer:
+    def new_peer(self) -> Peer:
         return Peer(self._wire, serving=True, early=self._early)
 
-    def _new_session(
+    def new_session(
         self, connection: Connection[Session], peer: Peer, caller: Caller | None, tasks: trio.Nursery
     ) -> Session:
         return Session(
             connection,
             peer,
             limits=self._limits,
-            counts=self.counts,
-            timers=self.timers,
+            counts=self.acceptor.counts,
+            timers=self.acceptor.timers,
             tasks=tasks,
             wire=self._wire,
             storage=self._storage,
@@ -165,16 +176,12 @@ class QueueServer(Acceptor[Session]):
             waiters=self._waiters,
             remotes=self._remotes,
             caller=caller,
-            figures=self.figures,
+            figures=self.acceptor.figures,
             room=self._room,
         )
 
-    def _joined(self, connection: Connection[Session]) -> None:
-        self._committer.clients += 1
-
-    def _left(self, connection: Connection[Session]) -> None:
-        connection.session.leave()
-        self._committer.clients -= 1  # with one client left, batches run in the loop: see `Committer.runs_in_loop`
+    def left(self, session: Session) -> None:
+        session.leave()
 
 
 async def run_server(options: ServerOptions, announce: Announce, manager: ServiceManager) -> None:

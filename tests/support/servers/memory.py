@@ -252,15 +252,10 @@ class MemoryTransport(Transport):
         self._out.end()
 
 
-class MemoryServer(QueueServer):
-    """Takes memory streams."""
-
-    def _new_hub(self) -> Hub:
-        return MemoryHub()
-
-    def _transport(self, stream: Stream, channel: TlsChannel | None = None) -> Transport:  # type: ignore[override]
-        assert isinstance(self._hub, MemoryHub)
-        return MemoryTransport(stream, self._hub)
+def adopt(stream: Stream, hub: Hub, channel: TlsChannel | None = None) -> Transport:
+    """Makes the transport of a stream in memory."""
+    assert isinstance(hub, MemoryHub)
+    return MemoryTransport(stream, hub)
 
 
 class Client:
@@ -344,7 +339,7 @@ async def serving(
     options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
     listener = MemoryListener()
-    server = MemoryServer(storage, options, clock, access=access)
+    server = QueueServer(storage, options, clock, access=access, hub=MemoryHub(), adopt=adopt)  # type: ignore[arg-type]
     done = trio.Event()
 
     async def run() -> None:

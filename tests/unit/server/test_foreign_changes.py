@@ -40,7 +40,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalE
 async def found(engine: JournalEngine, work: Callable[[Committer], None]) -> None:
     """Returns when the engine has seen that there is something new in a directory. work: what is done before."""
     committer = Committer(engine, Durability.ALWAYS, Waiters(), Subscriptions(source(engine), lambda: 0))
-    committer.clients = 2
+    committer.note_clients(2)
     hub = Hub(committer.on_poll_end)
     descriptor = engine.fileno()
     assert descriptor is not None

@@ -104,7 +104,7 @@ async def test_principal_taken_out_has_time_to_authenticate(tmp_path: Path, auto
     async with closed(tmp_path, autojump_clock, KNOWN, principal("other", read=["q"])) as running:
         one, two = await known(running), await known(running)
         await trio.sleep(1000)
-        access = running.server._access
+        access = running.server.acceptor._access
         assert access is not None
         write_access(Path(access.path), [principal("other", read=["q"])])
         access.reload()
@@ -141,8 +141,8 @@ async def test_stranger_that_reads_nothing_is_cut_off(tmp_path: Path, autojump_c
         await client.send(PING * 1000)
         await trio.sleep(36 + 60 + 12)
         await settled()
-        assert not running.server._connections
-        assert not running.server.strangers.leaving
+        assert not running.server.acceptor.connections
+        assert not running.server.acceptor.strangers.leaving
 
 
 # -- size -------------------------------------------------------------------------------------------------------------
@@ -311,10 +311,10 @@ async def test_leaving_strangers_are_bounded(tmp_path: Path, autojump_clock: Clo
         for _ in range(12):
             clients.append(running.connect())
             await settled()
-            assert len(running.server._connections) <= 5
+            assert len(running.server.acceptor.connections) <= 5
         for client in clients[:7]:
             assert [code(answer) for answer in await client.rest()] == [429]
-        assert len(running.server.strangers.leaving) == 3
+        assert len(running.server.acceptor.strangers.leaving) == 3
         assert await is_open(clients[-1])
 
 
@@ -329,7 +329,7 @@ async def test_many_strangers_leave_in_parts(tmp_path: Path, autojump_clock: Clo
         assert trio.current_time() - began == TIME
         assert await is_open(client)
         await trio.sleep(2)
-        assert len(running.server._connections) == 1
+        assert len(running.server.acceptor.connections) == 1
 
 
 async def test_nobody_is_stranger_without_access_file(tmp_path: Path, autojump_clock: Clock) -> None:

@@ -1,5 +1,7 @@
 """Tests what takes clients, and stops."""
 
+from typing import Any
+
 import trio
 
 from qs_serving.acceptor import Acceptor
@@ -8,7 +10,7 @@ from qs_serving.options import ServerLimits
 
 async def test_a_stop_before_it_accepts() -> None:
     """A signal that comes before the first client can be taken ends it all the same."""
-    server = Acceptor[object](ServerLimits())  # type: ignore[type-var]
+    server = Acceptor[Any](Any, ServerLimits())
     server.stop()
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     with trio.fail_after(10):
