@@ -61,7 +61,7 @@ _AFTER_ERRORS = frozenset(
 """Takes back the rename before it, after an error: that was not answered."""
 _AT_STARTS = frozenset({"files/listing.py _do_what_it_says: rename"})
 """Completes what a crash interrupted; done once more by the next start."""
-_AFTER_POWER_LOSSES = frozenset({"journal/log/segment.py SegmentWriter.resume: fdatasync"})
+_AFTER_POWER_LOSSES = frozenset({"journal/log/segments.py SegmentWriter.resume: fdatasync"})
 """Done by a start that finds a torn end on a full disk. The recorded runs end with kills, which tear nothing."""
 _NOTHING: Removal = ("nowhere", "no sync")
 """With this removed, no test fails."""
