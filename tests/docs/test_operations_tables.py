@@ -21,7 +21,7 @@ from qs_schemas import Message
 from qs_server.operations.table import EVERYBODY, OPERATIONS, Operation
 from qs_serving.access.caller import MONITOR
 from qs_serving.access.principal import Right
-from qs_serving.connection import TRANSITIONS, Cause, Phase
+from qs_serving.connection import TRANSITIONS, Cause, Connection, Phase
 from qs_storage.engine import Batches, Claims, Queue, Redrive
 
 PAGE = PROJECT / "docs" / "operations-reference.md"
@@ -188,7 +188,7 @@ CONNECTION_SECTION = ARCHITECTURE.split("## The states of a connection\n")[1].sp
 def connection_rows() -> list[list[str]]:
     """Returns the cells of the table, an empty first cell as the one above."""
     found: list[list[str]] = []
-    for line in CONNECTION_SECTION.splitlines():
+    for line in CONNECTION_SECTION.split("Who may call what:")[0].splitlines():
         if line.startswith("| ") and not line.startswith("| phase"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             found.append([cells[0] or found[-1][0], *cells[1:]])
@@ -220,3 +220,28 @@ def test_connection_drawing_has_all_causes() -> None:
     assert drawing
     words = set(re.findall(r"\w+", drawing.group(1)))
     assert {each.name.lower() for each in (*Phase, *Cause)} <= words
+
+
+WAYS = ("The path of a push", "The way of a receive that waits", "The way of a dead letter")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_name_functions_that_exist(way: str) -> None:
+    """Each function of a table is defined in the file beside it."""
+    section = ARCHITECTURE.split(f"## {way}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w/.]+)` \|", section, re.MULTILINE)
+    assert len(rows) >= 7
+    root = Path(__file__).parents[2]
+    for function, file in rows:
+        scope: ast.AST = ast.parse((root / file).read_text())
+        for name in function.split("."):
+            found = [node for node in ast.iter_child_nodes(scope) if getattr(node, "name", None) == name]
+            assert found, f"{file} has no {function}"
+            scope = found[0]
+
+
+def test_connection_page_names_calls_that_exist() -> None:
+    """Each call that the page names is a method of a connection."""
+    who = CONNECTION_SECTION.split("Who may call what:")[1]
+    for name in re.findall(r"`(\w+)`", who):
+        assert hasattr(Connection, name), name
