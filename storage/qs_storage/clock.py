@@ -64,8 +64,9 @@ def boot_id() -> str:
 
 
 class _Course(NamedTuple):
-    """How the server's time follows the steady clock. since: steady time at which this began; offset: the server's time
-    minus the steady one then; target: the wall clock minus the steady one, which the offset approaches."""
+    """Says how the server's time follows the steady clock. since: the steady time at which the course began; offset:
+    the server's time minus the steady time at that moment; target: the wall clock minus the steady clock, which the
+    offset approaches."""
 
     since: int
     offset: int
@@ -80,7 +81,7 @@ class _Course(NamedTuple):
 class ServerClock:
     """The server's time. Its method `now` is the `Clock` of everything else in the server.
 
-    The four promises of this module are its own. It may be read in any thread. It never waits and starts no thread."""
+    Keeps the four promises of this module. May be read in any thread. Never waits, and starts no thread."""
 
     __slots__ = (
         "_boot",
@@ -106,7 +107,8 @@ class ServerClock:
     ) -> None:
         """root: an existing directory, whose file `.clock` keeps the time over a restart; wall, steady: the clocks to
         go by, in microseconds since the Epoch and nanoseconds since the boot; boot: the same text as long as `steady`
-        counts on, None to ask the system. Raises nothing: without the file, a start goes by the wall clock."""
+        counts on, None to ask the system. Never raises: if the file cannot be used, the time starts from the wall
+        clock."""
         self._path = f"{root}/{NAME}"
         self._disk = disk
         self._wall = wall
@@ -126,8 +128,8 @@ class ServerClock:
         self._look(now)
 
     def now(self) -> int:
-        """Returns microseconds since the Epoch, in any thread. A method, as Python calls one three times as fast as an
-        object with `__call__`, and each request reads the time."""
+        """Returns microseconds since the Epoch, in any thread. This is a method because each request reads the time,
+        and Python calls a method three times as fast as an object with `__call__`."""
         steady = self._steady() // 1000
         if steady >= self._look_at:
             self._look(steady)
@@ -141,7 +143,8 @@ class ServerClock:
             self._give_up()
 
     def _look(self, steady: int) -> None:
-        """Compares the wall clock with the course, and writes the time down, unless another thread is at it."""
+        """Compares the wall clock with the course, and writes the time to the file. Does nothing while another thread
+        does so."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -162,7 +165,7 @@ class ServerClock:
             self._looking.release()
 
     def _approach(self, steady: int, target: int) -> None:
-        """Sets out for another target from where the time is, and says so."""
+        """Begins a course from the present time to another target, and logs that."""
         offset = self._course.offset_at(steady)
         self._course = _Course(steady, offset, target)
         self._offset = None
@@ -179,7 +182,7 @@ class ServerClock:
     # -- the file -------------------------------------------------------------------------------------------------
 
     def _restored(self, steady: int, target: int) -> _Course | None:
-        """Opens the file. Returns the course on which the last server was, None if nobody knows."""
+        """Opens the file. Returns the course of the server that used it last, None without a valid one."""
         try:
             self._fd = self._disk.open_file(self._path, os.O_CREAT | os.O_RDWR, 0o600)
             content = self._disk.read(self._fd, _SIZE)

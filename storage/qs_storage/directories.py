@@ -44,13 +44,14 @@ have to be listed again."""
 
 
 class DirectoriesEngine(Engine):
-    """The engine over a root directory: does what concerns several queues, or all.
+    """Serves a root directory: does what concerns several queues, or all.
 
     Ensures:
     1. Queues of all storages in the root behave alike: a receive from several, a copy, dead letters, expiries.
     2. A commit makes the journal durable last, after the directories of queues that its records rely on.
-    3. A failure of one queue holds up no other: those that can be synced or expired are, and then the error is raised.
-    4. Directories that other programs make, remove or exchange are noticed, and reopened between two operations.
+    3. A failure of one queue holds up no other: the engine syncs or expires the others, and then raises the error.
+    4. The engine notices directories that other programs make, remove or exchange, and reopens them between two
+       operations.
 
     Assumes that a journal in the root belongs to this server: a lock says so. Never polls: `fileno` is readable when
     another program has changed something."""
@@ -67,9 +68,10 @@ class DirectoriesEngine(Engine):
         lifecycle: Lifecycle | None = None,
         on_sync: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """root: an existing directory; cache: bytes of payloads of the journal in memory; keys: the most keys of pushes
-        there; on_sync: is told the seconds of each sync of the journal, in any thread. OSError; StorageError for a
-        wrong `.queue.toml`, or a journal that is damaged or another server's."""
+        """root: an existing directory; cache: the most bytes of the journal's payloads in memory; keys: the most keys
+        of pushes that the journal remembers; on_sync: called with the seconds of each sync of the journal, in any
+        thread. OSError; StorageError for a wrong `.queue.toml`, or a journal that is damaged or used by another
+        server."""
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
@@ -128,7 +130,8 @@ class DirectoriesEngine(Engine):
         self._root.create(qid, options)
 
     def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
-        """Returns a dead-letter queue. The root is not refreshed: the queue in use could go. StorageError, OSError."""
+        """Returns a dead-letter queue, which it makes if it is missing. Does not refresh the root, which could close
+        the queue that the caller is using. StorageError, OSError."""
         if qid not in self._queues:
             try:
                 self.create(qid, Options(storage=storage))
@@ -147,7 +150,8 @@ class DirectoriesEngine(Engine):
         self._root.remove(self.queue(qid), force=force)
 
     def ingest_files(self, qid: str) -> Iterator[int]:
-        """Takes in all files of a journal's queue, in slices; yields how many each time. For commands. OSError."""
+        """Makes messages of all files in the directory of a journal's queue, slice by slice, for commands. Yields the
+        number of files after each slice. OSError."""
         queue = self.queue(qid)
         return self._journal.ingest_files(queue) if isinstance(queue, LogQueue) else iter(())
 
@@ -305,8 +309,8 @@ class DirectoriesEngine(Engine):
         return self._watch.fileno()
 
     def _first_due(self) -> EngineQueue | None:
-        """Returns a queue in which something is due, None if there is none. Corrects announced times that have come and
-        that are not the queues' any more: to do so at each change would cost every receive and delete more."""
+        """Returns a queue in which something is due, None if there is none. Replaces announced times that have come but
+        do not hold any more: to do so at each change would make every receive and delete slower."""
         expiries = self._activity.expiries
         while expiries and expiries[0][0] <= self._clock():
             expiry, qid = expiries[0]
@@ -363,7 +367,8 @@ class DirectoriesEngine(Engine):
 
 
 def _carries(target: Options, source: Options) -> bool:
-    """Tells whether ids of both queues mean the same."""
+    """Tells whether `target` can store a message of `source` under the same id: ids have to mean the same in both
+    queues."""
     return target.storage == "null" or _ids_of(target) == _ids_of(source)
 
 
@@ -372,14 +377,14 @@ def _ids_of(options: Options) -> str:
 
 
 class JournalEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the journal."""
+    """Keeps new queues, and directories without options, in the journal."""
 
     name = "journal"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
 
 
 class FilesEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the vsqs layout."""
+    """Keeps new queues, and directories without options, in the vsqs layout."""
 
     name = "files"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
@@ -401,21 +406,21 @@ _DIRQ_CANNOT = frozenset(
 
 
 class DirqSimpleEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the layout of dirq's QueueSimple."""
+    """Keeps new queues, and directories without options, in the layout of dirq's QueueSimple."""
 
     name = "dirq-simple"
     cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
 
 
 class DirqEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the layout of dirq's Queue."""
+    """Keeps new queues, and directories without options, in the layout of dirq's Queue."""
 
     name = "dirq"
     cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
 
 
 class NullEngine(DirectoriesEngine):
-    """New queues, and directories without options, keep nothing."""
+    """Keeps nothing in new queues, and in directories without options."""
 
     name = "null"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEEP, Feature.DURABLE})

@@ -41,9 +41,9 @@ class DirectoryQueue(Publisher):
 
     Ensures:
     1. A message is given to one consumer, whatever other processes do with the directory: each change is one step of
-       the store, which succeeds for one of several, and whoever was slower looks again.
-    2. The disk is the truth, and the index what was last seen of it: an operation that finds something else on the disk
-       goes by that.
+       the store, which succeeds for one process, and the others look again.
+    2. The disk is the truth, and the index is what was last seen of the disk. An operation that finds something else on
+       the disk goes by the disk.
     3. What is counted and reported has happened, and once.
 
     Assumes that others keep to the layout, and that the clocks of servers that share the directory agree.
@@ -62,7 +62,7 @@ class DirectoryQueue(Publisher):
     """It also keeps reasons."""
 
     def __init__(self, store: MessageStore, writer: Writer) -> None:
-        """Lists the directory of the store, which nobody has opened, at once. OSError."""
+        """Takes a store that is not open yet, opens it, and lists its directory at once. OSError."""
         super().__init__(store, writer)
         self._clock = store.context.clock
         self._queries = IndexQueries(store.index, store.load, _AT_ONCE)
@@ -101,14 +101,14 @@ class DirectoryQueue(Publisher):
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
-        """Reports an event of a loaded message. See Lifecycle."""
+        """Reports an event of a loaded message to the lifecycle record. peer, receives: see Lifecycle."""
         if self._context.lifecycle is not None:
             self._context.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer)
 
     def _note_gone(
         self, event: Event, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """Reports why a message is gone. See Lifecycle."""
+        """Reports to the lifecycle record why a message is gone. peer: see Lifecycle."""
         if self._context.lifecycle is not None:
             self._context.lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
 
@@ -197,7 +197,7 @@ class DirectoryQueue(Publisher):
                     return self._message(receipt.mid, "delivered", state, payload)
 
     def _find(self, mid: int) -> MessageState:
-        """Raises NoSuchMessageError."""
+        """Looks a message up in the index. NoSuchMessageError."""
         self.publish()
         state = self.store.look(mid)
         if state is None:
@@ -208,7 +208,8 @@ class DirectoryQueue(Publisher):
         return NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
 
     def _matches(self, receipt: Receipt, state: MessageState) -> bool:
-        """Tells whether a message is as the receipt says; False: look again. StaleReceiptError."""
+        """Compares a message with its receipt. Returns False if another process has changed the message, so that the
+        caller looks again. StaleReceiptError."""
         mid, seen = receipt
         if seen is None or state.receives == seen:
             return True
@@ -241,8 +242,8 @@ class DirectoryQueue(Publisher):
                 return payload
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """Stores a copy of another queue's message, visible at once; False if it is here. FileExistsError for an id
-        that another process is writing."""
+        """Stores a copy of another queue's message, visible at once. Returns False if this queue has the message
+        already. FileExistsError for an id that another process is writing."""
         self.publish()
         payload = source.payload_of(mid)
         if self._holds(mid, payload):
@@ -264,7 +265,7 @@ class DirectoryQueue(Publisher):
         return taken
 
     def _holds(self, mid: int, payload: bytes) -> bool:
-        """Tells whether the message is here. OtherMessageError for another one of that id."""
+        """Tells whether this queue has the message. OtherMessageError for another message under the same id."""
         while (state := self.store.look(mid)) is not None:
             own = self.store.read(mid, state.hidden)
             if own is not None:
@@ -277,7 +278,8 @@ class DirectoryQueue(Publisher):
 
     @contextlib.contextmanager
     def _held(self, receipt: Receipt, *, removing: bool = False) -> Iterator[MessageState]:
-        """Keeps other servers away from a message, and gives its state. NoSuchMessageError, StaleReceiptError."""
+        """Keeps other servers away from the message of a receipt, and yields its state. NoSuchMessageError,
+        StaleReceiptError."""
         self.publish()
         matches = False
         while not matches:
@@ -346,12 +348,12 @@ class DirectoryQueue(Publisher):
     def _noting_reason(
         self, mid: int, state: MessageState, reason: str | None
     ) -> contextlib.AbstractContextManager[None]:
-        """Writes why a message is given back, before the body does it."""
+        """Writes why a message is given back, before the body of the with statement gives it back."""
         return contextlib.nullcontext()
 
     def _move_if_exhausted(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
-        """Moves a message with so many receives to the dead-letter queue, within `exclusive`. peer: see Lifecycle.
-        Returns False if it is not exhausted, or cannot move."""
+        """Moves a message to the dead-letter queue if it was received too often. Call it within `exclusive`. peer: see
+        Lifecycle. Returns False if the message is not exhausted, or cannot be moved."""
         return False
 
     def reject(self, receipt: Receipt, reason: str | None) -> None:
@@ -370,8 +372,8 @@ class DirectoryQueue(Publisher):
                     return store.time(until)
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes messages in order, at most count, with ids up to upto. Returns how many. Messages that others have
-        locked stay."""
+        """Removes messages with ids up to upto, oldest first, at most count. Returns the number removed. Messages that
+        other programs have locked stay."""
         self.publish()
         removed, after = 0, -1
         try:
@@ -397,8 +399,8 @@ class DirectoryQueue(Publisher):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def expire(self, count: int | None = None) -> int:
-        """Ends windows and delays that are due. Returns how many. Moves at most twenty messages to the dead-letter
-        queue, which count as 25 each."""
+        """Ends windows and delays that are due. Returns their number. Moves at most twenty messages to the dead-letter
+        queue, each of which counts as 25 towards count."""
         done = moved = 0
         now, upto = self.store.number(self._clock()), self._too_old()
         while (count is None or done < count) and moved < _MOVES and (mid := self.store.due(now)) is not None:
@@ -426,20 +428,21 @@ class DirectoryQueue(Publisher):
         return done if count is None else min(done, count)
 
     def _backed_off_until(self, mid: int, state: MessageState) -> int:
-        """Returns until when a message stays hidden whose window or delay is over, 0: no longer. It follows from the
-        end of the window, and not from now, so that all servers that share the directory choose the same name."""
+        """Returns until when a message stays hidden after its window or delay is over, 0 for no longer. The back-off
+        begins with the end of the window, not with the present: so all servers that share the directory choose the same
+        name."""
         wait = 0 if state.delayed else backoff_of(self.options, mid, state.receives)
         return self.store.number(self.store.time(state.hidden) + wait) if wait else 0
 
     # -- retention ------------------------------------------------------------------------------------------------
 
     def _too_old(self) -> int:
-        """Returns the greatest id that is too old, -1: none. Such messages are given out to nobody."""
+        """Returns the greatest id that is too old to be given out, -1 if none is."""
         time = too_old_since(self.options, self._clock())
         return -1 if time is None else self.store.last_at(time)
 
     def next_expiry(self) -> int | None:
-        """Returns when a window, a delay or a retention ends, None: never. OSError."""
+        """Returns when the next window, delay or retention ends, None for never. OSError."""
         due = self.store.next_expiry()
         if self.options.retention is None:
             return due
@@ -456,8 +459,8 @@ class DirectoryQueue(Publisher):
         return end if due is None or (end is not None and end < due) else due
 
     def retire(self, count: int) -> int:
-        """Removes messages that are too old, the oldest first. Returns how many it looked at. A failure holds up no
-        others; OSError if there are none."""
+        """Removes messages that are too old, the oldest first. Returns the number of messages it looked at. A failure
+        holds up no other message; OSError if all have failed."""
         upto = self._too_old()
         failure: OSError | None = None
         done = 0
@@ -475,7 +478,8 @@ class DirectoryQueue(Publisher):
         return done
 
     def _retire_one(self, mid: int, state: MessageState, peer: str | None) -> bool:
-        """Removes an old message, within `exclusive`. peer: see Lifecycle. False if another process was faster."""
+        """Removes a message that is too old. Call it within `exclusive`. peer: see Lifecycle. Returns False if another
+        process was faster."""
         size = self._index.size(mid)
         removed = self.store.remove(mid, state)
         if removed:

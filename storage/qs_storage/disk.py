@@ -27,8 +27,8 @@ class Disk:
     """The file operations of the storage. Every method may raise OSError.
 
     Ensures that whatever the storage does with files goes through one object, so that tests can replace it: by a full
-    disk, by one that fails at the n-th call, by one that loses what was not synced. Methods that only call the system
-    are the system's functions themselves: a method around them would cost each request some calls.
+    disk, by one that fails at the n-th call, by one that loses what was not synced. Operations that need no code of
+    their own are the system's functions themselves, which saves each request some calls.
 
     Never follows a link in the place of a file of the server's own: see `open_file`."""
 
@@ -56,9 +56,10 @@ class Disk:
     _copy_range = staticmethod(os.copy_file_range)
 
     def open_file(self, path: str, flags: int, mode: int = 0o666) -> int:
-        """Opens a file of the server's own, or makes it. Whoever may write to its directory may have planted something
-        else under its name, so that a program with more rights reads or overwrites a file elsewhere. O_TRUNC: always
-        makes a new file, in place of what is there. OSError with the path; PlantedError unless it is a regular file.
+        """Opens a file of the server's own, or makes it. Refuses links and other plants: a user who may write to the
+        directory could have put one under the name, so that a program with more rights reads or overwrites a file
+        elsewhere. O_TRUNC: always makes a new file, in place of the old one. OSError with the path; PlantedError unless
+        it is a regular file.
         """
         if flags & os.O_TRUNC:
             # A new file instead of an emptied one: the old one may be another program's, under a second name.
@@ -91,8 +92,8 @@ class Disk:
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
     def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
-        """Yields the names of the regular files in blocks, unsorted, maybe twice if a file is made again: there may be
-        a million."""
+        """Yields the names of the regular files in a directory, unsorted and in blocks, as there may be a million. A
+        file that is made again meanwhile may come twice."""
         try:
             with os.scandir(os.fsencode(path)) as entries:  # in bytes, as to decode each takes as long as to read it
                 while block := list(islice(entries, _BLOCK)):
@@ -102,7 +103,7 @@ class Disk:
             raise
 
     def directories_in(self, path: str) -> list[str]:
-        """Returns the names of the directories in a directory, without links to some, unsorted."""
+        """Returns the names of the directories in a directory, unsorted, without links to directories."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -126,19 +127,19 @@ class Disk:
             self.close(fd)
 
     def write(self, fd: int, data: bytes) -> None:
-        """Writes all bytes: the system may take a part of them at a time."""
+        """Writes all bytes, in as many calls as the system needs."""
         written = self._write(fd, data)
         while written < len(data):
             written += self._write(fd, data[written:])
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        """Writes all bytes at an offset."""
+        """Writes all bytes at an offset, in as many calls as the system needs."""
         written = self._pwrite(fd, data, offset)
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
 
     def copy(self, source: int, target: int) -> None:
-        """Copies an open file to its end, in the kernel if possible: the file system may share the blocks."""
+        """Copies an open file to its end, in the kernel if possible, so that the file system can share the blocks."""
         try:
             while self._copy_range(source, target, 1 << 30):
                 pass
@@ -149,7 +150,8 @@ class Disk:
             self.write(target, data)
 
     def begin_writing(self, fd: int) -> None:
-        """Starts writing a file out, so that syncs share commits of ext4's journal: twice as fast for 32 files."""
+        """Starts writing a file out, without waiting. Later syncs of several files then share commits of ext4's
+        journal, which is twice as fast for 32 files."""
         # The kernel starts writing dirty pages before it drops clean ones; the page cache keeps the dirty ones.
         self._advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -158,7 +160,7 @@ class Disk:
         self.sync_file(path, os.O_DIRECTORY)
 
     def sync_file(self, path: str, flags: int = 0) -> None:
-        """Makes the content of a file durable, whoever has written it."""
+        """Makes the content of a file durable, also what other processes have written to it."""
         fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         try:
             self.fsync(fd)
@@ -166,7 +168,7 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """Makes a directory and its missing parents. sync: their names too. NotADirectoryError."""
+        """Makes a directory and its missing parents. sync: whether to make their names durable. NotADirectoryError."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
             return
@@ -195,7 +197,7 @@ class Disk:
             raise OSError(code, os.strerror(code))
 
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """Writes a new file atomically. sync: its content before it gets its name."""
+        """Writes a new file atomically. sync: whether to sync the content before the file gets its name."""
         temporary = f"{path}.tmp"
         fd = self.open_file(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
@@ -214,7 +216,7 @@ class Disk:
 
 
 class PlantedError(OSError):
-    """Something else is under the name of a file or directory of the server's own."""
+    """Something else has the name of a file or directory of the server's own."""
 
     def __init__(self, path: str) -> None:
         text = "it is a link, or no regular file, and was not made by the server: find out who put it there; remove it"
@@ -225,15 +227,16 @@ class PlantedError(OSError):
 
 
 def check_directory(path: str) -> None:
-    """Raises PlantedError for a link to a directory: its target would be changed. Nothing if there is none. OSError."""
+    """Refuses a link in place of a directory: changes would go to its target. Accepts a name that is free.
+    PlantedError, OSError."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # whoever uses it says so
         if stat.S_ISLNK(os.lstat(path).st_mode):
             raise PlantedError(path)
 
 
 def _is_foreign(path: str, found: os.stat_result) -> bool:
-    """Tells whether a file may be a second name of a file of somebody else, made by the owner of its directory. found:
-    of the file. The server's own files have second names too, in backups."""
+    """Tells whether a file may be a second name of another user's file, made by the owner of its directory. found: the
+    file's status. The server's own files have second names too, in backups."""
     owner = os.stat(os.path.dirname(path) or ".").st_uid
     return owner not in (0, os.geteuid(), found.st_uid)
 
@@ -246,5 +249,5 @@ def reason_of(error: OSError) -> str:
 
 
 def has_no_room(error: OSError) -> bool:
-    """Tells whether an error means that the disk is exhausted."""
+    """Tells whether an error means that the disk is full, or the user's quota."""
     return error.errno in NO_ROOM

@@ -3,8 +3,8 @@
 Both are synchronous code for one thread at a time, and know no network. Times are microseconds since the Epoch,
 durations microseconds.
 
-Operations act at once, for everybody to see. Engine.commit makes them durable, so that many requests share a sync. A
-push that fails after its answer is an effect of that commit.
+Operations act at once, for everybody to see. Engine.commit makes them durable, so that many requests share a sync.
+`Effects` names the pushes that fail after their answer.
 """
 
 import errno
@@ -33,7 +33,7 @@ def wall_clock() -> int:
 
 
 class StorageError(Exception):
-    """Base of what an engine raises on purpose. The text is for the client."""
+    """The base of the errors that an engine raises on purpose. The text is for the client."""
 
 
 class NoSuchQueueError(StorageError):
@@ -82,28 +82,28 @@ class ClaimOrderError(StorageError):
 
 
 class BatchOrderError(StorageError):
-    """The number of the batch is too far ahead of the producer's others."""
+    """The number of the batch is not the next one of its producer: batches before it are missing."""
 
 
 class NoSuchPartError(StorageError):
-    """That part of the batch was not staged."""
+    """The batch has no such part, or not in that attempt: nothing was staged."""
 
 
 class QueueFullError(StorageError):
-    """The queue holds as many messages as its capacity allows, or no room is left for another id, or the server
-    remembers as many keys as it may."""
+    """The queue holds as many messages as its capacity allows, or no id is left, or the server remembers as many keys
+    as it may."""
 
 
 class UnfinishedError(StorageError):
-    """The engine is closed, and has left work for the next start, as the text says. Nothing is lost."""
+    """The engine is closed, and has left work for the next start: the text says which. Nothing is lost."""
 
 
 class BadQueueNameError(StorageError):
-    """This engine cannot keep the name."""
+    """The engine cannot keep a queue, consumer or producer of that name."""
 
 
 class UnsupportedError(StorageError):
-    """The engine cannot do that."""
+    """The engine cannot do what was asked."""
 
 
 KEYS_IN = ("journal", "memcached")
@@ -120,20 +120,21 @@ class NoKeysError(UnsupportedError):
 
 
 class NoRoomError(OSError):
-    """A request needs more room in the log than this batch has left; nothing has changed.
+    """A request needs more room in the log than its batch has left. Nothing has changed.
 
     The caller ends the batch, calls `Engine.secure` with the error, and runs the request again, as the first of the
-    next batch. If it raises this again, the disk is full: the error is an ENOSPC."""
+    next batch. If the request raises NoRoomError again, the disk is full: the error is an ENOSPC."""
 
     def __init__(self, size: int, *, push: bool = False) -> None:
-        """size: bytes of log that the request takes; push: True if a full disk has none for it, whatever is left."""
+        """size: the bytes of log that the request takes; push: True if a full disk has no room for the request, however
+        much is left."""
         super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.size = size
         self.push = push
 
     def unmet(self, secured: "NoRoomError | None") -> "NoRoomError | None":
-        """Returns what has to be secured for the request, None if it was. secured: for what room was secured before
-        the request was run this time."""
+        """Returns what has to be secured before the request is run again, None if enough was secured before this run.
+        secured: what room was secured for before this run."""
         # The request was not tried again yet: all that it lacks is asked for.
         if secured is None:
             return self
@@ -144,12 +145,12 @@ class NoRoomError(OSError):
 
 
 class RemoteError(StorageError):
-    """The remote server does not answer, or refuses. The text names it, and says what to do."""
+    """The remote server does not answer, or refuses. The text names the server, and says what to do."""
 
 
 class Durability(Enum):
-    """Says which faults an answered operation survives: ALWAYS a power loss, INTERVAL one 50 ms later, NONE a kill of
-    the process."""
+    """The faults that an answered operation survives: ALWAYS a power loss, INTERVAL a power loss 50 ms later, NONE a
+    kill of the process."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -157,7 +158,7 @@ class Durability(Enum):
 
 
 class Feature(Enum):
-    """Names the features that some engines lack. The values are the words of the table in docs/storage.md."""
+    """The features that some engines lack. The values are the words of the table in docs/storage.md."""
 
     KEEP = "keeps messages at all"
     DURABLE = "keeps them through a power loss, with `--durability always`"
@@ -187,7 +188,7 @@ class Feature(Enum):
 
 
 class State(Enum):
-    """Selects messages in `list_mids`. NEW: never retrieved, visible or delayed."""
+    """The states by which `list_mids` selects messages. NEW: never retrieved, visible or delayed."""
 
     NEW = "new"
     READY = "ready"
@@ -197,8 +198,8 @@ class State(Enum):
 
 
 class Draft(NamedTuple):
-    """A message to push. delay: microseconds until it is visible; key: a push with it within five minutes gets the id
-    of the first, see `names.owned_name`."""
+    """A message to push. delay: microseconds until the message is visible; key: another push with the same key within
+    five minutes gets the id of the first, see `names.owned_name`."""
 
     payload: bytes
     delay: int = 0
@@ -206,16 +207,17 @@ class Draft(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Names a message for those who hold it. receives: the count that the holder saw, so that a consumer whose window
-    has ended does not delete what another one has by now; None: any count will do."""
+    """Names a message for its consumer. receives: the count that the consumer saw, so that a consumer whose window has
+    ended does not delete a message that another one has by now; None: any count will do."""
 
     mid: int
     receives: int | None = None
 
 
 class Origin(NamedTuple):
-    """Tells what a dead letter was. qid, mid, receives: in its former queue; at: when it moved; reason: `receives`, too
-    many, or `rejected`; pushed_at: when it was pushed first. receives and at are 0 if unknown."""
+    """Says where a dead letter comes from. qid, mid, receives: queue, id and count of receives before the move; at: the
+    time of the move; reason: `receives` (received too often) or `rejected`; pushed_at: the time of the first push.
+    receives and at are 0 if unknown."""
 
     qid: str
     mid: int
@@ -227,8 +229,8 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """A message as the storage gives it to a request. status: ready, delivered, in-flight or delayed; payload: None in
-    a window; visible_at: None for now; reason: of the last release or reject that gave one."""
+    """A message as the storage gives it to a request. status: ready, delivered, in-flight or delayed; payload: None for
+    a message in a window; visible_at: None for now; reason: the last one of a release or reject."""
 
     qid: str
     mid: int
@@ -243,11 +245,11 @@ class Message:
 
 @dataclass(slots=True)
 class Options:
-    """The options of a queue. A change of the object takes effect at once: a queue and its engine share it.
+    """The options of a queue. A queue and its engine share the object, so a change takes effect at once.
 
-    visibility: microseconds; capacity: messages; paused: gives nothing out; dead_letter: the queue for messages after
-    max_receives receives; retention: microseconds after which a message that is not in flight is removed, see
-    `policy.py`; backoff, backoff_max: microseconds, see there. None, empty: no bound."""
+    visibility: microseconds; capacity: messages; paused: True if the queue gives nothing out; dead_letter: the queue
+    for messages after max_receives receives; retention: microseconds after which a message that is not in flight is
+    removed, see `policy.py`; backoff, backoff_max: microseconds, see `policy.py`. None or empty: no bound."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -268,7 +270,7 @@ class Options:
 
 @dataclass(slots=True)
 class Stats:
-    """Counts the messages of a queue by their states, their bytes of payload, and events since the start. oldest: the
+    """The counts of a queue: messages by their states, their bytes of payload, and events since the start. oldest: the
     age of the oldest message in microseconds, None for an empty queue."""
 
     new: int = 0
@@ -295,8 +297,9 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Describes a claim. consumer: see `names.owned_name`; seq: 1, 2, 3, …; bytes: of payload; first, last: ids or
-    None; checksum: of the ids, so that a consumer can tell that it got the same claim again; since: microseconds."""
+    """Describes a claim. consumer: see `names.owned_name`; seq: its number, 1, 2, 3, …; bytes: of payload; first, last:
+    its smallest and greatest id, or None; checksum: of the ids, so that a consumer can tell that a claim has the same
+    messages as before; since: microseconds."""
 
     consumer: str
     seq: int
@@ -309,22 +312,22 @@ class Claim:
 
 
 class Claims(Protocol):
-    """The claims on a queue's messages. Each call may be repeated. consumer: see `names.owned_name`."""
+    """Makes and ends claims on a queue's messages. Each call may be repeated. consumer: see `names.owned_name`."""
 
     @property
     def most(self) -> int:
         """The most messages of a claim."""
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Takes the oldest visible messages for a consumer: at most count, max_bytes of payload (but at least one),
-        ids up to upto. seq: follows the consumer's last one; an earlier one describes its claim again.
-        ClaimOrderError."""
+        """Takes the oldest visible messages for a consumer: at most count, max_bytes of payload (but at least one
+        message), ids up to upto. seq: the number after the consumer's last claim; the number of an earlier claim
+        describes that claim again. ClaimOrderError."""
 
     def part(
         self, consumer: str, seq: int, part: tuple[int, int], count: int, max_bytes: int
     ) -> Sequence[Message] | None:
-        """Reads a part of a claim: (n, m) is the n-th of m parts, from 0. None if it has more than count messages,
-        or max_bytes of payload. NoSuchClaimError."""
+        """Reads a part of a claim. part_of: (n, m) for the n-th of m parts, counted from 0. Returns None if the part
+        has more than count messages, or more than max_bytes of payload. NoSuchClaimError."""
 
     def open_before(self, consumer: str, seq: int) -> Sequence[int]:
         """Returns the numbers, increasing, of the consumer's claims before seq that are neither acknowledged nor
@@ -337,38 +340,40 @@ class Claims(Protocol):
         """Makes the messages of the consumer's claims from seq on visible again. Returns how many. NoSuchClaimError."""
 
     def all(self) -> Iterable[Claim]:
-        """Yields the claims that are open when it begins, by consumer and seq. Each takes as long as its ids to sum up,
-        so other requests may run in between."""
+        """Yields the open claims by consumer and seq. Summing up each claim takes time for all its ids, so other
+        requests may run in between; claims made meanwhile are left out."""
 
 
 class Batches(Protocol):
-    """Batches of messages that producers stage for a queue. Each call may be repeated. producer: see
+    """Stages and publishes batches of messages for a queue. Each call may be repeated. producer: see
     `names.owned_name`."""
 
     def stage(self, producer: str, name: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
-        """Adds messages to a part of a batch. name: batch, part, attempt."""
+        """Adds messages to a part of a batch. name: the batch, the part, the attempt."""
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> int:
-        """Publishes the named attempt of each part, and drops all else staged up to that batch. Does nothing without
-        parts. Returns the number of messages. BatchOrderError, NoSuchPartError."""
+        """Publishes the named attempt of each part, and drops everything else that is staged up to that batch. Does
+        nothing if no parts are named. Returns the number of messages. BatchOrderError, NoSuchPartError."""
 
 
 class Redrive(Protocol):
     """Moves the dead letters of a queue to other queues."""
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """Returns at most count dead letters, oldest first, with their former queues. mids: only these; empty: all."""
+        """Returns at most count dead letters, oldest first, with their former queues. mids: the letters to consider,
+        empty for all."""
 
     def move(self, letters: Sequence[tuple[int, "Queue"]]) -> list[tuple[int, int]]:
-        """Moves dead letters to the ends of queues, visible and never received, all or none. Returns (id, new id).
-        QueueFullError, UnsupportedError for a queue of another storage."""
+        """Moves dead letters to the ends of queues, visible and never received. Moves as many as one transaction takes,
+        oldest first. Returns (id, new id) of those that moved. If it raises, none has moved. QueueFullError,
+        UnsupportedError for a queue of another storage."""
 
 
 class Queue(Protocol):
     """A queue of any storage.
 
-    Ensures, with every method: if it raises, nothing has changed, unless it says so. Each may raise OSError. What has
-    changed is there for everybody at once, and is durable after the next `Engine.commit`.
+    Ensures that a method which raises has changed nothing, unless its description says otherwise. Each method may raise
+    OSError. A change is there for everybody at once, and is durable after the next `Engine.commit`.
 
     Assumes one thread at a time, and that nobody keeps the object over a request: see `Engine.queue`."""
 
@@ -378,19 +383,20 @@ class Queue(Protocol):
 
     @property
     def last_mid(self) -> int:
-        """The greatest id that was given or seen, -1: none."""
+        """The greatest id that was given or seen, -1 without any."""
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Returns increasing ids. QueueFullError."""
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """Receives a visible message, or peeks at it; others come without their payload. NoSuchMessageError."""
+        """Receives a visible message, or with peek only shows it. A hidden message comes without its payload.
+        NoSuchMessageError."""
 
     def read(self, receipt: Receipt) -> Message:
-        """Reads a message in any state for the receipt's holder. NoSuchMessageError, StaleReceiptError."""
+        """Reads a message in any state for the holder of a receipt. NoSuchMessageError, StaleReceiptError."""
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """Returns at most count ids greater than after (-1: all), oldest first."""
+        """Returns the ids of messages in a state, oldest first, at most count. after: only greater ids, -1 for all."""
 
     def delete(self, receipt: Receipt) -> None:
         """Removes a message in any state. NoSuchMessageError, StaleReceiptError."""
@@ -398,39 +404,41 @@ class Queue(Protocol):
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
-        """Makes a message visible (None), or after a while (the time), or a dead letter if it is exhausted (None). It
-        has to be in flight, or delayed if the receipt has no receives: that is how a delay is changed. delay:
-        microseconds, 0 for now; None: what the queue's back-off says for a message in flight whose receive counts, else
-        now. count: False takes the receive back (Feature.REDRIVE); reason: replaces the message's last one
-        (Feature.REASON), None keeps that. NoSuchMessageError, StaleReceiptError, UnsupportedError."""
+        """Makes a message visible now or after a delay, or moves an exhausted one to the dead-letter queue. Returns the
+        time from which the message is visible; None for now, and for a dead letter. The message has to be in flight;
+        with a receipt without receives it may also be delayed, which changes its delay. delay: microseconds, 0 for now;
+        None for the queue's back-off if the message is in flight and its receive counts, else for now. count: False
+        takes the receive back (Feature.REDRIVE); reason: replaces the message's last reason (Feature.REASON), None
+        keeps the last one. NoSuchMessageError, StaleReceiptError, UnsupportedError."""
 
     def reject(self, receipt: Receipt, reason: str | None) -> None:
         """Makes a message in any state a dead letter, with the reason `rejected` in its origin (Feature.REASON).
-        reason: see `release`. It also raises what keeps the dead-letter queue from taking the message, and then
-        nothing has changed. NoSuchMessageError, StaleReceiptError, NoDeadLetterQueueError, QueueFullError,
-        UnsupportedError."""
+        reason: see `release`. Raises also what keeps the dead-letter queue from taking the message. NoSuchMessageError,
+        StaleReceiptError, NoDeadLetterQueueError, QueueFullError, UnsupportedError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """Ends the window of a message in flight `visibility` from now (None: the queue's). Returns the time.
+        """Makes the window of a message in flight end `visibility` from now (None: the queue's own). Returns the end.
         NoSuchMessageError, StaleReceiptError."""
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes at most count messages with ids up to upto, in order. Returns how many; fewer: none is left."""
+        """Removes at most count messages with ids up to upto, oldest first. Returns the number removed; fewer than
+        count if none is left."""
 
     @property
     def claims(self) -> Claims | None:
-        """None without Feature.CLAIM."""
+        """The claims on the queue's messages, None without Feature.CLAIM."""
 
     @property
     def batches(self) -> Batches | None:
-        """None without Feature.CLAIM."""
+        """The staged batches of the queue, None without Feature.CLAIM."""
 
     @property
     def redrive(self) -> Redrive | None:
-        """None without Feature.REDRIVE, or an UnsupportedError that names the way."""
+        """Moves the queue's dead letters. None without Feature.REDRIVE; raises UnsupportedError if there is another
+        way, which the text names."""
 
     def prepare_stats(self) -> bool:
-        """Does a slice of work for `stats`; False when it is done."""
+        """Does a slice of work for `stats`. Returns False when the work is done."""
 
     def stats(self) -> Stats:
         """Returns the counts. It may take long unless `prepare_stats` has returned False."""
@@ -441,11 +449,12 @@ LEFT = 64 << 10
 
 
 class Effects(NamedTuple):
-    """Tells what has happened since it was last asked. arrived: counts of visible messages, of queues with new ones;
-    for a removed queue, more than anybody waits for. failed: pushes that failed after their answer, by queue and first
-    id. next_expiry: when to call `expire`, maybe before anything is due, as windows that ended early are not taken out;
-    next_upkeep: when to call `begin_upkeep`; None: never. commit_is_cheap: the next commit needs no thread;
-    pushes_first: a batch should begin with pushes, to sync them together; room: see `Engine.room`."""
+    """What has happened in an engine since the last call of `Engine.effects` or `commit`. arrived: counts of visible
+    messages, of queues with new ones; for a removed queue, a number greater than any receive waits for. failed: pushes
+    that failed after their answer, by queue and first id. next_expiry: when to call `expire`, maybe before anything is
+    due, as windows that ended early are not taken out; next_upkeep: when to call `begin_upkeep`; None for never.
+    commit_is_cheap: True if the next commit needs no thread; pushes_first: True if a batch should begin with pushes, to
+    sync them together; room: see `Engine.room`."""
 
     arrived: dict[str, int]
     failed: dict[tuple[str, int], OSError]
@@ -460,7 +469,7 @@ class Background(Protocol):
     """Work of an engine that may be done in another thread while the engine goes on."""
 
     def run(self) -> None:
-        """Raises nothing."""
+        """Does the work. Never raises."""
 
 
 class Engine(ABC):
@@ -486,14 +495,15 @@ class Engine(ABC):
 
     @abstractmethod
     def queues(self) -> Collection[str]:
-        """Returns all names, unsorted."""
+        """Returns the names of all queues, unsorted."""
 
     @abstractmethod
     def queue(self, qid: str) -> Queue:
-        """Returns a queue, valid until the next request. NoSuchQueueError."""
+        """Returns a queue. The object is valid until the next request. NoSuchQueueError."""
 
     def in_place(self, qid: str) -> bool:
-        """Tells whether a queue exists: False also if its directory was removed, and nobody has noticed yet."""
+        """Tells whether a queue exists. Returns False also if the queue's directory was removed, and the engine has not
+        noticed yet."""
         return qid in self.queues()
 
     @abstractmethod
@@ -501,7 +511,7 @@ class Engine(ABC):
         """Makes a queue. QueueExistsError, BadQueueNameError."""
 
     def options(self, qid: str) -> Options:
-        """Raises NoSuchQueueError."""
+        """Returns a queue's options. NoSuchQueueError."""
         return self.queue(qid).options
 
     def configure(self, qid: str, options: Options) -> None:
@@ -510,7 +520,8 @@ class Engine(ABC):
 
     @abstractmethod
     def remove(self, qid: str, *, force: bool) -> None:
-        """Removes a queue. force: with its messages. NoSuchQueueError; QueueNotEmptyError without force."""
+        """Removes a queue. force: True to remove its messages too. NoSuchQueueError; QueueNotEmptyError without
+        force."""
 
     # -- what concerns several queues
 
@@ -518,23 +529,23 @@ class Engine(ABC):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        """Receives the oldest visible messages of the queues, ordered by id, at most count, and no more than
-        max_bytes of payload (but at least one). visibility: None for the queue's. held: for a subscriber of this
-        process: nothing need be durable, and with Feature.HELD the next process that opens the engine makes the
+        """Receives the oldest visible messages of the queues, ordered by id, at most count, and no more than max_bytes
+        of payload (but at least one). visibility: None for the queue's own. held: True for a subscriber of this
+        process: the receive need not be durable, and with Feature.HELD the next process that opens the engine makes the
         messages visible. NoSuchQueueError."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        """Stores a message in other queues too, under its id, ready: in all or none, except those that have it
-        already. NoSuchQueueError, NoSuchMessageError, QueueFullError; OtherMessageError for another message's id."""
+        """Stores a message in other queues too, ready and under the same id: in all of them or none. Leaves out queues
+        that have the message already. NoSuchQueueError, NoSuchMessageError, QueueFullError; OtherMessageError if
+        another message has the id."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
     # -- time, durability, others
 
     def secure(self, lacked: NoRoomError | None = None) -> None:  # noqa: B027 - an engine without a log needs no room there
-        """Secures room for the next batch, which is empty so far: see `room`. lacked: what its first request lacked in
-        an earlier batch; None: for `LEFT` bytes, call it when less than that is left. May take some milliseconds: it
-        begins a segment, or, on a full disk, compacts. Where that makes no room, pushes are refused, and nothing else.
-        OSError."""
+        """Secures room for the next batch, in which nothing has been done yet: see `room`. Call it when less than
+        `LEFT` bytes are left, or with what the first request lacked in an earlier batch. Begins a segment or, on a full
+        disk, compacts, which may take some milliseconds. If that gains no room, only pushes are refused. OSError."""
 
     @abstractmethod
     def commit(self) -> Effects:
@@ -548,16 +559,16 @@ class Engine(ABC):
         """Takes back the changes since the last commit, after a failure."""
 
     def background_sync(self) -> Callable[[], None] | None:
-        """Returns a function, for any thread, that makes all changes durable; None if there is nothing to do."""
+        """Returns a function, for any thread, that makes all changes durable; None if all changes are durable."""
         return None
 
     def begin_upkeep(self) -> Background | None:
-        """Does some milliseconds of the engine's own work. The caller commits, runs the result in any thread, and
-        gives it to `finish_upkeep`. One at a time."""
+        """Does some milliseconds of the engine's own work. Returns the work for another thread, or None. The caller
+        commits, runs the work in any thread, and passes it to `finish_upkeep` before the next call."""
         return None
 
     def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
-        """Takes over a thread's work."""
+        """Takes over the results of work that has run in another thread."""
 
     def figures(self) -> dict[str, float]:
         """Returns figures of the whole engine by their names in docs/protocol.md."""
@@ -572,8 +583,10 @@ class Engine(ABC):
 
     @abstractmethod
     def expire(self, count: int) -> int:
-        """Ends at most count windows, delays and retentions that are due. Returns how many; 0: nothing is due."""
+        """Ends windows, delays and retentions that are due, at most count. Returns their number; 0 if nothing is
+        due."""
 
     @abstractmethod
     def close(self) -> None:
-        """Makes everything durable and closes. OSError: changes may be lost; UnfinishedError: a start has work left."""
+        """Makes everything durable and closes the engine. OSError: changes may be lost; UnfinishedError: work is left
+        for the next start."""

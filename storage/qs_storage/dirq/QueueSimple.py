@@ -53,9 +53,10 @@ class QueueSimple(QueueBase):
         sync: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """path: of the directory, made when missing; umask: for what is made, None: the process's; granularity:
-        seconds until a new intermediate directory; rndhex: the last digit of names, modulo 16, None: random; sync:
-        changes survive a power loss once a call has returned; disk: does the file operations. TypeError; OSError."""
+        """path: the directory, made when missing; umask: the umask for new files and directories, None for the
+        process's own; granularity: seconds until a new intermediate directory; rndhex: the last digit of names, modulo
+        16, None: random; sync: True if changes have to survive a power loss once a call has returned; disk: the file
+        operations. TypeError; OSError."""
         super().__init__(path, umask, rndhex, sync, disk)
         if not isinstance(granularity, int):
             raise TypeError(f"'granularity' should be an integer, not {granularity!r}")
@@ -64,7 +65,8 @@ class QueueSimple(QueueBase):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, data: bytes | str) -> str:
-        """Stores an element; a string as UTF-8. Returns its name, DIRECTORY/FILE. TypeError; OSError."""
+        """Stores an element. Returns its name, DIRECTORY/FILE. data: bytes, or a string, which is stored as UTF-8.
+        TypeError; OSError."""
         payload = data.encode() if isinstance(data, str) else data
         if not isinstance(payload, bytes):
             if not isinstance(payload, bytearray | memoryview):
@@ -90,8 +92,8 @@ class QueueSimple(QueueBase):
     add_ref = add  # Perl's queues have both
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
-        """Moves a file of the same file system into the queue. Returns its name. OSError: the file is where it was.
-        After a power loss it may be in both places, as its old directory is not synced."""
+        """Moves a file of the same file system into the queue. Returns its name. If it raises OSError, the file is
+        where it was. After a power loss the file may also be in its old directory, which is not synced."""
         path = os.fspath(path)
         if self._sync:
             self._disk.sync_file(path, _EXISTING_FILE)
@@ -156,7 +158,7 @@ class QueueSimple(QueueBase):
             self._disk.unlink(temporary)
 
     def _take_back(self, name: str) -> None:
-        """Removes an element whose addition failed, unless it has been taken."""
+        """Removes an element whose addition failed, unless a consumer has taken it."""
         with contextlib.suppress(OSError):
             if self.lock(name):
                 self._erase(f"{self.path}/{name}", self.get_path(name))
@@ -164,7 +166,8 @@ class QueueSimple(QueueBase):
     # -- locking --------------------------------------------------------------------------------------------------
 
     def lock(self, name: str, permissive: bool = True) -> bool:
-        """Locks an element. False if it is locked or gone; if not permissive FileExistsError, FileNotFoundError."""
+        """Locks an element. Returns False if the element is locked or gone; without permissive, raises FileExistsError
+        or FileNotFoundError instead."""
         try:
             lock_file(f"{self.path}/{name}", self._disk)
         except (FileExistsError, FileNotFoundError):
@@ -174,7 +177,8 @@ class QueueSimple(QueueBase):
         return True
 
     def unlock(self, name: str, permissive: bool = False) -> bool:
-        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError."""
+        """Unlocks an element. If the element was not locked, returns False with permissive, and raises
+        FileNotFoundError without."""
         try:
             self._disk.unlink(self.get_path(name))
         except FileNotFoundError:
@@ -192,7 +196,7 @@ class QueueSimple(QueueBase):
     get_ref = get
 
     def get_path(self, name: str) -> str:
-        """Returns the path of a locked element's file, without a look."""
+        """Returns the path of a locked element's file, without checking that the file exists."""
         return f"{self.path}/{name}{LOCKED_SUFFIX}"
 
     def remove(self, name: str) -> None:
@@ -222,8 +226,8 @@ class QueueSimple(QueueBase):
         return sum(sum(map(bool, map(is_element, names))) for names in found)
 
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
-        """Removes temporary elements and locks older than so many seconds (0: none), and empty intermediate
-        directories but the last. Reads all names."""
+        """Removes temporary elements and locks that are too old, and all empty intermediate directories but the last.
+        maxtemp, maxlock: their greatest age in seconds, 0 for no bound. Reads all names."""
         now = time.time()
         limits = {
             TEMPORARY_SUFFIX: now - maxtemp if maxtemp else None,
@@ -253,7 +257,7 @@ class QueueSimple(QueueBase):
                         self._disk.unlink(path)
 
     def _is_new(self, path: str) -> bool:
-        """Tells whether a lock may have been linked just now, and not have its time yet."""
+        """Tells whether a lock may have been linked just now, and have the element's old time still."""
         try:
             return self._disk.lstat(path).st_ctime > time.time() - _NEW
         except FileNotFoundError:

@@ -16,19 +16,19 @@ from .elements import DurableDirectory, is_directory, is_element, make_directory
 
 
 class QueueError(StorageError):
-    """The call cannot use a schema, an element's data, its name or its state."""
+    """A schema, an element's data, its name or its state does not allow the call."""
 
 
 class QueueLockError(QueueError):
-    """Somebody else has locked the element, or it is gone."""
+    """The element cannot be locked: another program has locked it, or it is gone."""
 
 
 class QueueBase:
     """A directory and one cursor over its elements: the queue is its own iterator, as in dirq, whose programs rely on
     it.
 
-    Ensures that names come in the order of time, and that what is added while the cursor moves is found by the next
-    loop, if not by this one. The cursor's methods are for one thread at a time, all others for several."""
+    Ensures that names come in the order of time, and that a loop which misses an element added meanwhile leaves it to
+    the next loop. The cursor's methods are for one thread at a time, all others for several."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class QueueBase:
         self._directories = self._intermediate()[::-1]
 
     def _advance(self) -> str:
-        """Returns the next name, "" at the end."""
+        """Moves the cursor. Returns the next name, "" at the end."""
         while not self._elements:
             if not self._directories:
                 return ""
@@ -109,12 +109,14 @@ class QueueBase:
         return name
 
     def first(self) -> str:
-        """Returns the first element's name, or "". Reads and caches what comes next. OSError."""
+        """Moves the cursor to the beginning, and reads names ahead. Returns the first element's name, or "".
+        OSError."""
         self._begin()
         return self.next()
 
     def next(self) -> str:
-        """Returns the next element's name from the cache. At the end "", or StopIteration after iter() or names()."""
+        """Returns the next element's name from those read ahead. At the end, returns "", or raises StopIteration after
+        iter() or names()."""
         name = self._advance()
         if not name and self._iterating:
             self._iterating = False
@@ -122,7 +124,7 @@ class QueueBase:
         return name
 
     def copy(self) -> Self:
-        """Returns another object for the queue, with its own cursor at the same place."""
+        """Returns another object for the queue, with a cursor of its own at the same element."""
         new = copy.copy(self)
         new._directories = self._directories.copy()
         new._elements = self._elements.copy()
@@ -133,7 +135,7 @@ class QueueBase:
         raise NotImplementedError("unsupported method: count()")
 
     def touch(self, ename: str) -> None:
-        """Renews the lock of an element, so that `purge` does not take it for an old one. OSError."""
+        """Renews the lock of an element, so that `purge` does not remove the lock as an old one. OSError."""
         touch(f"{self.path}/{ename}")
 
 
@@ -147,8 +149,8 @@ def _integer(name: str, value: int | None) -> int | None:
 
 
 class QueueNull(QueueBase):
-    """Drops what is added, and is always empty: for tests, and for data that nobody wants. It has no directory; methods
-    that need an element raise NotImplementedError."""
+    """Drops what is added, and is always empty: for tests, and for data that nobody wants. QueueNull has no directory;
+    methods that need an element raise NotImplementedError."""
 
     def __init__(self) -> None:
         self._forget()
@@ -158,13 +160,13 @@ class QueueNull(QueueBase):
         return []
 
     def add(self, data: object) -> str:
-        """Drops the data. Returns "", which is no name."""
+        """Drops the data. Returns "" in place of a name."""
         return ""
 
     add_ref = add
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
-        """Removes the file. Returns "", which is no name. OSError."""
+        """Removes the file. Returns "" in place of a name. OSError."""
         os.unlink(path)
         return ""
 
@@ -206,10 +208,11 @@ Found = tuple[QueueBase, str] | tuple[None, None]
 
 
 class QueueSet:
-    """Merges the elements of queues by name. It has copies of the queues, with their own cursors."""
+    """Merges the elements of several queues by name. Copies the queues, so that their own cursors stay where they
+    are."""
 
     def __init__(self, *queues: QueueBase | Sequence[QueueBase]) -> None:
-        """queues: one by one, or in a list or tuple. QueueError for one that is there twice, TypeError."""
+        """queues: one by one, or in a list or tuple. QueueError for a queue that is given twice; TypeError."""
         self.qset: list[QueueBase] = []
         self._iterating = False
         self._next: dict[str, str] = {}
@@ -217,7 +220,7 @@ class QueueSet:
         self.add(*queues)
 
     def add(self, *queues: QueueBase | Sequence[QueueBase]) -> None:
-        """Adds all queues, as for the constructor, or none."""
+        """Adds queues, all or none. queues: as for the constructor."""
         wanted: list[QueueBase] = []
         for given in queues:
             wanted.extend(given if isinstance(given, list | tuple) else [given])  # type: ignore[list-item]
@@ -231,7 +234,7 @@ class QueueSet:
         self._begin()
 
     def remove(self, given_queue: QueueBase) -> None:
-        """Removes a queue, by its directory, if it is in the set. TypeError for something else."""
+        """Removes the queue with the same directory, if the set has one. TypeError for anything but a queue."""
         _check(given_queue)
         self.qset = [queue for queue in self.qset if queue.id != given_queue.id]
         self._next.pop(given_queue.id, None)
@@ -272,12 +275,14 @@ class QueueSet:
         return queue, name
 
     def first(self) -> Found:
-        """Returns the first (queue, name), or (None, None). Reads and caches what comes next. OSError."""
+        """Moves all cursors to the beginning, and reads names ahead. Returns the first (queue, name), or (None, None).
+        OSError."""
         self._begin()
         return self.next()
 
     def next(self) -> Found:
-        """Returns the next (queue, name). At the end (None, None), or StopIteration after iter() or names()."""
+        """Returns the next (queue, name). At the end, returns (None, None), or raises StopIteration after iter() or
+        names()."""
         found = self._advance()
         if found[0] is None and self._iterating:
             self._iterating = False

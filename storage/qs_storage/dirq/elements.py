@@ -62,8 +62,8 @@ _masks = threading.Lock()
 
 
 def element_name(rndhex: int, attempt: int = 0) -> str:
-    """Returns 14 digits: seconds since the Epoch (8), microseconds (5), rndhex (0 to 15). attempt: microseconds to
-    add, so that attempts end even if the clock stands."""
+    """Returns 14 digits: seconds since the Epoch (8), microseconds (5), rndhex (0 to 15). attempt: microseconds to add,
+    so that repeated attempts find a free name even if the clock stands still."""
     now = time.time()
     seconds = int(now)
     micros = int((now - seconds) * 1_000_000) + attempt
@@ -94,13 +94,13 @@ def time_of(mid: int) -> int:
 
 
 def mid_at(time: int, digit: int) -> int:
-    """Returns the id of an element that is added at a time. digit: 0 to 15."""
+    """Returns the id of an element that is added at this time. digit: the last digit of the name, 0 to 15."""
     seconds, micros = divmod(time, SECOND)
     return seconds << 24 | micros << 4 | digit
 
 
 def following(mid: int) -> int:
-    """Returns the next id: microseconds end at SECOND."""
+    """Returns the next id. Carries at SECOND, as microseconds end there."""
     mid += 1
     return mid if (mid >> 4 & 0xFFFFF) < SECOND else (mid >> 24) + 1 << 24
 
@@ -110,15 +110,16 @@ def following(mid: int) -> int:
 
 @dataclass(slots=True)
 class Folder:
-    """An intermediate directory that is watched. elements: their count; watch: its number."""
+    """An intermediate directory that is watched. elements: the number of its elements; watch: the number of its
+    watch."""
 
     elements: int = 0
     watch: int = -1
 
 
 class Places:
-    """Which intermediate directory each element is in. A place is the path of an element in the queue's directory,
-    DIRECTORY/NAME.
+    """Maps each element to its intermediate directory. In the code of dirq, a place is the path of an element below the
+    queue's directory, DIRECTORY/NAME.
 
     Takes 16 bytes for an element: the name is its id, and the directory a number."""
 
@@ -136,14 +137,15 @@ class Places:
         return self._numbers.after(after, len(self._numbers) if count is None else count)
 
     def last(self) -> int:
-        """Returns the greatest id, -1 without any."""
+        """Returns the greatest id, -1 without elements."""
         return self._numbers.last() or -1
 
     def is_in(self, mid: int, folder: str) -> bool:
         return self._numbers.get(mid) == _number_of(folder)
 
     def folder_of(self, mid: int) -> str:
-        """Returns an element's intermediate directory; for one that is gone, the first possible."""
+        """Returns the intermediate directory of an element; for an element that is gone, the first that may have held
+        it."""
         return f"{(self._numbers.get(mid) or 1) - 1:08x}"
 
     def place_of(self, mid: int) -> str:
@@ -171,7 +173,7 @@ class Places:
         self._watch.remove(self.folders.pop(folder).watch)
 
     def expect(self, folder: str, event: int, name: str) -> None:
-        """Notes a change of ours that `inotify` will report, if the intermediate directory is watched."""
+        """Notes a change by this process that `inotify` will report, if the intermediate directory is watched."""
         if folder in self.folders:
             self._watch.expect(self.folders[folder].watch, event, name)
 
@@ -185,7 +187,7 @@ def _number_of(folder: str) -> int:
 
 @contextlib.contextmanager
 def masked(umask: int | None) -> Iterator[None]:
-    """Sets the umask of the process in the with block; None: leaves it."""
+    """Sets the umask of the process in the with block; does nothing for None."""
     if umask is None:
         yield
         return
@@ -198,7 +200,7 @@ def masked(umask: int | None) -> Iterator[None]:
 
 
 def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> None:
-    """Makes a directory and its missing parents. OSError, also if it is something else."""
+    """Makes a directory and its missing parents. OSError, also if something else has the name."""
     with masked(umask):
         disk.make_directories(os.path.abspath(path), sync=sync)
     if not os.path.isdir(path):
@@ -228,7 +230,7 @@ def read_file(path: str, disk: Disk) -> bytes:
 
 
 def remove_if_empty(path: str, disk: Disk) -> bool:
-    """Removes an empty directory. Returns whether it is gone."""
+    """Removes an empty directory. Returns True if the directory is gone."""
     try:
         disk.rmdir(path)
     except FileNotFoundError:
@@ -254,7 +256,7 @@ def count_elements(path: str, disk: Disk) -> int:
 
 
 def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
-    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory of the queue."""
+    """Renames an element, DIRECTORY/ELEMENT, for removal. Returns its path. make: makes a directory in the queue's."""
     path = f"{top}/{element}"
     for attempt in range(ATTEMPTS):
         obsolete = f"{top}/{OBSOLETE_DIRECTORY}/{element_name(rndhex, attempt)}"
@@ -273,8 +275,8 @@ def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callabl
 
 
 def remove_element(path: str, disk: Disk) -> None:
-    """Removes an obsolete or temporary element of a Queue. Repeats it, as a purge may do the same, or another
-    program may still lock the element. OSError."""
+    """Removes an obsolete or temporary element of a Queue. Tries again when a purge does the same, or another program
+    locks the element meanwhile. OSError."""
     while True:
         for name in names_in(path):
             with contextlib.suppress(FileNotFoundError):
@@ -287,7 +289,7 @@ def remove_element(path: str, disk: Disk) -> None:
 
 
 def touch(path: str) -> None:
-    """Sets the time of the last change to now. OSError with the path, which that of os.utime lacks."""
+    """Sets a file's time of the last change to now. OSError with the path, which the error of os.utime lacks."""
     try:
         os.utime(path)
     except OSError as error:
@@ -295,7 +297,8 @@ def touch(path: str) -> None:
 
 
 def is_older(path: str, limit: float, disk: Disk) -> bool:
-    """Tells whether a file was changed last before a time. limit: seconds since the Epoch. False if it is gone."""
+    """Tells whether a file was last changed before a time. limit: seconds since the Epoch. Returns False if the file is
+    gone."""
     try:
         return disk.lstat(path).st_mtime < limit
     except FileNotFoundError:
@@ -303,14 +306,14 @@ def is_older(path: str, limit: float, disk: Disk) -> bool:
 
 
 def is_taken(error: OSError) -> bool:
-    """Tells whether a rename failed as the name is taken by a directory."""
+    """Tells whether a rename failed because a directory has the name already."""
     return error.errno in _NOT_EMPTY
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Keeps other purges of ours out of a directory. Look again in the with block: two that saw the same old lock
-    would both remove it, and the second one a new lock. FileNotFoundError."""
+    """Keeps other purges by servers of qs out of a directory. Look at a lock again in the with block: two purges that
+    saw the same old lock would both remove it, the second one a new lock in its place. FileNotFoundError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # not every file system has these locks
@@ -354,8 +357,8 @@ def lock_directory(path: str, disk: Disk, umask: int | None = None) -> None:
 class DurableDirectory:
     """Makes the names in intermediate directories durable, and the directories' own names.
 
-    It keeps the last directory open that is known to be durable, so that no other one gets its inode's number. A
-    copy knows of none.
+    Keeps the directory open that was made durable last, so that no other directory gets its inode's number. A copy of
+    the object begins with none.
     """
 
     def __init__(self) -> None:
@@ -372,7 +375,7 @@ class DurableDirectory:
             self._close(self._fd)
 
     def sync(self, top: str, directory: str, disk: Disk) -> None:
-        """Syncs the names in top/directory, unless it is gone. OSError if they may be lost."""
+        """Syncs the names in top/directory; does nothing if the directory is gone. OSError: the names may be lost."""
         try:
             fd = disk.open(f"{top}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The file operations that the server needs of the layouts of dirq.
 
-Of QueueSimple: an element is a file, its lock a second link of it, `NAME.lck`. Of Queue: an element is a directory of
-files, its lock the directory `locked` in it.
+In QueueSimple, an element is a file, and its lock is a second link to the file, `NAME.lck`. In Queue, an element is a
+directory of files, and its lock is the directory `locked` in it.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ IsOld = Callable[[str, int], bool]
 
 
 class Listed(NamedTuple):
-    """Lists an intermediate directory: ids of free and of locked elements, names of everything else."""
+    """The names in an intermediate directory: the ids of free and of locked elements, and all other names."""
 
     free: list[int]
     locked: list[int]
@@ -69,11 +69,11 @@ class Layout(ABC):
 
     Ensures that a lock is taken by one program, and that an element is visible only when it is complete. Assumes that
     other programs add, lock, remove and purge at any time, also the intermediate directories. Never removes what
-    another program is still using, as far as dirq's own rules tell that. All methods raise OSError."""
+    another program is still using, by dirq's own rules. All methods raise OSError."""
 
     def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
-        """path: of the queue; places: is told which reports to expect; sync: whether to keep back until a commit what
-        the commit has to cover."""
+        """path: the queue's directory; places: notes which reports to expect; sync: whether the next commit has to sync
+        what is written before."""
         self.path = path
         self._disk = disk
         self._sync = sync
@@ -88,31 +88,33 @@ class Layout(ABC):
 
     @abstractmethod
     def listed(self, folder: str) -> Listed:
-        """Raises FileNotFoundError if the directory is gone."""
+        """Lists an intermediate directory. FileNotFoundError if the directory is gone."""
 
     @abstractmethod
     def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
-        """Removes what crashes left in an intermediate directory, or elsewhere (""). names: the others of `listed`."""
+        """Removes what crashes have left in an intermediate directory, or elsewhere (""). names: the names in it that
+        are not elements, from `listed`."""
 
     @abstractmethod
     def being_written(self) -> set[int]:
-        """Returns the ids of elements that are being added, as far as they have one."""
+        """Returns the ids of the elements that are being added and have an id already."""
 
     @abstractmethod
     def is_locked(self, place: str) -> bool:
-        """Tells whether an element is locked, by whomever."""
+        """Tells whether any program has locked an element."""
 
     @abstractmethod
     def lock(self, place: str) -> bool:
-        """Returns False if the element is locked or gone."""
+        """Locks an element. Returns False if the element is locked or gone."""
 
     @abstractmethod
     def unlock(self, place: str) -> None:
-        """Unlocks an element that we have locked."""
+        """Unlocks an element that this server has locked."""
 
     @abstractmethod
     def size(self, place: str, status: os.stat_result) -> int | None:
-        """Returns bytes of payload; None for no message. status: of the element. FileNotFoundError."""
+        """Returns the bytes of an element's payload; None if the element is not a message. status: the element's.
+        FileNotFoundError."""
 
     @abstractmethod
     def read(self, place: str) -> bytes:
@@ -120,16 +122,16 @@ class Layout(ABC):
 
     @abstractmethod
     def erase(self, place: str) -> None:
-        """Removes an element that we have locked. FileNotFoundError."""
+        """Removes an element that this server has locked. FileNotFoundError."""
 
     @abstractmethod
     def remove_obsolete(self) -> None:
-        """Removes what is left of erased elements after a commit. Raises nothing."""
+        """Removes what is left of erased elements after a commit. Never raises."""
 
     def write(self, mid: int, payload: bytes, until: int) -> PendingMessage:
-        """Writes a message under a name that is no element's, again if another program's purge has removed its empty
-        directory. until: when it becomes visible, 0: at once. FileExistsError; FileNotFoundError if the queue is
-        gone; UnsupportedError for the payload."""
+        """Writes a message under a temporary name. Tries again if another program's purge has removed the empty
+        intermediate directory. until: when the message becomes visible, 0 for at once. FileExistsError;
+        FileNotFoundError if the queue is gone; UnsupportedError for the payload."""
         pending = self._prepare(mid, payload, until)
         for _ in range(ATTEMPTS):
             try:
@@ -142,12 +144,12 @@ class Layout(ABC):
 
     @abstractmethod
     def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
-        """Returns what `_write` writes. UnsupportedError."""
+        """Checks a payload, and returns what `_write` writes. UnsupportedError."""
 
     @abstractmethod
     def _write(self, pending: PendingMessage, payload: bytes) -> None:
-        """Writes a message, or raises OSError and leaves nothing. One that becomes visible later is locked, here or in
-        `publish`."""
+        """Writes a message; if it raises OSError, nothing is left. Locks a message that becomes visible later, unless
+        `publish` does."""
 
     @abstractmethod
     def sync_content(self, pending: PendingMessage) -> None:
@@ -155,22 +157,23 @@ class Layout(ABC):
 
     @abstractmethod
     def publish(self, pending: PendingMessage) -> str:
-        """Makes it an element. Returns its intermediate directory. FileExistsError."""
+        """Makes a written message an element. Returns its intermediate directory. FileExistsError."""
 
     @abstractmethod
     def discard(self, pending: PendingMessage) -> None:
-        """Raises nothing."""
+        """Removes a written message that is not an element yet. Never raises."""
 
     @abstractmethod
     def dismantle(self) -> None:
-        """Removes everything but elements and hidden files. OSError ENOTEMPTY if there is an element."""
+        """Removes everything from the queue's directory but elements and hidden files. OSError ENOTEMPTY if there is an
+        element."""
 
     def _make(self, folder: str) -> None:
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(f"{self.path}/{folder}")
 
     def _remove_folder(self, folder: str) -> None:
-        """Raises OSError ENOTEMPTY."""
+        """Removes an intermediate directory. OSError ENOTEMPTY if there is an element."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.rmdir(f"{self.path}/{folder}")
 
@@ -192,7 +195,7 @@ class Layout(ABC):
 
 
 class SimpleLayout(Layout):
-    """The layout of QueueSimple: an element is a file, its lock a second link of it."""
+    """The layout of QueueSimple: an element is a file, its lock a second link to the file."""
 
     def listed(self, folder: str) -> Listed:
         names = os.listdir(f"{self.path}/{folder}")
@@ -249,7 +252,7 @@ class SimpleLayout(Layout):
             self._note(place, DELETE, LOCKED_SUFFIX)
 
     def remove_obsolete(self) -> None:
-        """Does nothing: an erased element is gone."""
+        """Does nothing: erasing an element leaves nothing behind in this layout."""
 
     def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
         seconds = mid >> 24
@@ -305,7 +308,7 @@ class QueueLayout(Layout):
     """The layout of Queue: an element is a directory of files, its lock a directory `locked` in it."""
 
     def __init__(self, path: str, disk: Disk, body: Body, places: Places, *, sync: bool) -> None:
-        """body: the payload's piece."""
+        """body: the piece of an element that holds the payload."""
         super().__init__(path, disk, places, sync=sync)
         self.body = body
         self._insertion = ""
@@ -383,7 +386,8 @@ class QueueLayout(Layout):
             self.remove_obsolete()
 
     def remove_obsolete(self) -> None:
-        """Removes renamed elements, once their directories are synced: a power loss could bring back a part of one."""
+        """Removes renamed elements. Waits until their directories are synced, or a power loss could bring back a part
+        of an element."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
             self._try_remove(path)

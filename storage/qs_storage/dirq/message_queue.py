@@ -41,7 +41,7 @@ _IDLE = 3600
 
 
 class _FolderWatcher:
-    """Passes reports about one intermediate directory on to the store, which has one of these for each."""
+    """Passes reports about one intermediate directory on to the store. Each intermediate directory has its own."""
 
     def __init__(self, listing: "WatchedElements", name: str) -> None:
         self._listing = listing
@@ -58,10 +58,10 @@ class _FolderWatcher:
 
 
 class WatchedElements(Elements):
-    """The elements of a queue, kept up to date: lists them at the start, and then goes by the reports of `Watch`.
+    """Lists the elements of a queue at the start, and keeps the list up to date by the reports of `Watch`.
 
-    Ensures that an element that others add while the directory is listed is seen in one state or the next. Assumes that
-    a report may be out of date: the disk is asked."""
+    Ensures that an element which another program adds while the directory is listed is found by the listing or by a
+    report. Assumes that a report may be out of date, and asks the disk."""
 
     def close(self) -> None:
         for name in list(self.places.folders):
@@ -142,7 +142,7 @@ class WatchedElements(Elements):
                 self.folder_gone(folder)
 
     def folder_made(self, folder: str) -> None:
-        """Adds an intermediate directory, which may have elements by now."""
+        """Adds an intermediate directory, which may already contain elements."""
         if folder in self.places.folders:
             return
         self.touch_new_folder(folder)
@@ -153,7 +153,7 @@ class WatchedElements(Elements):
         self._remove_idle_folders()
 
     def folder_gone(self, folder: str) -> None:
-        """Forgets an intermediate directory that was removed, and maybe made again."""
+        """Forgets an intermediate directory that was removed. The directory may have been made again since."""
         known = self.places.folders.get(folder)
         if known is None:
             return
@@ -168,7 +168,7 @@ class WatchedElements(Elements):
             self.folder_made(folder)
 
     def element_changed(self, folder: str, name: str) -> None:
-        """Handles a change of an element or its lock, which may have changed again."""
+        """Handles a change of an element or its lock. Either may have changed again since."""
         if not is_element(name.removesuffix(LOCKED_SUFFIX)):
             return
         mid = mid_of(name[:14])
@@ -192,7 +192,8 @@ class WatchedElements(Elements):
             self.arrived()
 
     def _remove_idle_folders(self) -> None:
-        """Removes empty directories that are long unused, but the last, as dirq's purge does."""
+        """Removes empty intermediate directories that have been unused for long, except the last, as dirq's purge
+        does."""
         for name in sorted(self.places.folders)[:-1]:
             path = f"{self.path}/{name}"
             if not self.places.folders[name].elements and self._is_old(path, _IDLE):
@@ -204,8 +205,8 @@ class WatchedElements(Elements):
 class ElementWriter:
     """Writes messages as elements, and gives them ids. See Writer.
 
-    Ensures that ids increase, also past elements of programs whose clocks are ahead. A crash may leave half of a list:
-    dirq has no lists."""
+    Ensures that ids increase, even past elements of programs whose clocks are ahead. A crash may leave half of a list,
+    because dirq has no lists."""
 
     def __init__(self, elements: WatchedElements) -> None:
         self._elements = elements
@@ -273,7 +274,7 @@ class ElementWriter:
             elements.arrived()
 
     def finish(self, request: list[PendingMessage]) -> None:
-        """Does nothing: each message is complete."""
+        """Does nothing: each message of a request is complete by itself."""
 
     def take_back(self, pending: PendingMessage) -> None:
         try:

@@ -60,10 +60,10 @@ class Queue(QueueBase):
         sync: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """path, umask, rndhex, sync, disk: as for QueueSimple. maxelts: elements of an intermediate directory, then
-        a new one is begun. schema: types of the pieces of data by name (letters and digits): `binary` for bytes,
-        `string`, or `table` for a dictionary of strings; with `?` the piece may be missing, `*` means nothing.
-        Needed to add and to get. TypeError, QueueError for a wrong schema, OSError."""
+        """path, umask, rndhex, sync, disk: as for QueueSimple. maxelts: the most elements of an intermediate directory.
+        schema: types of the pieces of data by name (letters and digits): `binary` for bytes, `string`, or `table` for a
+        dictionary of strings. A `?` after the type makes the piece optional, a `*` is ignored. The methods `add` and
+        `get` need a schema. TypeError, QueueError for a wrong schema, OSError."""
         if not isinstance(maxelts, int):
             raise TypeError(f"'maxelts' should be an integer, not {maxelts!r}")
         self.maxelts = maxelts
@@ -75,8 +75,8 @@ class Queue(QueueBase):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(self, data: Mapping[str, Any]) -> str:
-        """Stores an element of these pieces. Returns its name, DIRECTORY/ELEMENT. QueueError without a schema, or
-        for data that does not fit it; OSError. Then nothing is stored."""
+        """Stores an element of these pieces. Returns its name, DIRECTORY/ELEMENT. If it raises, nothing is stored:
+        QueueError without a schema, or for data that does not fit the schema; OSError."""
         contents = self._schema.encode(data)
         temporary = self._write(contents)
         try:
@@ -173,8 +173,8 @@ class Queue(QueueBase):
     # -- locking --------------------------------------------------------------------------------------------------
 
     def lock(self, ename: str, permissive: bool = True) -> bool:
-        """Locks an element. Returns False if it is locked or gone; not permissive: FileExistsError,
-        FileNotFoundError. OSError; QueueError for a bad name."""
+        """Locks an element. Returns False if the element is locked or gone; without permissive, raises FileExistsError
+        or FileNotFoundError instead. OSError; QueueError for a bad name."""
         _check_name(ename)
         try:
             lock_directory(f"{self.path}/{ename}", self._disk, self.umask)
@@ -185,7 +185,8 @@ class Queue(QueueBase):
         return True
 
     def unlock(self, ename: str, permissive: bool = False) -> bool:
-        """Unlocks an element. If it was not locked: False if permissive, else FileNotFoundError. QueueError."""
+        """Unlocks an element. If the element was not locked, returns False with permissive, and raises
+        FileNotFoundError without. QueueError."""
         _check_name(ename)
         try:
             self._disk.rmdir(f"{self.path}/{ename}/{LOCKED_DIRECTORY}")
@@ -203,9 +204,9 @@ class Queue(QueueBase):
     # -- locked elements ------------------------------------------------------------------------------------------
 
     def get(self, ename: str) -> dict[str, Any]:
-        """Returns the pieces of a locked element, in the order of the schema, without missing optional ones.
-        QueueError without a schema or a lock, for a missing mandatory piece, or a file that is no table; OSError for
-        a file that cannot be read, or is not UTF-8."""
+        """Returns the pieces of a locked element, in the order of the schema, without missing optional ones. QueueError
+        without a schema or a lock, for a missing mandatory piece, or a file that is not a table; OSError for a file
+        that cannot be read, or is not UTF-8."""
         types = self._schema.needed()
         self._check_locked(ename, "get")
         data: dict[str, Any] = {}
@@ -221,15 +222,16 @@ class Queue(QueueBase):
         return data
 
     def dequeue(self, ename: str, permissive: bool = True) -> dict[str, Any]:
-        """Locks, gets and removes an element. QueueLockError if it cannot be locked (not permissive: see lock); else
-        errors as of get and remove, with the element unlocked."""
+        """Locks, gets and removes an element. If the element cannot be locked, raises QueueLockError (without
+        permissive, the errors of `lock`). Otherwise raises the errors of `get` and `remove`, and unlocks the
+        element."""
         with self._locked(ename, permissive):
             element = self.get(ename)
             self.remove(ename)
         return element
 
     def get_element(self, ename: str, permissive: bool = True) -> dict[str, Any]:
-        """Locks, gets and unlocks an element. Errors as of dequeue. permissive: for lock and unlock."""
+        """Locks, gets and unlocks an element. Raises the errors of `dequeue`. permissive: see `lock` and `unlock`."""
         with self._locked(ename, permissive):
             element = self.get(ename)
         self.unlock(ename, permissive)
@@ -248,7 +250,8 @@ class Queue(QueueBase):
             raise
 
     def remove(self, ename: str) -> None:
-        """Removes a locked element. QueueError if it is not locked, or has a file that is no piece. OSError."""
+        """Removes a locked element. QueueError if it is not locked, or has a file that is not a piece of data.
+        OSError."""
         self._check_locked(ename, "remove")
         self._erase(ename)
 
@@ -270,8 +273,9 @@ class Queue(QueueBase):
         return sum(map(self._size, self._intermediate()))
 
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
-        """Removes empty intermediate directories but the last, elements being added or removed for maxtemp seconds,
-        and locks older than maxlock seconds (0: none). Looks at all elements, and moves the cursor to the end."""
+        """Removes all empty intermediate directories but the last, elements that have been under addition or removal
+        for maxtemp seconds, and locks older than maxlock seconds (0 for no bound). Looks at all elements, and moves the
+        cursor to the end."""
         # Not the last one: others may be adding to it just now.
         for directory in self._intermediate()[:-1]:
             remove_if_empty(f"{self.path}/{directory}", self._disk)

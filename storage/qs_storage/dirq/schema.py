@@ -22,11 +22,11 @@ _escaped = re.compile(r"\\[\\tn]")
 
 
 class Schema:
-    """The pieces of data of an element. types: binary, string or table, by piece; mandatory: pieces of every element.
-    Both empty: no schema."""
+    """The pieces of data of an element. types: binary, string or table, by piece; mandatory: the pieces that every
+    element has. Both are empty without a schema."""
 
     def __init__(self, schema: Mapping[str, str] | None) -> None:
-        """Raises QueueError, see Queue."""
+        """Parses a schema, as given to `Queue`. QueueError for a wrong one."""
         self.types: dict[str, str] = {}
         self.mandatory: set[str] = set()
         if not schema:
@@ -54,13 +54,13 @@ class Schema:
             self.mandatory.add(name)
 
     def needed(self) -> dict[str, str]:
-        """Raises QueueError without a schema."""
+        """Checks that there is a schema. QueueError without one."""
         if not self.types:
             raise QueueError("unknown schema: to add and to get elements, give the queue a schema")
         return self.types
 
     def encode(self, data: Mapping[str, Any]) -> dict[str, bytes]:
-        """Returns the files' contents. QueueError for data that does not fit."""
+        """Returns the contents of an element's files. QueueError for data that does not fit the schema."""
         types = self.needed()
         if not isinstance(data, Mapping):
             raise QueueError(f"unexpected data: {data!r} (a dictionary)")
@@ -73,7 +73,8 @@ class Schema:
         return {name: _ENCODERS[types[name]](name, value) for name, value in data.items()}
 
     def decode(self, name: str, content: bytes, path: str) -> Any:
-        """Raises OSError if it is not UTF-8, QueueError if it is no table."""
+        """Converts the content of a file to the data of its piece. OSError for a string that is not UTF-8, QueueError
+        for a wrong table."""
         kind = self.types[name]
         if kind == "binary":
             return content
@@ -113,7 +114,7 @@ _ENCODERS: dict[str, Callable[[str, object], bytes]] = {
 
 
 def encode_table(table: Mapping[str, str]) -> str:
-    """Returns lines `key TAB value`, sorted, with escapes. QueueError for other things than strings."""
+    """Returns a line `key TAB value` for each entry, sorted and with escapes. QueueError for anything but strings."""
     for key, value in table.items():
         for text in (key, value):
             if not isinstance(text, str):
@@ -122,7 +123,8 @@ def encode_table(table: Mapping[str, str]) -> str:
 
 
 def decode_table(text: str) -> dict[str, str]:
-    """Parses lines of `encode_table`. The last of equal keys counts. QueueError for a line without exactly one tab."""
+    """Parses the lines of `encode_table`. Of equal keys, the last one counts. QueueError for a line without exactly one
+    tab."""
     table: dict[str, str] = {}
     lines = text.strip("\n")
     for line in lines.split("\n") if lines else ():
@@ -143,14 +145,14 @@ def _unescape(text: str) -> str:
 
 @dataclass(frozen=True)
 class Body:
-    """The piece of an element that holds a message's payload. piece: its name, and so its file's; text: it has to be
-    UTF-8."""
+    """The piece of an element that holds a message's payload. piece: its name, which is also the name of its file;
+    text: True if the payload has to be UTF-8."""
 
     piece: str
     text: bool
 
     def check(self, payload: bytes) -> None:
-        """Raises UnsupportedError for a payload that cannot be in that piece."""
+        """Checks a payload. UnsupportedError for one that the piece cannot hold."""
         if self.text:
             try:
                 payload.decode()
@@ -177,7 +179,8 @@ def parse_schema(text: str) -> dict[str, str]:
 
 
 def body_of(options: Options) -> Body:
-    """Returns the payload's piece. StorageError if elements of the schema cannot be messages."""
+    """Returns the piece of data that holds a message's payload. StorageError if elements of the queue's schema cannot
+    be messages."""
     types = parse_schema(options.schema or DEFAULT_SCHEMA)
     piece = options.body or (DEFAULT_BODY if DEFAULT_BODY in types or len(types) > 1 else next(iter(types)))
     schema = Schema(types)

@@ -41,8 +41,8 @@ _LATEST_STAMP = 2**31 - 1
 
 
 class Lease(NamedTuple):
-    """Tells what a server of ours knows of an element. until: the end of the window or the delay, 0 without a lock of
-    ours; delayed: it is a delay."""
+    """What this server, or another one of qs, knows of an element. until: the end of the window or the delay, 0 if no
+    server has locked the element; delayed: True for a delay."""
 
     receives: int = 0
     until: int = 0
@@ -167,7 +167,8 @@ class Elements(MessageStore):
         return True
 
     def _size(self, mid: int) -> int | None:
-        """Returns bytes. None if the element is gone, or no message; then it is dropped."""
+        """Returns the bytes of an element's payload. Drops an element that is gone or is not a message, and returns
+        None."""
         place = self.places.place_of(mid)
         try:
             size = self.layout.size(place, self._disk.lstat(self.layout.element(place)))
@@ -198,7 +199,7 @@ class Elements(MessageStore):
         return self.index.loaded(mid) or self.look(mid) is not None
 
     def _disown(self, mid: int) -> None:
-        """Forgets an element that is no message for us."""
+        """Forgets an element that cannot be a message."""
         _logger.warning(
             "%s is no message that can be used (permissions, or the pieces of its schema)", self.path_of(mid)
         )
@@ -208,7 +209,8 @@ class Elements(MessageStore):
         return self.layout.element(self.places.place_of(mid))
 
     def announce(self, mid: int, expiry: int) -> None:
-        """Announces when a hidden element becomes visible, or when to look again at one that others have locked."""
+        """Announces when a hidden element becomes visible; for an element that another program has locked, when to look
+        again."""
         if expiry != FOREIGN:
             self._foreign.discard(mid)
             self._activity.announce(self.qid, expiry)
@@ -253,7 +255,7 @@ class Elements(MessageStore):
 
     @contextlib.contextmanager
     def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
-        """Gives the state of an element, see MessageStore. Locks the element for other servers of ours."""
+        """Locks an element for other servers of qs, and yields its state: see MessageStore."""
         if self.index.expiry(mid) is None:
             yield None
             return
@@ -277,7 +279,7 @@ class Elements(MessageStore):
             self._disk.close(fd)
 
     def _lock(self, mid: int, state: MessageState, lease: Lease) -> bool:
-        """Locks a ready element, with a lease. False if another program was faster."""
+        """Locks a ready element, with a lease. Returns False if another program was faster."""
         path = self.path_of(mid)
         # First: a kill right after the lock leaves one whose end is known.
         self.leases.write(path, mid, lease)
@@ -338,7 +340,7 @@ class Elements(MessageStore):
         return True
 
     def drop(self, mid: int) -> None:
-        """Forgets an element that is not there any more, with its lease."""
+        """Forgets an element that is gone, and its lease."""
         if self.index.expiry(mid) is not None:
             self.index.remove(mid)
         self.places.remove(mid)
@@ -347,7 +349,7 @@ class Elements(MessageStore):
         self.forget_lease(mid)
 
     def forget_lease(self, mid: int) -> None:
-        """Removes the lease of an element that is gone; otherwise the next listing does."""
+        """Removes the lease of an element that is gone. If that fails, the next listing removes the lease."""
         try:
             self.leases.forget(mid)
         except OSError as error:
@@ -375,7 +377,8 @@ class Elements(MessageStore):
 
 
 def stamp(path: str, until: int) -> None:
-    """Sets the time of an element's last change to the end of our lease, if we are its owner: see above."""
+    """Sets an element's time of the last change to the end of its lease, if this process owns the element: see the top
+    of this file."""
     # Whole numbers: a float would lose microseconds, and the lock would not be recognized as ours.
     seconds, micros = divmod(until, 1_000_000)
     if seconds > _LATEST_STAMP:
@@ -386,5 +389,5 @@ def stamp(path: str, until: int) -> None:
 
 
 def _is_ours(lease: Lease, status: os.stat_result) -> bool:
-    """Tells whether a server of ours has made an element's lock. status: looked up after the lock."""
+    """Tells whether a server of qs has made an element's lock. status: looked up after the lock."""
     return lease.until > 0 and status.st_mtime_ns // 1000 <= lease.until

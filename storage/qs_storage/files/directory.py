@@ -50,7 +50,7 @@ class MessageDirectory(MessageStore):
             self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
-        """Has the next commit sync names, and a message's attributes."""
+        """Makes the next commit sync the directory's names, and a message's attributes."""
         if self.context.durability is not Durability.NONE:
             self._activity.dirty.add(self.qid)
             if mid is not None and self.context.always:
@@ -59,7 +59,7 @@ class MessageDirectory(MessageStore):
     # -- names
 
     def name_path(self, mid: int, expiry: int) -> str:
-        """Returns the path of a message in a state. expiry: 0 when it is ready."""
+        """Returns the path of a message's file in a state. expiry: 0 for a ready message."""
         return f"{self.path}/{message_name(mid, expiry)}"
 
     def path_of(self, mid: int) -> str:
@@ -69,7 +69,8 @@ class MessageDirectory(MessageStore):
         return min(time // self._unit, MAX_MID)
 
     def time(self, number: int) -> int:
-        """Returns at most as many microseconds as an answer can say: other programs may choose any number."""
+        """Converts a number of the layout to microseconds since the Epoch. Returns at most what an answer can say, as
+        other programs may choose any number."""
         return number if self._unit == 1 else min(number * self._unit, MAX_MID)
 
     def pushed_at(self, mid: int) -> int:
@@ -131,12 +132,12 @@ class MessageDirectory(MessageStore):
             self.reasons.pop(mid, None)
 
     def reload_reason(self, mid: int, expiry: int) -> None:
-        """Reads the reason of a message again that was away and has come back. OSError."""
+        """Reads a message's reason again after the message was gone and has come back. OSError."""
         if self.index.loaded(mid):
             self._load_reason(mid, self.name_path(mid, expiry))
 
     def _disown(self, mid: int, path: str) -> None:
-        """Forgets something with a message's name that is no file."""
+        """Forgets a message whose name belongs to something other than a file."""
         _logger.warning("%s is not a file, and no message", path)
         self.drop(mid)
 
@@ -192,7 +193,7 @@ class MessageDirectory(MessageStore):
     # -- changes of ours
 
     def add(self, mid: int, expiry: int, size: int) -> None:
-        """Adds a message of ours that got its name."""
+        """Adds a message to the index after its file has got its name."""
         self.context.watch.expect(self.watch, MOVED_TO, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
@@ -201,7 +202,8 @@ class MessageDirectory(MessageStore):
             self.arrived()
 
     def receive(self, mid: int, size: int, origin: Origin | None, reason: str | None) -> None:
-        """Adds a message that was moved here. origin: of a dead letter; reason: that it had, None for none."""
+        """Adds a message that was moved here from another queue. origin: the origin of a dead letter; reason: the
+        message's last one, None without one."""
         self.index.add(mid, 0, size)
         if origin is not None:
             self.origins[mid] = origin
@@ -260,8 +262,9 @@ class MessageDirectory(MessageStore):
         return True
 
     def write_reason(self, mid: int, hidden: int, reason: str) -> None:
-        """Writes why a message is given back, before that happens. hidden: the state of its file; reason: empty for
-        none. On a full disk, or for another user's file, the reason is kept until the process ends. OSError."""
+        """Writes why a message is given back. Call it before the message is given back. hidden: the state of the
+        message's file; reason: empty for none. On a full disk, or for another user's file, keeps the reason in memory
+        until the process ends. OSError."""
         self.attributes.reasons.write(self.name_path(mid, hidden), mid, reason)
         if reason:
             self.reasons[mid] = reason
@@ -276,7 +279,7 @@ class MessageDirectory(MessageStore):
         return removed
 
     def _rename(self, mid: int, old: int, new: int) -> bool:
-        """Changes a message's state on disk. False if another process was faster."""
+        """Changes a message's state on disk. Returns False if another process was faster."""
         try:
             self._disk.rename(self.name_path(mid, old), self.name_path(mid, new))
         except FileNotFoundError:
@@ -288,7 +291,7 @@ class MessageDirectory(MessageStore):
         return True
 
     def unlink(self, mid: int, expiry: int) -> bool:
-        """Removes a message from disk and index. False if another process was faster. OSError."""
+        """Removes a message from disk and index. Returns False if another process was faster. OSError."""
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
@@ -300,7 +303,7 @@ class MessageDirectory(MessageStore):
         return True
 
     def drop(self, mid: int) -> None:
-        """Forgets a message that is not there any more."""
+        """Removes a message that is gone from the index."""
         self.index.remove(mid)
         if self.origins:
             self.origins.pop(mid, None)
@@ -308,7 +311,7 @@ class MessageDirectory(MessageStore):
             self.reasons.pop(mid, None)
 
     def forget_attributes(self, mid: int) -> None:
-        """Removes attributes of a message that is gone; otherwise the next listing does."""
+        """Removes the attributes of a message that is gone. If that fails, the next listing removes them."""
         try:
             self.attributes.forget(mid)
             self.letters.forget(mid)
@@ -316,7 +319,7 @@ class MessageDirectory(MessageStore):
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
     def lost(self, mid: int, expiry: int) -> None:
-        """Handles a file that is not where the index has it."""
+        """Handles a message whose file is not where the index has it."""
         self.context.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.drop(mid)
@@ -324,7 +327,7 @@ class MessageDirectory(MessageStore):
     # -- time and durability
 
     def dismantle(self) -> None:
-        """Does nothing: there are only files."""
+        """Does nothing: a directory in this layout has files only."""
 
     def due(self, now: int) -> int | None:
         return self.index.due(now)

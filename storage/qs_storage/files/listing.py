@@ -31,14 +31,14 @@ sooner."""
 
 
 class WatchedDirectory(MessageDirectory):
-    """The messages of a directory, kept up to date: lists them at the start, and then goes by the reports of `Watch`.
+    """Lists the messages of a directory at the start, and keeps the list up to date by the reports of `Watch`.
 
     Ensures that the index has each message once the report about it was read, and that lists of crashed publishers are
-    completed or left as they are, never shown in part. Assumes that a report may be out of date: the disk is asked.
+    completed or left as they are, never shown in part. Assumes that a report may be out of date, and asks the disk.
     Never removes a file that somebody may still be writing."""
 
     def __init__(self, path: str, qid: str, options: Options, context: EngineContext, *, clears: bool) -> None:
-        """clears: whether to remove files of crashed writers. OSError."""
+        """clears: True to remove the files of crashed writers. OSError."""
         super().__init__(path, qid, options, context)
         self.writing: set[int] = set()
         """Messages that this process is writing."""
@@ -76,7 +76,8 @@ class WatchedDirectory(MessageDirectory):
             self.announce(due)
 
     def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
-        """Removes a file without a write for so many seconds. Returns whether it is gone."""
+        """Removes a file that has not been written to for some time. age: that time in seconds. Returns True if the
+        file is gone."""
         path = f"{self.path}/{name}"
         is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self.writing
         try:
@@ -123,7 +124,8 @@ class WatchedDirectory(MessageDirectory):
             self.arrived()
 
     def _log_ignored(self, name: str) -> None:
-        """Logs once that a file is no message, unless it is hidden (of servers and editors) or gone."""
+        """Logs, once for each file, that a file is not a message. Leaves out files that are hidden (of servers and
+        editors) or gone."""
         path, logged = f"{self.path}/{name}", self._ignored
         if name.startswith(".") or name in logged or len(logged) > MOST_IGNORED or not os.path.lexists(path):
             return
@@ -141,7 +143,7 @@ class WatchedDirectory(MessageDirectory):
 
 
 class _Listed(NamedTuple):
-    """Ready messages in order, hidden ones with their extensions, names of all other files."""
+    """The names in a directory: ready messages in order, hidden ones with their extensions, all other names."""
 
     ready: "array[int]"
     hidden: dict[int, int]
@@ -149,7 +151,7 @@ class _Listed(NamedTuple):
 
 
 def _list_messages(path: str, disk: Disk) -> _Listed:
-    """Takes little more time than reading the names. OSError."""
+    """Lists a directory, which takes little more time than reading the names. OSError."""
     found = array("Q")
     hidden: dict[int, int] = {}
     others: list[str] = []
@@ -176,7 +178,8 @@ def _list_messages(path: str, disk: Disk) -> _Listed:
 
 
 def _finish_batches(directory: str, names: list[str], disk: Disk) -> bool:
-    """Completes the lists of crashed publishers. names: in the directory. Returns whether there were any. OSError."""
+    """Completes the lists of crashed publishers. names: the names in the directory. Returns True if there were such
+    lists. OSError."""
     batches = [name for name in names if name.startswith(BATCH) and not name.endswith(TEMPORARY)]
     return sum(_finish_batch(directory, name, disk) for name in batches) > 0
 

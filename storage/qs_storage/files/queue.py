@@ -38,7 +38,7 @@ class FilesQueue(DirectoryQueue):
     def __init__(
         self, path: str, qid: str, options: Options, context: EngineContext, *, clears_unfinished: bool = True
     ) -> None:
-        """clears_unfinished: whether to remove files of crashed writers. OSError."""
+        """clears_unfinished: True to remove the files of crashed writers. OSError."""
         self._directory = WatchedDirectory(path, qid, options, context, clears=clears_unfinished)
         self._files = FileWriter(self._directory)
         self._moves = DeadLetterMoves(qid, options)
@@ -69,8 +69,9 @@ class FilesQueue(DirectoryQueue):
 
     @contextlib.contextmanager
     def _noting_reason(self, mid: int, state: MessageState, reason: str | None) -> Iterator[None]:
-        """Writes why a message is given back, before the body does it: whoever sees the message then sees the reason
-        too. If that raises, the reason before is written again. reason: None keeps the one before."""
+        """Writes why a message is given back, before the body of the with statement gives it back: so a process that
+        sees the message sees the reason too. If the body raises, writes the earlier reason again. reason: None keeps
+        the earlier one."""
         if reason is None:
             yield
             return
@@ -85,7 +86,7 @@ class FilesQueue(DirectoryQueue):
     def _make_dead_letter(
         self, mid: int, state: MessageState, receives: int, peer: str | None, reason: str = "receives"
     ) -> bool:
-        """Moves a message to the dead-letter queue. reason: of its origin. Returns False if another process was faster.
+        """Moves a message to the dead-letter queue. reason: see Origin. Returns False if another process was faster.
         StorageError, OSError."""
         target = dead_letter_queue(self._context.find_or_make, self.options, FilesQueue)
         if target is self:
@@ -121,8 +122,9 @@ class FilesQueue(DirectoryQueue):
             after = block[-1]
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
-        """Moves dead letters to other queues. Returns those that moved: without those taken by others, and those from
-        the first failure on. QueueFullError, NoSuchQueueError, UnsupportedError, OSError: then nothing has changed."""
+        """Moves dead letters to other queues. Returns those that moved: ends at the first failure, and leaves out those
+        that another process took. If it raises, none has moved: QueueFullError, NoSuchQueueError, UnsupportedError,
+        OSError."""
         targets = [self._target(queue) for _, queue in letters]
         for target in {id(target): target for target in targets}.values():
             if not target.in_place():
@@ -160,9 +162,9 @@ class FilesQueue(DirectoryQueue):
     def _move(
         self, mid: int, state: MessageState, target: "FilesQueue", origin: Origin | None, peer: str | None
     ) -> int | None:
-        """Moves a message to the end of another queue, visible and never received, with its reason. origin: if it
-        becomes a dead letter. Returns its new id; None if another process was faster. QueueFullError, NoSuchQueueError,
-        OSError."""
+        """Moves a message to the end of another queue, visible and never received, with its reason. origin: for a
+        message that becomes a dead letter. Returns the new id; None if another process was faster. QueueFullError,
+        NoSuchQueueError, OSError."""
         source, into = self._directory, target._directory
         before, size = source.origins.get(mid), self._index.size(mid)
         pending = target._reserve((mid,) if before is None else (mid, before.mid))
@@ -193,7 +195,8 @@ class FilesQueue(DirectoryQueue):
         return new
 
     def _reserve(self, avoid: Collection[int]) -> PendingMessage:
-        """Reserves an id. avoid: former ids, for which the message's attributes hold. QueueFullError, OSError."""
+        """Reserves an id for a message that moves here. avoid: former ids of the message, under which its attributes
+        count. QueueFullError, OSError."""
         # An empty `.new` file keeps the id from everybody else, until the message has it.
         while (pending := self._files.write(Draft(b""))).mid in avoid:
             self._files.discard([pending])

@@ -26,11 +26,12 @@ _STALE_COPY = 1
 
 
 class FileWriter:
-    """Writes messages of the vsqs layout. `WatchedDirectory.writing` has their ids meanwhile.
+    """Writes messages in the vsqs layout. Their ids are in `WatchedDirectory.writing` until they are visible.
 
     Ensures:
     1. No two publishers give the same id: the file `MID.new` is created exclusively.
-    2. A message is visible only when its file is complete, and synced where that was asked for: it is renamed last.
+    2. A message is visible only when its file is complete, and synced where that was asked for: the file is renamed
+       last.
     3. A list is there as a whole or not at all, also after a crash: its batch file says what is left to rename.
 
     Assumes that renames in a directory are atomic. Never overwrites a file of another program."""
@@ -92,8 +93,8 @@ class FileWriter:
             raise NoSuchQueueError(f"there is no queue {self._directory.qid!r} any more") from None
 
     def _clear_half_copy(self, mid: int, payload: bytes) -> None:
-        """Removes what a crash left of the same copy: a beginning of the payload, not written to for a second. Else
-        the next copy would have to wait for `_STALE`."""
+        """Removes the incomplete file that a crash has left of the same copy, if it was not written to for a second.
+        Otherwise the copy would have to wait for `_STALE`."""
         with contextlib.suppress(FileNotFoundError):
             if payload.startswith(self._disk.read_file(self._new_path(mid))):
                 # The same content: this is what an interrupted copy looks like.
@@ -105,8 +106,8 @@ class FileWriter:
         return f"{self._directory.path}/{mid}.new"
 
     def _write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> PendingMessage:
-        """Writes a `.new` file. file: one with that payload, for the kernel to copy if it exists. FileExistsError for a
-        used id; OSError."""
+        """Writes a `.new` file. file: an existing file with the same payload, which the kernel can copy.
+        FileExistsError for a used id; OSError."""
         path = self._new_path(mid)
         fd = self._disk.open(path, _NEW_FILE | os.O_EXCL, 0o666)
         pending = PendingMessage(mid, expiry, len(payload), path, fd)

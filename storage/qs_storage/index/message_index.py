@@ -26,8 +26,8 @@ class Expiries:
     """The times at which the hidden messages of one queue are due: a heap of times and ids.
 
     Ensures that each message that is hidden until a time is found from that time on, and that no call goes over all
-    entries, however many are stale. An entry is stale if the window that it is about has been moved or has ended early:
-    to take it out of the middle of a heap would cost more than to drop it at the top.
+    entries, however many are stale. An entry becomes stale when its message's window is moved or ends early. Stale
+    entries are dropped when they reach the top of the heap, as removing them from the middle would cost more.
 
     The same time of a message may be pushed twice."""
 
@@ -42,7 +42,7 @@ class Expiries:
         self._stale_at = 2 * len(self._entries) + _FEW
 
     def __len__(self) -> int:
-        """Counts stale entries too."""
+        """Counts all entries, also stale ones."""
         return len(self._entries) + len(self._unswept)
 
     def push(self, expiry: int, mid: int) -> None:
@@ -99,7 +99,7 @@ class Expiries:
         return bool(heap) and heap[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
-        """Returns a message that is due, and leaves it in; None if there is none."""
+        """Returns a message that is due, without removing its entry; None if none is due."""
         while self.may_be_due(now):
             heap = self._top()
             if self._is_true(heap[0]):
@@ -137,7 +137,7 @@ class Index:
 
     Ensures:
     1. Each message is either ready or hidden, never both; `ready`, `hidden` and `messages` say the same.
-    2. `new` has every message that was never received; of a message that is not loaded it may be wrong.
+    2. `new` has every message that was never received. It may also have messages that are not loaded and were received.
     3. A ready message takes some 32 bytes, and a change of one costs next to nothing more in a deep queue.
 
     Assumes that ids are below 2^64, and that the caller knows which messages there are: nothing is checked twice. An
@@ -147,8 +147,8 @@ class Index:
         self.reset(ready, hidden)
 
     def reset(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
-        """Replaces all messages. ready: strictly increasing ids; hidden: the time until which each other id is
-        hidden."""
+        """Replaces all messages. ready: strictly increasing ids; hidden: for each other id, the time until which the
+        message is hidden."""
         own = ready if isinstance(ready, array) else array("Q", ready)
         every = array("Q", sorted([*own, *hidden])) if hidden else own
         self.messages = MidMap(every)
@@ -168,8 +168,8 @@ class Index:
 
     @classmethod
     def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
-        """Makes an index of loaded messages. mids: strictly increasing; hidden: (time, True if delayed) of each hidden
-        one. All that are not withheld are new."""
+        """Makes an index of loaded messages. mids: strictly increasing; hidden: (time, True if delayed) for each hidden
+        one. All messages are new, unless they are withheld."""
         made = cls()
         made.messages = MidMap.of(mids, array("Q", [size << SIZE_SHIFT | _LOADED for size in sizes]))
         made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])
@@ -190,7 +190,8 @@ class Index:
         return len(self.messages)
 
     def expiry(self, mid: int) -> int | None:
-        """Returns the time until which a message is hidden, 0 if it is ready, None if there is none."""
+        """Returns the time until which a message is hidden, 0 if the message is ready, None if there is no such
+        message."""
         expiry = self.hidden.get(mid)
         # First among the hidden ones: what is deleted, released or extended is in flight.
         return expiry if expiry is not None or mid not in self.ready else 0
@@ -198,7 +199,8 @@ class Index:
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
-        """Adds a message. size: bytes if it was just written: it is loaded then and, if hidden, delayed."""
+        """Adds a message. size: the bytes of a message that was just written, which is loaded then and, if hidden,
+        delayed; None for a message that is not loaded."""
         if expiry != WITHHELD:
             self.new.add(mid)
         if expiry:
@@ -222,7 +224,7 @@ class Index:
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
-        """Adds a removed message again. facts: from `remove`."""
+        """Adds a removed message again. facts: the result of `remove`."""
         self.messages.set(mid, facts & ~_DELAYED)
         if facts & _LOADED:
             self.bytes += facts >> SIZE_SHIFT
@@ -238,7 +240,8 @@ class Index:
             self._set_delayed(mid)
 
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
-        """Removes a message. retrieved: True if it is known to be. Returns facts for `restore`."""
+        """Removes a message. retrieved: True if the message is known to have been retrieved. Returns facts for
+        `restore`."""
         if self.hidden.pop(mid) is None:
             self.ready.discard(mid)
         if not retrieved:
@@ -253,7 +256,7 @@ class Index:
         return facts
 
     def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
-        """Hides a ready, loaded message that is received. retrieved: True if it was received before."""
+        """Hides a ready, loaded message, as a receive does. retrieved: True if the message was received before."""
         self.ready.discard(mid)
         self.hidden.set(mid, expiry)
         self.expiries.push(expiry, mid)
@@ -261,14 +264,15 @@ class Index:
             self.new.discard(mid)
 
     def take_all(self, mids: Sequence[int], expiry: int) -> None:
-        """Takes many messages. mids: increasing."""
+        """Hides many ready, loaded messages, as a receive does. mids: increasing."""
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, expiry)
         self.expiries.push_all(expiry, mids)
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
-        """Hides a loaded message, or changes the time until which it is hidden. delayed: False if it was received."""
+        """Hides a loaded message, or changes the time until which it is hidden. delayed: False for a message that was
+        received."""
         self._show(mid)
         self.ready.discard(mid)
         self._hide(mid, expiry)
@@ -299,8 +303,8 @@ class Index:
         self.ready.add_all(mids)
 
     def delay_all(self, untils: dict[int, int]) -> None:
-        """Changes the times until which many messages are hidden that have been received: a delay from now on. untils:
-        the times by ids, which are increasing."""
+        """Delays many hidden messages that have been received. untils: the times until which they are hidden, by ids,
+        which are increasing."""
         for mid, until in untils.items():
             self.hidden.set(mid, until)
             self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
@@ -354,7 +358,8 @@ class Index:
         return bool((self.messages.get(mid) or 0) & _LOADED)
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
-        """Loads a message. retrieved: True if it was ever received; delayed: True if it is hidden by a delay."""
+        """Notes the facts of a message that are read from its file. retrieved: True if the message was ever received;
+        delayed: True if the message is hidden by a delay."""
         self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.unloaded -= 1
         self.bytes += size
@@ -369,17 +374,17 @@ class Index:
         return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
     def size(self, mid: int) -> int:
-        """Returns the bytes of a message, 0 if that is not known."""
+        """Returns the bytes of a message, 0 if they are not known."""
         return (self.messages.get(mid) or 0) >> SIZE_SHIFT
 
     @staticmethod
     def size_in(facts: int) -> int:
-        """Returns the bytes of a message. facts: from `remove`."""
+        """Returns the bytes of a removed message. facts: the result of `remove`."""
         return facts >> SIZE_SHIFT
 
     @staticmethod
     def delayed_in(facts: int) -> bool:
-        """Tells whether a message was hidden by a delay. facts: from `remove`."""
+        """Tells whether a removed message was hidden by a delay. facts: the result of `remove`."""
         return bool(facts & _DELAYED)
 
     def is_delayed(self, mid: int) -> bool:
@@ -393,7 +398,7 @@ class Index:
         return self.expiries.due(now)
 
     def remember(self, mids: Iterable[int]) -> None:
-        """Takes back `Expiries.pop_due` for messages that are still hidden."""
+        """Adds entries again that `Expiries.pop_due` has removed, for messages that are still hidden."""
         for mid in mids:
             expiry = self.hidden.get(mid)
             if expiry is not None and expiry != WITHHELD:

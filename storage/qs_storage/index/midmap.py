@@ -19,8 +19,8 @@ that are due at random times are in hundreds of chunks."""
 
 
 class Run(NamedTuple):
-    """Keys in the range of a chunk. start: the position of the first, if all are there side by side (nearly always);
-    else None, and some may not be in the set."""
+    """The keys that are in the range of one chunk. start: the position of the first key if all keys are in the chunk
+    side by side, which is nearly always so; otherwise None, and some keys may not be in the set."""
 
     chunk: int
     keys: "array[int]"
@@ -31,8 +31,8 @@ class MidSet:
     """An ordered set of numbers from 0 to 2**64 - 1.
 
     Ensures that `lasts` has the greatest key of each chunk, and that no chunk is empty. Methods for many keys take them
-    in increasing order, and then go over each chunk once. It does not check what it is given: a wrong order would make
-    keys that are there not found."""
+    in increasing order, and then go over each chunk once. The order is not checked: after a call with a wrong order,
+    keys of the set are not found."""
 
     __slots__ = ("_keys", "count", "lasts")
 
@@ -152,7 +152,8 @@ class MidSet:
         self.count += len(keys)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
-        """Returns the chunks in which some of these keys may be, each with those. keys: increasing."""
+        """Groups keys by chunk: returns the chunks that may have some of them, each with these keys. keys:
+        increasing."""
         # As an array, a part of the keys is compared with a part of a chunk in one step.
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
@@ -218,7 +219,7 @@ class MidMap(MidSet):
     __slots__ = ("_values",)
 
     def __init__(self, keys: Iterable[int] = (), value: int = 0) -> None:
-        """keys: strictly increasing; each gets the value."""
+        """keys: strictly increasing; value: the value of each key."""
         super().__init__(keys)
         self._values = [array("Q", [value]) * len(chunk) for chunk in self._keys]
 
@@ -251,7 +252,7 @@ class MidMap(MidSet):
         return self._values[chunk][at] if keys[at] == key else None
 
     def set(self, key: int, value: int = 0) -> None:
-        """Gives a key a value. Greater keys than all before, as those of new messages, cost no search."""
+        """Gives a key a value. A key greater than all others, such as that of a new message, costs no search."""
         lasts = self.lasts
         if lasts and key <= lasts[-1]:
             self._set_within(key, value)

@@ -10,13 +10,13 @@ from .message_index import Index
 class IndexQueries:
     """Lists and counts the messages of one index, for any kind of queue.
 
-    Ensures that no call loads more messages than it has to answer with, except `stats`, for which `prepare` does a
-    slice at a time. Assumes that the queue's `expire` was called first, so that due messages are visible. Changes
-    nothing but what is loaded."""
+    Ensures that no call loads more messages than its answer has. Only `stats` needs all of them: `prepare` loads them
+    slice by slice. Assumes that the queue's `expire` was called first, so that due messages are visible. Changes
+    nothing else in the index than which messages are loaded."""
 
     def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
-        """load: loads a message from the disk, returns False if it is gone; at_once: how many that can load in some 30
-        ms."""
+        """load: loads a message from the disk, returns False if the message is gone; at_once: the number of messages
+        that can be loaded in some 30 ms."""
         self._index = index
         self._load = load
         self._at_once = at_once
@@ -54,8 +54,8 @@ class IndexQueries:
         return self._index.unloaded > 0
 
     def stats(self, counts: Stats, age_of: Callable[[int], int]) -> Stats:
-        """Adds the numbers of messages to counts. age_of: returns the microseconds since a message was pushed.
-        OSError."""
+        """Adds the numbers of messages to `counts`, and returns them as Stats. age_of: returns the microseconds since a
+        message was pushed. OSError."""
         while self.prepare():
             pass
         index = self._index
