@@ -197,7 +197,7 @@ class DirectoryQueue(Publisher):
                     return self._message(receipt.mid, "delivered", state, payload)
 
     def _find(self, mid: int) -> MessageState:
-        """Looks a message up in the index. NoSuchMessageError."""
+        """Returns the state of a message on the disk. NoSuchMessageError."""
         self.publish()
         state = self.store.look(mid)
         if state is None:

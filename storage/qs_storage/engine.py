@@ -82,11 +82,11 @@ class ClaimOrderError(StorageError):
 
 
 class BatchOrderError(StorageError):
-    """The number of the batch is not the next one of its producer: batches before it are missing."""
+    """The number of the batch is more than one past the greatest that its producer has staged or published."""
 
 
 class NoSuchPartError(StorageError):
-    """The batch has no such part, or not in that attempt: nothing was staged."""
+    """The named attempt at a part of the batch was not staged."""
 
 
 class QueueFullError(StorageError):
@@ -326,8 +326,8 @@ class Claims(Protocol):
     def part(
         self, consumer: str, seq: int, part: tuple[int, int], count: int, max_bytes: int
     ) -> Sequence[Message] | None:
-        """Reads a part of a claim. part_of: (n, m) for the n-th of m parts, counted from 0. Returns None if the part
-        has more than count messages, or more than max_bytes of payload. NoSuchClaimError."""
+        """Reads a part of a claim. part: (n, m) for the n-th of m parts, counted from 0. Returns None if the part has
+        more than count messages, or more than max_bytes of payload. NoSuchClaimError."""
 
     def open_before(self, consumer: str, seq: int) -> Sequence[int]:
         """Returns the numbers, increasing, of the consumer's claims before seq that are neither acknowledged nor

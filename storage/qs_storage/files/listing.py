@@ -76,8 +76,7 @@ class WatchedDirectory(MessageDirectory):
             self.announce(due)
 
     def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
-        """Removes a file that has not been written to for some time. age: that time in seconds. Returns True if the
-        file is gone."""
+        """Removes a file that has not been written to for `after` seconds. Returns True if the file is gone."""
         path = f"{self.path}/{name}"
         is_ours = name.endswith(".new") and int(name.removesuffix(".new")) in self.writing
         try:

@@ -54,8 +54,8 @@ class IndexQueries:
         return self._index.unloaded > 0
 
     def stats(self, counts: Stats, age_of: Callable[[int], int]) -> Stats:
-        """Adds the numbers of messages to `counts`, and returns them as Stats. age_of: returns the microseconds since a
-        message was pushed. OSError."""
+        """Returns `counts` with the numbers of messages. age_of: returns the microseconds since a message was pushed.
+        OSError."""
         while self.prepare():
             pass
         index = self._index

@@ -33,14 +33,14 @@ class Journal:
     """The journal of an engine: opens its log, replays it, commits the changes of its queues, and closes it.
 
     Ensures:
-    1. The log is opened and locked when a queue of it is opened, or an engine of this storage: a root with queues of
-       files only has none.
+    1. The log is opened and locked when its first queue is opened, or an engine of this storage. A root with queues of
+       files only has no log.
     2. Room is secured between batches only, and a failed commit leaves memory as it was before the batch.
     3. A queue whose directory is gone is removed from the log before another one of its name has a record there.
     4. A clean stop writes a checkpoint, so that the next start is fast.
 
-    Assumes one thread at a time. Nothing below it calls it, and it never runs work by itself: the engine asks
-    `maintenance` when some is due."""
+    Assumes one thread at a time. Never runs work by itself: the engine asks `maintenance` when some is due. The modules
+    below never call the journal."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -52,7 +52,7 @@ class Journal:
         on_sync: Callable[[float], object] | None = None,
         keys: int = KEYS,
     ) -> None:
-        """Opens nothing: see `open`. cache, keys: see `PayloadStore`; on_sync: see `Log`."""
+        """Opens nothing yet: see `open`. cache, keys: see `PayloadStore`; on_sync: see `Log`."""
         self._on_sync = on_sync
         self._root = root
         self._directory = f"{root}/{JOURNAL}"
@@ -92,8 +92,8 @@ class Journal:
         return self.store
 
     def open_queue(self, path: str, qid: str, options: Options, context: EngineContext) -> LogQueue:
-        """Opens the queue in a directory; it is empty until `replay`. The first one opens the log: InUseError.
-        NoRoomError after `replay`, as its name has to be in the log before its records."""
+        """Opens the queue in a directory, which is empty until `replay`. The first queue opens the log: InUseError.
+        NoRoomError after `replay`, as the queue's name has to be in the log before its records."""
         store = self.open()
         transaction = store.transaction
         needed = records.QUEUE_SIZE + records.SMALL * len(self._removed)
@@ -115,8 +115,8 @@ class Journal:
         return queue
 
     def replay(self, kinds: Callable[[str], str | None], context: EngineContext) -> None:
-        """Replays the log into the opened queues. kinds: returns a queue's storage by its name, None if it does not
-        exist. JournalDamagedError; StorageError: a queue with messages in the log has another storage now."""
+        """Replays the log into the opened queues. kinds: returns the storage of a queue by name, None without such a
+        queue. JournalDamagedError; StorageError if a queue with messages in the log has another storage now."""
         self._replayed = True
         store, maintenance = self.store, self.maintenance
         if store is None or maintenance is None:
@@ -135,8 +135,8 @@ class Journal:
         store.end_start()
 
     def read_alone(self, context: EngineContext) -> dict[str, LogQueue]:
-        """Returns the queues of the log by name, even without directories, for commands. JournalDamagedError,
-        InUseError."""
+        """Reads the log without the directories of queues, for commands. Returns its queues by name.
+        JournalDamagedError, InUseError."""
         store = self.open()
         self._replayed = True
         replay, _ = self._read(store, context)
@@ -146,7 +146,8 @@ class Journal:
         return dict(self.queues)
 
     def _leave_out(self, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
-        """Drops a queue that is only in the log. StorageError if it has messages, and another storage now."""
+        """Drops a queue that has no directory. StorageError if the queue has messages, and its name another storage
+        now."""
         if len(queue) and (kind := kinds(queue.qid)) is not None:
             raise StorageError(
                 f"the journal has messages of queue {queue.qid!r}, whose storage is {kind!r} now: say "
@@ -178,7 +179,7 @@ class Journal:
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def forget(self, queue: EngineQueue) -> None:
-        """Forgets a queue whose directory is gone: the next commit records that. Ignores queues of other storages."""
+        """Forgets a queue whose directory is gone; the next commit records that. Ignores queues of other storages."""
         known = self.queues.get(queue.qid)
         if known is queue and self.store is not None:
             del self.queues[known.qid]
@@ -186,7 +187,7 @@ class Journal:
             self._removed.append(known)
 
     def _note_removals(self, store: PayloadStore) -> None:
-        """Appends the records of removed queues. OSError: the root cannot be synced."""
+        """Appends the records of removed queues. OSError if the root cannot be synced."""
         if not self._removed:
             return
         if self._durability is not Durability.NONE:
@@ -216,7 +217,8 @@ class Journal:
             self.room.secure(least)
 
     def commit(self) -> None:
-        """Makes all changes of the queues since the last commit durable. OSError: they are taken back."""
+        """Makes all changes of the queues since the last commit durable. If it raises OSError, all of them are taken
+        back."""
         store, room = self.store, self.room
         if store is None or room is None:
             return
@@ -242,9 +244,9 @@ class Journal:
             self._prepare(transaction)
 
     def _prepare(self, transaction: Transaction) -> None:
-        """Secures room for the next batch, after a commit: not after a receive alone, whose note would be written for
-        that. If it fails, the next request that needs room says it. A request that was refused is about to be tried
-        again: its caller secures its room."""
+        """Secures room for the next batch, after a commit. Does nothing after receives alone, because their notes would
+        have to be written for the room, or if a refused request is about to be tried again, because its caller secures
+        the room. If there is no room, the next request that needs some raises the error."""
         if (
             self.store is not None
             and self.store.log.writer is not None
@@ -254,9 +256,9 @@ class Journal:
                 self.secure()
 
     def _append_removals(self, store: PayloadStore, room: Room) -> bool:
-        """Appends the records of removed queues; if there is no room for them, they wait for a later commit. Returns
-        False if there is nothing to commit: the root is gone, removals wait, and requests that change nothing succeed.
-        OSError: the batch is taken back."""
+        """Appends the records of removed queues; without enough room, the removals wait for a later commit. Returns
+        False if there is nothing to commit because the root is gone: then removals wait, and requests that change
+        nothing succeed. If it raises OSError, the batch is taken back."""
         transaction, needed = store.transaction, records.SMALL * len(self._removed)
         try:
             if transaction.left < 0 and not transaction.changed:
@@ -278,7 +280,7 @@ class Journal:
             self.room.restart()
 
     def figures(self) -> dict[str, float]:
-        """Returns figures of the journal. All are 0 while no log is open."""
+        """Returns the figures of the journal, which are 0 while no log is open."""
         store, maintenance = self.store, self.maintenance
         log = None if store is None else store.log
         return {
@@ -295,8 +297,8 @@ class Journal:
         return None if self.store is None else self.store.log.background_sync()
 
     def ingest_files(self, queue: LogQueue) -> Iterator[int]:
-        """Makes messages of all files in a queue's directory, in slices; yields how many each time. Ignores the queue's
-        capacity: the files are its messages."""
+        """Makes messages of all files in a queue's directory, slice by slice. Yields the number of files after each
+        slice. Ignores the queue's capacity, because the files are its messages."""
         store, ingester = self.open(), self._ingesters.of(queue)
         while ingester.has_work:
             self.secure(NoRoomError(ingester.size, push=True))
@@ -313,7 +315,7 @@ class Journal:
 
     def rest(self) -> OSError | None:
         """Writes a checkpoint at a clean stop, for a fast start. Returns the error if the log is gone or failed.
-        OSError: the last notes could not be written."""
+        OSError if the last notes could not be written."""
         store, maintenance, room = self.store, self.maintenance, self.room
         if store is None or maintenance is None or room is None:
             return None
@@ -334,7 +336,7 @@ class Journal:
         return None
 
     def close(self) -> None:
-        """Finishes work that is under way, and closes the files, which releases the lock."""
+        """Waits for the work in another thread, and closes the files, which releases the lock."""
         if self.maintenance is not None:
             self.maintenance.stop()
             self.maintenance = None

@@ -30,7 +30,7 @@ not taken for one of another."""
 
 
 class DamagedError(Exception):
-    """The bytes are not those that were written. The text says where, and how that shows."""
+    """The bytes are not those that were written. The text says where, and what is wrong."""
 
 
 class OtherFormatError(DamagedError):
@@ -40,8 +40,9 @@ class OtherFormatError(DamagedError):
 class Header(NamedTuple):
     """The header of a segment.
 
-    size: bytes of the file, as a file that was cut off has to be noticed; first: number of its first frame; salt: part
-    of every checksum, so that no payload passes for a frame; recycled: 1 if the file was an older segment's, else 0."""
+    size: the bytes of the whole file, by which a start notices that the file was cut off; first: the number of its
+    first frame; salt: part of every checksum, so that no payload passes for a frame; recycled: 1 if the file was an
+    older segment's, else 0."""
 
     number: int
     size: int
@@ -56,11 +57,12 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The head of a frame. sequence: its number; start: byte in the file; length: bytes of its records.
+    """The head of a frame. sequence: the frame's number; start: its first byte in the file; length: the bytes of its
+    records.
 
     synced: the last frame that was durable when this one was written. If this frame is whole, and an earlier one up to
-    `synced` is not, that is damage and no torn write. oldest: the oldest segment that is needed from this frame on: so
-    a segment is given up by a frame, which is there as a whole or not at all."""
+    `synced` is not, the earlier one is damaged, and not torn. oldest: the oldest segment that is needed from this frame
+    on. So a frame gives a segment up, and a frame is there as a whole or not at all."""
 
     sequence: int
     synced: int
@@ -74,8 +76,8 @@ class Frame(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The byte where the frames end. why: the fault there, None if nothing was written there; later: of the frames
-    after it with a valid head, the one with the greatest `synced`, if there is any."""
+    """The byte where the frames end. why: the fault of the frame there, None if nothing was written there; later: the
+    frame with the greatest `synced` among those after the gap that have a valid head, None without any."""
 
     start: int
     why: str | None
@@ -83,12 +85,12 @@ class Gap(NamedTuple):
 
 
 def new_salt(other: bytes) -> bytes:
-    """Returns a random salt. other: the salt of a segment of the same server process, or empty."""
+    """Returns a random salt. other: the salt of another segment of the same server process, or empty."""
     return other[:_LIFE] + secrets.token_bytes(8 - len(other[:_LIFE]))
 
 
 def padded(length: int) -> int:
-    """Rounds up to whole blocks."""
+    """Rounds a number of bytes up to whole blocks."""
     return -(-length // BLOCK) * BLOCK
 
 
@@ -99,7 +101,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def read_header(data: memoryview, size: int | None) -> Header:
-    """Reads the header at the start of these bytes. size: of the file, None to trust the header. OtherFormatError,
+    """Reads the header at the start of these bytes. size: the file's size, None to trust the header. OtherFormatError,
     DamagedError."""
     if len(data) < _HEADER.size:
         raise DamagedError(f"it has {len(data)} bytes, and no header")
@@ -123,22 +125,22 @@ def read_header(data: memoryview, size: int | None) -> Header:
 
 
 def seed(salt: bytes) -> int:
-    """Returns the initial value of a segment's checksums; for a record, it is combined (XOR) with the record's
-    place."""
+    """Returns the initial value of a segment's checksums, which is combined (XOR) with the place of a record for that
+    record's checksum."""
     return crc32(salt)
 
 
 def pack_frame_head(  # noqa: PLR0917 - the fields of a head, in its order
     begin: int, sequence: int, synced: int, oldest: int, length: int, count: int
 ) -> bytes:
-    """Packs the head of a frame: see `Frame`. begin: the `seed` of the segment; length, count: bytes and number of its
-    records."""
+    """Packs the head of a frame: see `Frame`. begin: the `seed` of the segment; length, count: the bytes and the number
+    of its records."""
     fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, oldest, count, 0)[:-4]
     return fields + _CHECKSUM.pack(crc32(fields, begin))
 
 
 def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
-    """Reads the head of the frame at a byte, None if there is none. Does not check the records."""
+    """Reads the head of the frame at a byte, None if no frame begins there. Does not check the records."""
     if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
         return None
     _, length, sequence, synced, oldest, _, checksum = _FRAME.unpack_from(data, start)
@@ -187,7 +189,8 @@ def is_end(data: memoryview, start: int, header: Header) -> bool:
 
 
 def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int) -> Gap:
-    """Describes the gap at a byte where frame `expected` should be. why: the fault if a frame was written there."""
+    """Describes the gap at a byte where frame `expected` should be. why: the fault of the frame that was written there,
+    None if none was."""
     if is_end(data, start, header):
         return Gap(start, None, None)
     # Frames begin at blocks, so all that can follow are found by looking at each block.

@@ -1,8 +1,8 @@
 """The file `lock` of a journal: the server holds a lock on it, and it contains the number of the last segment, without
 which the loss of that segment would not be noticed.
 
-Two places in the file are written in turn, so that a power loss or a bad bit spoils one at most: at worst the number is
-one too low.
+The number is written alternately at two offsets of the file, so that a power loss or a bad bit spoils one of them at
+most: at worst the number is one too low.
 """
 
 import errno
@@ -46,7 +46,7 @@ def take_lock(directory: str, disk: Disk) -> int:
 
 
 def is_in_use(directory: str) -> bool:
-    """Tells whether a server has a journal open. Raises OSError."""
+    """Tells whether a server has a journal open. OSError."""
     check_directory(directory)
     try:
         fd = Disk().open_file(f"{directory}/{_NAME}", os.O_RDONLY)
@@ -63,20 +63,20 @@ def is_in_use(directory: str) -> bool:
 
 
 def write_last(fd: int, number: int, disk: Disk) -> None:
-    """Records durably that the segment `number` exists. fd: from `take_lock`. OSError."""
+    """Records durably that the segment `number` exists. fd: the descriptor from `take_lock`. OSError."""
     fields = _PLACE.pack(_MAGIC, number)
     disk.pwrite(fd, fields + struct.pack("<I", crc32(fields)), number % 2 * _SECTOR)
     disk.fdatasync(fd)  # with any durability: a start refuses a segment two ahead of the recorded number
 
 
 def forget_last(fd: int, number: int, disk: Disk) -> None:
-    """Takes a record back durably, as a start refuses a log whose recorded segment is missing. OSError."""
+    """Takes the record of a segment back, durably: a start refuses a log whose recorded segment is missing. OSError."""
     disk.pwrite(fd, bytes(_PLACE.size + 4), number % 2 * _SECTOR)
     disk.fdatasync(fd)
 
 
 def read_last(directory: str) -> int | None:
-    """Returns the recorded number of the last segment, which may be one too low; None if none is recorded."""
+    """Returns the recorded number of the last segment, which may be one too low; None without a record."""
     numbers: list[int] = []
     with suppress(FileNotFoundError), open(Disk().open_file(f"{directory}/{_NAME}", os.O_RDONLY), "rb") as file:
         data = file.read(2 * _SECTOR)

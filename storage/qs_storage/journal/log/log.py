@@ -35,7 +35,7 @@ room of the batches that follow."""
 
 
 class LogFailedError(OSError):
-    """The log failed before, and accepts no more records."""
+    """The log has failed, and accepts no more records."""
 
 
 class Log:
@@ -44,7 +44,7 @@ class Log:
     Ensures:
     1. Each record of a committed frame can be read at its place until its segment is given up.
     2. A segment's file is obsolete only once a frame is written that does not need it any more.
-    3. Segments are numbered without a gap, and so are frames through all segments: a missing one is noticed.
+    3. Segments are numbered without a gap, and so are frames through all segments: a start notices if one is missing.
     4. After a failed sync nothing more is accepted until a restart has read the disk: the kernel may have dropped data,
        and would report success the next time.
 
@@ -61,8 +61,8 @@ class Log:
         clock: Callable[[], float],
         on_sync: Callable[[float], object] | None = None,
     ) -> None:
-        """directory: made if missing; clock: monotonic seconds, to time commits; on_sync: called after each sync, in
-        any thread, with the seconds that it took (a commit's include the write). InUseError, OSError."""
+        """directory: the log's, made if missing; clock: monotonic seconds, to time commits; on_sync: called after each
+        sync, in any thread, with the seconds that it took (a commit's include the write). InUseError, OSError."""
         self.directory = directory
         self.disk = disk
         self.syncs = durability is Durability.ALWAYS
@@ -87,7 +87,8 @@ class Log:
         """The error after which the log accepts nothing, else None."""
 
     def resume(self, opened: OpenedLog) -> None:
-        """Continues an existing log after replay: with a new segment, or see `reopen_segment`."""
+        """Continues an existing log after replay. The first write begins a new segment, unless `reopen_segment` is
+        called."""
         self.number, self.sequence = opened.number, opened.sequence
         self._end, self._is_torn = opened.end, opened.torn is not None
         self.segments.restore(opened.headers, opened.obsolete)
@@ -100,13 +101,14 @@ class Log:
 
     @property
     def room(self) -> int:
-        """Bytes of the last segment that are free, also of the one that a start has found."""
+        """The free bytes of the last segment. After a start, the last segment is the one that the server before has
+        left."""
         end = self._end if self.writer is None else self.writer.end
         return self.segments.sizes.get(self.number, end) - end
 
     @property
     def position(self) -> Position:
-        """The position of the next frame. RuntimeError before the first write since the start."""
+        """The position of the next frame. RuntimeError before the first write after a start."""
         if self.writer is None:
             raise RuntimeError("nothing was written")
         return Position(self.number, self.writer.end, self.sequence + 1)
@@ -115,8 +117,8 @@ class Log:
 
     @staticmethod
     def segment_size(first: int, size: int) -> int:
-        """Returns the least bytes of a segment that begins with `first` bytes of records, heads included, with room for
-        a frame of `size` bytes of records and another block. OSError: no segment may be so large."""
+        """Returns the least bytes of a segment that begins with `first` bytes of records, heads included, and has room
+        for a frame of `size` bytes of records and another block. OSError if no segment may be so large."""
         # The header, the frame with the names of queues, the frame that is asked for, and blocks to spare: one is kept
         # for a frame that only gives a segment up.
         least = 3 * BLOCK + padded(FRAME_HEAD + first) + padded(FRAME_HEAD + size)
@@ -127,8 +129,8 @@ class Log:
         return least
 
     def begin_segment(self, file: PoolFile, first: Sequence[bytes]) -> None:
-        """Makes a file the next segment. first: the records with which it begins: a QUEUE for each queue. OSError: the
-        log continues in the old one, and the file is left as it is."""
+        """Makes a file the next segment. first: the records with which the segment begins: a QUEUE for each queue.
+        OSError: the log continues in the old segment, and the file is left as it is."""
         self._sync_last()
         number = self.number + 1
         header = Header(number, file.size, self.sequence + 1, new_salt(self._life), int(file.recycled))
@@ -148,16 +150,16 @@ class Log:
         self.segments.add(header)
 
     def can_reopen(self, first: int, size: int) -> bool:
-        """Tells whether the segment that was the last one before the start has room for a frame with `first` bytes of
-        records, if any, for one with `size` bytes, and for another block. Call it before the first write."""
+        """Tells whether the segment that was the last one before the start has enough room: for a frame with `first`
+        bytes of records, if any, for one with `size` bytes, and for another block. Call it before the first write."""
         if not self.number:
             return False
         needed = (padded(FRAME_HEAD + first) if first else 0) + padded(FRAME_HEAD + size) + BLOCK
         return self._end + needed <= self.segments.sizes[self.number]
 
     def reopen_segment(self, first: Sequence[bytes]) -> None:
-        """Goes on in the last segment, after the frames that a start has found. first: records that come first: a QUEUE
-        for each queue that the log does not name. OSError: nothing was reopened."""
+        """Goes on in the last segment, after the frames that a start has found. first: the records to write first: a
+        QUEUE for each queue that the log does not name. OSError: nothing was reopened."""
         header = self.segments.headers[self.number]
         writer = SegmentWriter(self.segments.path_of(self.number), header, self.disk, sync=self.syncs)
         try:
@@ -174,7 +176,7 @@ class Log:
         self.writer = writer
 
     def _sync_last(self) -> None:
-        """Makes the last segment durable, with any durability. OSError."""
+        """Makes the last segment durable, whatever the durability. OSError."""
         # With durability `always`, each of its frames was durable when it was written.
         if self.writer is not None and not self.syncs:
             try:
@@ -184,8 +186,8 @@ class Log:
                 raise
 
     def _place(self, path: str, number: int) -> None:
-        """Gives a new segment its name. OSError: if for lack of room, the old segment can still be used; else the log
-        has failed."""
+        """Gives a new segment its name. OSError: after a lack of room, the old segment can still be used; otherwise the
+        log has failed."""
         name = self.segments.path_of(number)
         self.disk.rename(path, name)
         try:
@@ -199,8 +201,8 @@ class Log:
             raise
 
     def _take_back(self, name: str, path: str, number: int) -> bool:
-        """Takes the name from the new segment, as the old one will get more frames: durably, or a start would not read
-        them. Returns False if that failed."""
+        """Takes the name from the new segment, durably: frames that are appended to the old one would otherwise be lost
+        to a start. Returns False if that failed."""
         try:
             # First: a start refuses a log whose recorded last segment is missing.
             if read_last(self.directory) == number:
@@ -214,7 +216,7 @@ class Log:
     # -- durability -----------------------------------------------------------------------------------------------
 
     def background_sync(self) -> Callable[[], None] | None:
-        """Returns a function that makes all commits so far durable, to call in any thread; None if they are."""
+        """Returns a function, for any thread, that makes all commits so far durable; None if all of them are."""
         writer = self.writer
         # With durability `always` each write is durable when it returns: there is nothing left to sync.
         if self.syncs or writer is None or writer.synced >= self.sequence or self.failed is not None:
@@ -235,7 +237,7 @@ class Log:
             self.on_sync(self.clock() - started)
 
     def fail(self, error: OSError) -> None:
-        """Accepts nothing from now on."""
+        """Makes the log refuse all records from now on."""
         self.failed = error
         # Upkeep looks at the log again when this number changes, and then finds that it has failed.
         self.segments.changes += 1
@@ -247,7 +249,7 @@ class Log:
         )
 
     def failure(self) -> LogFailedError:
-        """Returns the error for whatever needs the log once it has failed."""
+        """Returns the error for a request that needs the log after the log has failed."""
         failed = self.failed or OSError()
         return LogFailedError(failed.errno, f"the journal failed ({failed.strerror})")
 
@@ -260,13 +262,13 @@ class Log:
 
 
 class Transaction:
-    """A batch of changes: their records, and how each is taken back. It is committed or taken back as a whole.
+    """A batch of changes: their records, and how each is taken back. All are committed or taken back together.
 
     Ensures:
     1. `append` cannot fail: it is arithmetic, in room that the log has. Callers look at `left` first and raise
        `refusal` before they change anything.
     2. `commit` makes all changes durable (as the durability asks), or takes all of them back and raises.
-    3. A change is taken back after all later ones, so each undo finds the memory as its change has left it.
+    3. A change is taken back after all later changes, so each undo finds the memory as its change has left it.
     4. The place that `append` returns is the one at which `commit` writes the record.
 
     Assumes that each change in memory is noted with `undo` before or after it, in order, and that nobody else writes to
@@ -298,22 +300,22 @@ class Transaction:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def refusal(self, size: int, *, push: bool = False) -> OSError:
-        """Returns the error for records of `size` bytes for which nothing is left: a NoRoomError, unless the log has
-        failed."""
+        """Returns the error for records of `size` bytes that do not fit into this batch: a NoRoomError, unless the log
+        has failed."""
         if self._log.failed is not None:
             return self._log.failure()
         self.ask(size, push=push)
         return NoRoomError(size, push=push)
 
     def ask(self, size: int, *, push: bool = False) -> None:
-        """Asks for room for records of `size` bytes, which is secured before the next batch."""
+        """Asks for room for records of `size` bytes, to be secured before the next batch."""
         if push:
             self.asked_by_push = max(self.asked_by_push, size)
         else:
             self.asked = max(self.asked, size)
 
     def forget_asked(self) -> None:
-        """Forgets what was asked for, as room is being secured for it."""
+        """Forgets how much room was asked for, because the caller is securing it."""
         self.asked = self.asked_by_push = 0
 
     def undo(self, function: Callable[..., object], *arguments: object) -> None:
@@ -338,8 +340,8 @@ class Transaction:
     def append_all(
         self, bodies: Iterable[bytes], payloads: Sequence[bytes], sizes: Sequence[int], beside: int
     ) -> list[int]:
-        """Adds records of payloads, which the caller keeps readable. Returns their places. sizes: bytes of the
-        payloads; beside: bytes of each record without its payload."""
+        """Adds records of payloads, which the caller keeps readable. Returns their places. sizes: the bytes of the
+        payloads; beside: the bytes of each record without its payload."""
         self._wanted = True
         first = self._start + self._length
         places = list(accumulate(map(beside.__add__, sizes), initial=first))
@@ -351,13 +353,13 @@ class Transaction:
         return places
 
     def append_lasting(self, body: bytes) -> None:
-        """Adds a record that later ones need: it stays when the batch is taken back."""
+        """Adds a record that stays when the batch is taken back, because later records need it."""
         self._lasting.append(body)
         self.append(body)
 
     def note(self, bodies: Sequence[bytes]) -> None:
         """Adds records that need not be durable: they are written with the next durable one, or after a while. Does
-        nothing if they do not fit in."""
+        nothing if they do not fit."""
         length = len(bodies) * _HEAD + sum(map(len, bodies))
         # What pushes may have, and no more: on a full disk no note takes what a delete needs. At worst a message is
         # visible again after a restart.
@@ -368,14 +370,14 @@ class Transaction:
             self.left_to_pushes -= length
 
     def give_up_before(self, oldest: int) -> None:
-        """Has the next frame say that the segments before this one are not needed any more."""
+        """Makes the next frame say that the segments before this one are not needed any more."""
         self._oldest, self._wanted = oldest, True
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def commit(self, *, notes: bool = False) -> list[int]:  # noqa: C901
-        """Writes the records as one frame. notes: True to write notes even without other records. Returns the segments
-        that are obsolete since. OSError: all changes are taken back."""
+        """Writes the records as one frame. notes: True to write notes even if there are no other records. Returns the
+        segments that have become obsolete. OSError: all changes are taken back."""
         # A batch of receives alone writes nothing: their records wait for the next batch that has to be durable.
         if not (self._wanted or (self.pending and (notes or self._length > _NOTES))):
             if self.changed:
@@ -445,18 +447,20 @@ class Transaction:
         self._count_left()
 
     def allow(self, size: int) -> None:
-        """Lets this batch have `size` bytes of records, if that is more than `BATCH`. It is empty so far."""
+        """Lets this batch, in which nothing has been done yet, have `size` bytes of records, if that is more than
+        `BATCH`."""
         # One request may be larger than a batch should be: it is alone in it then.
         self._limit = max(BATCH, size)
         self._count_left()
 
     def hold_back_pushes(self, wait: bool) -> None:
-        """Has pushes wait, or lets them have what is left: see `pushes_wait`. Call it when the segment has changed."""
+        """Decides whether pushes wait, or may use the bytes that are left: see `pushes_wait`. Call it when the segment
+        has changed."""
         self.pushes_wait = wait
         self._count_left()
 
     def _count_left(self) -> None:
-        """Counts what is left, after the segment, the limit or `pushes_wait` has changed."""
+        """Computes the bytes that are left, after the segment, the limit or `pushes_wait` has changed."""
         writer = self._log.writer
         if writer is None or self._log.failed is not None:
             self.left = self.left_to_pushes = -1

@@ -1,7 +1,7 @@
 """Reads segments frame by frame, and opens a log: checks every segment, and applies its valid frames.
 
-A power loss may leave torn frames at the end of the last segment, which no later frame calls durable: they are cut off,
-and that is logged. Any other fault is damage: the start is refused and nothing changes on disk.
+A power loss may leave torn frames at the end of the last segment, which no later frame calls durable: a start cuts them
+off, and logs that. Any other fault is damage: the start is refused and nothing changes on disk.
 """
 
 import logging
@@ -33,7 +33,7 @@ from .records import BadRecordError, parse
 
 
 def map_file(path: str) -> memoryview:
-    """Maps a file into memory for reading; later writes to it show. OSError."""
+    """Maps a file into memory for reading. Later writes to the file show in the memory. OSError."""
     with open(Disk().open_file(path, os.O_RDONLY), "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
@@ -41,8 +41,9 @@ def map_file(path: str) -> memoryview:
 
 
 def release(data: memoryview, end: int | None = None) -> None:
-    """Lets the kernel take back the memory of a mapped file up to a byte, None for all of it. It is read again if it is
-    needed again. A reader of a whole journal calls this, or all of the journal would count as its memory."""
+    """Lets the kernel take back the memory of a mapped file up to a byte, None for all of it. Released bytes are read
+    from the disk when they are needed again. Without a release, all of a journal would count as the memory of its
+    reader."""
     if isinstance(data.obj, mmap.mmap) and (length := len(data) if end is None else end & -mmap.PAGESIZE):
         data.obj.madvise(mmap.MADV_DONTNEED, 0, length)
 
@@ -50,12 +51,12 @@ def release(data: memoryview, end: int | None = None) -> None:
 class Scan:
     """Reads the valid frames of one segment, and then tells why the next one is not valid.
 
-    Ensures that frames are yielded without a gap, each with the number after that of the frame before: the first one
-    that is not so ends the scan. Never judges whether that is a torn write or damage: only whoever knows the segments
-    after it can."""
+    Ensures that frames are yielded without a gap, each with the number after that of the frame before: the first frame
+    that does not follow ends the scan. Never judges whether such a frame is torn or damaged: that depends on the later
+    segments, which the caller knows."""
 
     def __init__(self, path: str, data: memoryview) -> None:
-        """Reads the header. path: the file that the data is from. DamagedError if the header is damaged."""
+        """Reads the header. path: the file with the data. DamagedError if the header is damaged."""
         self.path = path
         self.data = data
         self.header: Header = read_header(data, len(data))
@@ -66,7 +67,7 @@ class Scan:
 
     def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
         """Yields (byte of the first record, bodies of the records) for each frame. start, first: byte and number of the
-        first frame; limit: number of the frame to stop before, None for all."""
+        first frame; limit: the number before which to stop, None to read all frames."""
         for frame in self.heads(start, first, limit):
             bodies = self._read(frame)
             if isinstance(bodies, str):
@@ -92,8 +93,8 @@ class Scan:
         self.gap = Gap(at, None, None)
 
     def read_oldest(self) -> int:
-        """Returns the oldest segment that is needed, as the last whole frame says; the segment's own number if no frame
-        is whole."""
+        """Returns the oldest segment that is needed according to the last whole frame; the segment's own number if no
+        frame is whole."""
         # Mostly all frames of a segment name the same: then no records have to be read and checked.
         said = {frame.oldest for frame in self.heads(BLOCK, self.header.first, None)}
         if len(said) > 1:  # a frame whose records are torn does not count
@@ -106,7 +107,7 @@ class Scan:
         return said.pop() if said else self.header.number
 
     def _misplaced(self, frame: Frame) -> str | None:
-        """Returns why a frame is not valid where it is, None if it is."""
+        """Returns why a frame is not valid at its place, None if it is valid."""
         if frame.sequence != self.next:
             return f"frame {frame.sequence} stands where {self.next} should"
         if frame.start + FRAME_HEAD + frame.length > len(self.data):
@@ -159,10 +160,10 @@ def damage(path: str, what: str) -> JournalDamagedError:
 
 
 class Applier(Protocol):
-    """Applies records, in the order of the log: to queues at a start (`Replay`), or to nothing (`Parser`)."""
+    """Applies records in the order of the log. `Replay` applies them to queues, at a start; `Parser` to nothing."""
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
-        """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
+        """Applies the records of a frame. start: the byte of the first record in the segment. BadRecordError."""
 
 
 class Parser:
@@ -175,16 +176,17 @@ class Parser:
 
 
 class FoundSegments(NamedTuple):
-    """The segments that a start has found. needed: oldest first; obsolete: paths of the others."""
+    """The segments that a start has found. needed: the segments to read, oldest first; obsolete: the paths of the
+    others."""
 
     needed: list[Scan]
     obsolete: list[str]
 
 
 class OpenedLog(NamedTuple):
-    """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: of the
-    last segment; sequence: of the last frame; end: byte of the last segment after that frame; torn: the last segment if
-    its end is torn, else None."""
+    """A log that was read. headers: the headers of the needed segments, oldest first; obsolete: the paths of the other
+    segments; number: the last segment; sequence: the last frame; end: the byte of the last segment after that frame;
+    torn: the path of the last segment if its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
@@ -200,7 +202,7 @@ def numbers_in(directory: str, disk: Disk) -> list[int]:
 
 
 def find_segments(directory: str, disk: Disk) -> FoundSegments:
-    """Opens the segments that are needed, as the last whole frame says. JournalDamagedError, JournalFormatError,
+    """Opens the segments that are needed according to the last whole frame. JournalDamagedError, JournalFormatError,
     OSError."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
@@ -237,7 +239,8 @@ def _open(directory: str, number: int) -> Scan:
 def open_log(
     directory: str, disk: Disk, found: FoundSegments, applier: Applier, begin: Position | None = None
 ) -> OpenedLog:
-    """Applies the records from a position on (None: all), and cuts off a torn end. JournalDamagedError, OSError."""
+    """Applies the records from a position on (None: all records), and cuts off a torn end. JournalDamagedError,
+    OSError."""
     opened = read_log(directory, disk, found, applier, begin)
     if opened.torn is not None:
         _set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
@@ -247,7 +250,7 @@ def open_log(
 def read_log(
     directory: str, disk: Disk, found: FoundSegments, applier: Applier, begin: Position | None = None
 ) -> OpenedLog:
-    """Applies the records like `open_log`, but changes nothing on disk."""
+    """Applies the records as `open_log` does, without changing anything on disk."""
     scans = found.needed
     if not scans:
         return OpenedLog([], found.obsolete, 0, 0)
@@ -265,7 +268,7 @@ def read_log(
 
 
 def _apply(scan: Scan, limit: int | None, applier: Applier, begin: Position | None) -> None:
-    """Applies the records of a segment. limit: the first frame of the next one, None for the last.
+    """Applies the records of a segment. limit: the first frame of the next segment, None for the last segment.
     JournalDamagedError."""
     number = scan.header.number
     if begin is not None and number == begin.segment:
@@ -284,8 +287,8 @@ def _apply(scan: Scan, limit: int | None, applier: Applier, begin: Position | No
 
 
 def check_last(directory: str, last: int, begun: int) -> None:
-    """Raises JournalDamagedError if the last segment is missing or foreign. last: the greatest number present; begun:
-    see `read_last`."""
+    """Checks that the last segment is there, and belongs to this journal. last: the greatest number present; begun: the
+    recorded number, see `read_last`. JournalDamagedError."""
     if last < begun:
         raise damage(f"{directory}/{segment_name(begun)}", "it is missing")
     if last > begun + 1:
@@ -294,8 +297,8 @@ def check_last(directory: str, last: int, begun: int) -> None:
 
 
 def _check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
-    """Raises JournalDamagedError unless a power loss may have torn the last segment at the gap. following: the number
-    of the frame after its last valid one."""
+    """Checks that a power loss may have torn the last segment at the gap. following: the number of the frame after the
+    last valid one. JournalDamagedError."""
     if following == header.first:  # the first frame was durable before the file got its name
         raise damage(path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
     # A whole frame behind the gap says that what is missing was durable: no power loss can have torn it.
@@ -305,8 +308,8 @@ def _check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
 
 
 def _set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
-    """Copies the torn end of a segment to a file for the operator, and logs that. On a full disk, only logs.
-    OSError."""
+    """Copies the torn end of a segment to a file for the operator, and logs that. On a full disk, logs only where the
+    bytes are. OSError."""
     directory, name = os.path.split(path)
     # Without the zeros behind it, which say nothing and may be 16 MiB.
     rest = bytes(data[gap.start :]).rstrip(b"\0")

@@ -14,11 +14,11 @@ checkpoints and the index."""
 
 
 class PlaceError(StorageError):
-    """A byte or a segment's number is beyond the bits that a place has for it."""
+    """A byte, or a segment's number, has more bits than a place has for it."""
 
 
 def place_of(segment: int, start: int) -> int:
-    """Packs a place. PlaceError."""
+    """Packs a segment's number and a byte into a place. PlaceError."""
     if (start | segment) >> SHIFT:  # one test for both numbers
         raise PlaceError(f"byte {start} of segment {segment} has no place: a place has {SHIFT} bits for each")
     return segment << SHIFT | start
@@ -43,7 +43,8 @@ def segment_name(number: int) -> str:
 class Position(NamedTuple):
     """A position in the log: where the next frame begins. start: the byte in the segment; sequence: the frame's number.
 
-    Unlike a place, it has the number of the frame: whoever reads on from here knows which frame has to be there."""
+    Unlike a place, a position has the number of the frame, so that a reader who begins here knows which frame to
+    expect."""
 
     segment: int
     start: int

@@ -1,8 +1,9 @@
 """The pool of files that are ready to be segments: filled with zeros, or segments that are not needed any more.
 
-The pool is all that is reserved of the disk, and one number says whether it is enough: `is_whole`. Pushes may take a
-file only if the pool is whole without it. So on a full disk, what is left is for deletes, releases and compaction:
-as much as two of the largest segments. Compaction copies a segment into one of them, and gets its file for the pool.
+The pool is all that the journal reserves of the disk, and `is_whole` says whether that is enough. Pushes may take a
+file only if the pool is whole without it. So on a full disk, what is left is for deletes, releases and compaction: as
+much as two of the largest segments. Compaction copies a segment into a file of the pool, and then adds the copied
+segment's own file to the pool.
 """
 
 import errno
@@ -55,11 +56,12 @@ class Pool:
 
     Ensures:
     1. A file of the pool has its full size and its blocks: a segment that begins in it cannot run out of disk.
-    2. `take` leaves a whole pool if it is told the largest segment: so a push never takes what a full disk needs.
+    2. `take` leaves a whole pool if the caller names the largest segment: so a push never takes a file that is kept for
+       a full disk.
     3. A file that a backup has linked is never written to again.
 
-    Assumes that nobody else makes or removes files with its names. Call its methods in the engine's thread, except
-    those that say otherwise. Never decides who may have what is left: `upkeep.room` does."""
+    Assumes that nobody else makes or removes files with the pool's names. Call the methods in the engine's thread,
+    except those that say otherwise. Never decides which requests may use the last files: `upkeep.room` does."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         self._directory = directory
@@ -90,7 +92,7 @@ class Pool:
         self._numbers = count(last + 1)
 
     def note_disk(self, *, is_full: bool) -> None:
-        """Notes whether the disk had room for a file that was wanted: see `is_tight`."""
+        """Notes whether the disk had enough free space for a wanted file: see `is_tight`."""
         self.is_tight = is_full
 
     def add(self, file: PoolFile) -> None:
@@ -99,8 +101,8 @@ class Pool:
         self.bytes += file.size
 
     def is_whole(self, largest: int, without: int = 0) -> bool:
-        """Tells whether the pool is enough for a log whose largest segment has so many bytes. without: bytes of a file
-        that is taken from it."""
+        """Tells whether the pool is enough for a log with a largest segment of so many bytes. without: the bytes of a
+        file that is about to be taken from the pool."""
         if self.bytes - without < 2 * largest:
             return False
         sizes = [file.size for file in self._files]
@@ -109,8 +111,8 @@ class Pool:
         return max(sizes, default=0) >= largest
 
     def take(self, needed: int, largest: int | None) -> PoolFile | None:
-        """Takes a file of at least `needed` bytes from the pool, None if there is none. largest: that of the log, if
-        the pool has to stay whole; None: it need not."""
+        """Takes a file of at least `needed` bytes from the pool, None if the pool has none. largest: the bytes of the
+        log's largest segment if the pool has to stay whole, else None."""
         # The smallest that is large enough: large files are kept for requests that need one.
         for file in sorted(self._files, key=lambda file: file.size):
             if file.size < needed:
@@ -129,8 +131,8 @@ class Pool:
         self.next_size = min(max(size, self.next_size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)
 
     def size_for(self, needed: int, largest: int) -> int:
-        """Returns the bytes of a new file with at least `needed` bytes: less on a small disk, but not much less than
-        the log's largest segment, as compaction would lose too much in small ones."""
+        """Returns the bytes of a new file with at least `needed` bytes. On a small disk the file is smaller, but not
+        much smaller than the log's largest segment, because small segments would cost compaction too much."""
         try:
             free = self._disk.free_bytes(self._directory) - _FREE
         except OSError:
@@ -140,9 +142,9 @@ class Pool:
         return max(min(self.next_size, share), SMALLEST, largest // 2 // BLOCK * BLOCK, needed)
 
     def wanted(self, largest: int, room: int) -> int | None:
-        """Returns the bytes of a file that should be made in the background, None if the pool has enough: one for the
-        next segment beside two that are kept. room: bytes that the last segment has left; while it has many, an older
-        one may become free first, whose file needs no zeros."""
+        """Returns the bytes of the file that should be made in the background, None if the pool has enough: one file
+        for the next segment, beside two that are kept. room: the bytes that the last segment has left. While these are
+        many, no file is wanted: an older segment may be given up first, and its file needs no zeros."""
         size = max(self.size_for(0, largest), largest)
         if self.is_whole(size) and (self.bytes >= 3 * size or room >= self.late(largest)):
             return None
@@ -150,12 +152,13 @@ class Pool:
 
     @staticmethod
     def late(largest: int) -> int:
-        """Returns the bytes of room in the last segment below which a file for the next one has to be made."""
+        """Returns how much room the last segment has to have: below that, a file for the next segment has to be
+        made."""
         # A small segment is full within milliseconds, and the next one takes longer to make.
         return largest // 2 if largest >= LARGEST_SEGMENT else largest // 8 * 7
 
     def make(self, size: int) -> PoolFile:
-        """Makes a file, and returns it for `add`; may run in any thread. OSError: nothing is left of it."""
+        """Makes a file for `add`. May run in any thread. OSError: the file is removed."""
         path = self._new_path()
         # A crash leaves a name that a start removes, and never a file that looks ready and is not.
         make_file(f"{path}.tmp", size, self._disk, sync=self._sync)
@@ -166,8 +169,8 @@ class Pool:
         return f"{self._directory}/spare-{next(self._numbers)}"
 
     def recycle(self, path: str) -> PoolFile | None:
-        """Returns the file of an obsolete segment for `add`; may run in any thread. None if it is removed, as a backup
-        has linked it. OSError."""
+        """Returns the file of an obsolete segment for `add`. May run in any thread. Removes a file that a backup has
+        linked, and returns None. OSError."""
         # A backup links segments instead of copying them: to write into such a file would change the backup.
         if self._disk.lstat(path).st_nlink == 1:
             spare = self._new_path()
@@ -187,8 +190,8 @@ class Pool:
         return max(3 - self.bytes // size, 0 if self.is_whole(size) else 1)
 
     def give_up(self, largest: int) -> list[str]:
-        """Takes out the files that the pool does not need, unless the disk is full. Returns their paths, for the caller
-        to remove. largest: bytes of the log's largest segment."""
+        """Takes the files out of the pool that it does not need, unless the disk is full. Returns their paths, for the
+        caller to remove. largest: the bytes of the log's largest segment."""
         size = max(self.next_size, largest)
         given: list[str] = []
         for file in sorted(self._files, key=lambda file: -file.size):
@@ -201,8 +204,8 @@ class Pool:
 
 
 def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
-    """Makes a file of zeros with all its blocks allocated. OSError: the file is removed; if it cannot fit, nothing was
-    written."""
+    """Makes a file of zeros with all its blocks allocated. OSError: the file is removed; if the disk is too small for
+    the file, nothing was written."""
     # Asked first, so that a file that cannot fit does not take the last room from others until that shows.
     if size + _FREE > disk.free_bytes(os.path.dirname(path)):
         raise no_room(path)

@@ -1,4 +1,4 @@
-"""Gives back payloads that were written: keeps the most recent ones in memory, and reads others from the segments.
+"""Returns payloads that were written: keeps the most recent ones in memory, and reads others from the segments.
 
 Payloads in memory are grouped by slices of the log; over the limit, the oldest slice is dropped as a whole, at no cost
 per message. Full segments are read in windows of 1 MiB, a few of which are cached: taking a deep queue in order costs
@@ -39,11 +39,11 @@ class _Slice:
 class PayloadCache:
     """Keeps payloads in memory by their places.
 
-    Ensures that what it returns for a place is what was put there: a place is never used again, and `forget` drops
-    those of a removed segment. The size may be over the limit until `trim`, as a batch needs its own payloads until
-    they are in the log.
+    Ensures that the payload returned for a place is the one that was put there: a place is never used again, and
+    `forget` drops the places of a removed segment. The size may be over the limit until `trim`, as a batch needs its
+    own payloads until they are in the log.
 
-    Never reads a file: what is not kept is read by `Reader`."""
+    Never reads a file: `Reader` reads the payloads that are not kept."""
 
     def __init__(self, limit: int) -> None:
         """limit: bytes of memory, 0 to keep nothing."""
@@ -58,7 +58,7 @@ class PayloadCache:
         return None if slice_ is None else slice_.payloads.get(place)
 
     def put(self, places: Sequence[int], payloads: Sequence[bytes], size: int) -> None:
-        """Keeps payloads that were just appended one after the other. size: bytes of all of them."""
+        """Keeps payloads that were appended one after the other. size: the bytes of all of them."""
         # The caller passes the size, as it has it: to sum it again would cost a loop over all payloads.
         key = places[0] >> _SLICE
         slice_ = self._slices.get(key)
@@ -82,7 +82,7 @@ class PayloadCache:
             self.size -= self._slices.pop(next(iter(self._slices))).size
 
     def keep(self, place: int, payload: bytes) -> None:
-        """Keeps one payload, which may be there already."""
+        """Keeps one payload, which may be kept already."""
         slice_ = self._slices.setdefault(place >> _SLICE, _Slice())
         if place in slice_.payloads:
             return
@@ -91,7 +91,8 @@ class PayloadCache:
         self.size += len(payload) + _OVERHEAD
 
     def drop_all(self, places: Sequence[int]) -> None:
-        """Drops many payloads of one segment, in a third of the time. places: not empty; one may have no payload."""
+        """Drops many payloads of one segment, in a third of the time that single drops take. places: not empty; some of
+        the payloads may not be kept."""
         for key in range(min(places) >> _SLICE, (max(places) >> _SLICE) + 1):
             slice_ = self._slices.get(key)
             if slice_ is None:
@@ -114,7 +115,7 @@ class PayloadCache:
                 del self._slices[place >> _SLICE]
 
     def forget(self, segment: int) -> None:
-        """Drops the payloads of a removed segment; copied ones have new places."""
+        """Drops the payloads of a removed segment. Payloads that compaction has copied have new places."""
         for key in [key for key in self._slices if segment_of(key << _SLICE) == segment]:
             self.size -= self._slices.pop(key).size
 
@@ -128,8 +129,8 @@ _FILES = 64
 
 
 class DamagedRecordError(StorageError):
-    """A record is not as it was written, or is not of the message that should be at its place. `what` says only where
-    and how that shows."""
+    """A record is not as it was written, or belongs to another message than the one whose place was read. `what` says
+    only where, and what is wrong."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -142,8 +143,8 @@ class DamagedRecordError(StorageError):
 class Reader:
     """Reads records of one log.
 
-    Ensures that a body that it returns is as it was written, at that place: the checksum covers both. It does not know
-    whose record that is: `PayloadStore` compares.
+    Ensures that each returned body is as it was written, at that place: the checksum covers both. Does not know which
+    message the record belongs to: `PayloadStore` compares.
 
     Assumes that sealed segments do not change. Call `forget` when a segment is given up, as its file is used again."""
 
@@ -181,7 +182,7 @@ class Reader:
         return body
 
     def damaged(self, place: int, why: str) -> DamagedRecordError:
-        """Returns the error for a record that is not what it should be."""
+        """Returns the error for a damaged record, or for one that belongs to another message."""
         path = self._segments.path_of(segment_of(place))
         return DamagedRecordError(f"{path}: the record at byte {start_of(place)} is damaged: {why}")
 
@@ -224,14 +225,14 @@ class Reader:
         return fd
 
     def forget(self, segment: int) -> None:
-        """Closes the file of a segment that is given up, and drops what was read of it."""
+        """Closes the file of a segment that is given up, and drops the windows read from the file."""
         if (fd := self._files.pop(segment, None)) is not None:
             self._disk.close(fd)
         for key in [key for key in self._windows if key[0] == segment]:
             del self._windows[key]
 
     def close(self) -> None:
-        """Closes all files."""
+        """Closes the files of all segments."""
         for fd in self._files.values():
             self._disk.close(fd)
         self._files.clear()

@@ -35,8 +35,8 @@ class BadRecordError(Exception):
 
 
 class ReplayedQueue(Protocol):
-    """The part of a queue of the log that records change when they are replayed. `QueueState` implements it: the log
-    knows no queues, so it says here what it asks of one."""
+    """The methods of a queue that records call when they are replayed. `QueueState` implements them. The interface is
+    here because the log must not import queues."""
 
     def is_newer(self, mid: int, place: int, /) -> bool: ...
     def saw(self, mid: int, /) -> None: ...
@@ -57,7 +57,7 @@ class ReplayedQueue(Protocol):
 
 
 class ReplayedLog(Protocol):
-    """The queues of a log that is replayed. `Replay` implements it, for the same reason."""
+    """The methods of a whole log that records call when they are replayed. `Replay` implements them."""
 
     keys_since: int
 
@@ -76,8 +76,8 @@ class Record:
     Ensures that a record states the result of a change, and not the change: replaying it twice, or after a checkpoint
     that has it already, does no harm.
 
-    number: of its queue, the same in all segments between a server's start and its end. A kind says its number and the
-    struct of its fields; whatever follows the struct it packs and reads itself."""
+    number: the queue's, the same in all segments between a server's start and its end. A kind defines its number and
+    the struct of its fields; its own methods pack and read what follows the struct."""
 
     KIND: ClassVar[int]
     FORMAT: ClassVar[Struct]
@@ -89,7 +89,7 @@ class Record:
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """Parses a body. struct.error, ValueError."""
+        """Parses the body of a record of this kind. struct.error, ValueError."""
         return cls(*cls.FORMAT.unpack(body)[1:])
 
     def write(self) -> bytes:
@@ -103,7 +103,7 @@ class Record:
         return None
 
     def replay(self, log: ReplayedLog, place: int) -> None:
-        """Makes the change of the record again, as a start does. place: the record's."""
+        """Makes the change of the record again, as a start does. place: the place of the record."""
         queue = log.queue(self.number)
         if queue is not None:
             self.apply(queue, place)
@@ -125,8 +125,8 @@ def _shown(value: object) -> str:
 
 @dataclass(slots=True)
 class OfMessage(Record):
-    """A record of one message. A checkpoint may have a newer state of it: then the record changes nothing but the
-    greatest id that was seen."""
+    """A record of one message. A checkpoint may contain a newer state of the message: then the replay ignores the
+    record, except for its id, which new ids have to exceed."""
 
     mid: int
 
@@ -137,7 +137,7 @@ class OfMessage(Record):
             queue.saw(self.mid)
 
     def change(self, queue: ReplayedQueue, place: int) -> None:
-        """Makes the change."""
+        """Makes the record's change to the queue, unless a checkpoint has a newer state."""
 
 
 def _name(body: memoryview, start: int, length: int) -> str:
@@ -157,8 +157,8 @@ def _numbers(data: memoryview) -> "array[int]":
 
 @dataclass(slots=True)
 class Queue(Record):
-    """Names the queue of a number, for all records that follow: four bytes in each instead of a name. last_mid: -1 if
-    no id was given. It outlives the messages, so that no id is given twice."""
+    """Names the queue of a number, for all records that follow: four bytes in each instead of a name. last_mid: the
+    greatest id given so far, -1 without any: it outlives the messages, so that no id is given twice."""
 
     KIND = 1
     FORMAT = Struct("<BIq")
@@ -181,7 +181,7 @@ class Queue(Record):
 
 @dataclass(slots=True)
 class Remove(Record):
-    """The queue is gone, with everything before this."""
+    """Says that the queue is gone, with everything before this record."""
 
     KIND = 6
     FORMAT = Struct("<BI")
@@ -196,7 +196,8 @@ class Remove(Record):
 
 @dataclass(slots=True)
 class Push(OfMessage):
-    """A message. visible: when it becomes visible, 0: at once; key: None without one; at: the time of the push."""
+    """A pushed message. visible: when the message becomes visible, 0 for at once; key: None without one; at: the time
+    of the push."""
 
     KIND = 2
     FORMAT = Struct("<BIQQ16sQ")
@@ -278,7 +279,7 @@ class Reason(OfMessage):
 
 @dataclass(slots=True)
 class Delete(OfMessage):
-    """The message is gone (a tombstone)."""
+    """Says that the message is gone (a tombstone)."""
 
     KIND = 5
     FORMAT = Struct("<BIQ")
@@ -290,8 +291,8 @@ class Delete(OfMessage):
 
 @dataclass(slots=True)
 class Retired(Record):
-    """Messages are gone, as they were older than the retention. One record of many: they go by the thousand, at the
-    same moment. mids: increasing."""
+    """Says that messages are gone because they were older than the retention. One record names many, as thousands get
+    too old at the same moment. mids: increasing."""
 
     KIND = 19
     FORMAT = Struct("<BI")
@@ -316,7 +317,8 @@ class Retired(Record):
 
 @dataclass(slots=True)
 class Key(Record):
-    """A key whose PUSH is in a segment that is removed: the key has to be known for as long as it would be with it."""
+    """Repeats a key whose PUSH is in a segment that is given up: the server has to remember the key for the rest of its
+    time."""
 
     KIND = 7
     FORMAT = Struct("<BIQ16sQ")
@@ -333,8 +335,8 @@ class Key(Record):
 
 @dataclass(slots=True)
 class Moved(OfMessage):
-    """A message that was copied from an older segment, with its state: the records that led to it are not needed
-    then."""
+    """A message that was copied from an older segment, with its state, so that the records which led to that state are
+    not needed any more."""
 
     KIND = 9
     FORMAT = Struct("<BIQIQB")
@@ -415,8 +417,8 @@ class Letter(OfMessage):
 
 @dataclass(slots=True)
 class Shared(OfMessage):
-    """A message whose payload is that of another record: a copy to thousands of queues writes the payload once. place:
-    of that record; size: bytes of the payload; source: the number of a queue with the message."""
+    """A message that has the payload of another record, so that a copy to thousands of queues writes the payload once.
+    place: the other record's; size: the bytes of the payload; source: the number of a queue with the message."""
 
     KIND = 10
     FORMAT = Struct("<BIQIQBQII")
@@ -438,8 +440,9 @@ class Shared(OfMessage):
 
 @dataclass(slots=True)
 class Transfer(OfMessage):
-    """A message that has come from another queue, visible and never received, with its payload where that is. source,
-    replaced: its former queue and id, which are gone; place, size: of the payload; origin: if it is a dead letter."""
+    """A message that has come from another queue, visible and never received. The payload stays in another record.
+    source, replaced: the former queue and id, which are gone; place, size: the place of the payload and its bytes;
+    origin: for a dead letter."""
 
     KIND = 18
     FORMAT = Struct("<BIQIQQI")
@@ -478,8 +481,8 @@ class Transfer(OfMessage):
 
 @dataclass(slots=True)
 class Claim(Record):
-    """A claim. since: microseconds since the Epoch; size: bytes of payload; gone: ids of its messages that were removed
-    since."""
+    """A claim. since: microseconds since the Epoch; size: the bytes of payload; gone: the ids of its messages that were
+    removed since."""
 
     KIND = 11
     FORMAT = Struct("<BIQQQHI")
@@ -509,8 +512,8 @@ class Claim(Record):
 
 @dataclass(slots=True)
 class Acked(Record):
-    """A consumer has acknowledged its claims up to seq. mids: the messages deleted by that; compaction may remove a
-    claim's record and keep its messages."""
+    """Says that a consumer has acknowledged its claims up to seq. mids: the messages deleted by the acknowledgement.
+    They are named because compaction may have removed a claim's record, and kept its messages."""
 
     KIND = 12
     FORMAT = Struct("<BIQH")
@@ -537,15 +540,15 @@ class Acked(Record):
 
 @dataclass(slots=True)
 class Unclaimed(Acked):
-    """A claim was released. mids: its messages, which are visible."""
+    """Says that a claim was released. mids: its messages, which are visible."""
 
     KIND = 13
 
 
 @dataclass(slots=True)
 class Staged(Record):
-    """A staged message, not visible yet. position: the message's in its part, from 0; EMPTY: the part exists, without a
-    message."""
+    """A staged message, not visible yet. position: the index of the message in its part, from 0; EMPTY for a part
+    without messages."""
 
     KIND = 14
     FORMAT = Struct("<BIQQQIH")
@@ -581,8 +584,8 @@ _PART = Struct("<QQI")
 
 @dataclass(slots=True)
 class Published(Record):
-    """Parts of a batch are messages now. first: id of the first message; parts: (number, attempt, count of messages) in
-    the order of the ids."""
+    """Says that parts of a batch are messages now. first: the id of the first message; parts: (number, attempt, count
+    of messages) in the order of the ids."""
 
     KIND = 15
     FORMAT = Struct("<BIQQHI")
@@ -614,8 +617,8 @@ class Published(Record):
 
 @dataclass(slots=True)
 class Taken(Record):
-    """The files in the queue's directory whose names have the token are messages now. It is in the frame of these
-    messages, so a crash leaves each file either a file or a message."""
+    """Says that the files whose names have the token, in the queue's directory, are messages now. The record is in the
+    frame of these messages, so a crash leaves each file either a file or a message."""
 
     KIND = 16
     FORMAT = Struct("<BIQ")
@@ -628,7 +631,7 @@ class Taken(Record):
 
 @dataclass(slots=True)
 class Unlinked(Record):
-    """These files no longer exist, so the token need not be remembered."""
+    """Says that the files with the token no longer exist, so the token need not be remembered."""
 
     KIND = 17
     FORMAT = Struct("<BIQ")
@@ -671,17 +674,17 @@ TRANSFER_SIZE = HEAD.size + Transfer.FORMAT.size + _ORIGIN.size + 255
 
 
 def record_size(size: int) -> int:
-    """Returns the approximate bytes of a message's record. size: bytes of its payload."""
+    """Returns the approximate bytes of a message's record. size: the bytes of the message's payload."""
     return size + PUSH_SIZE
 
 
 def reason_size(reason: str) -> int:
-    """Returns the bytes of a REASON record, which is copied with its message."""
+    """Returns the bytes of the REASON record that is copied along with its message."""
     return STATE_SIZE + len(reason.encode())
 
 
 def name_of(kind: int) -> str:
-    """Returns the name of a kind in the documentation."""
+    """Returns the name of a kind, as in the documentation."""
     return "STATE" if kind == Changed.KIND else KINDS[kind].__name__.upper()
 
 
@@ -729,8 +732,8 @@ def pack(record: Any) -> bytes:
 
 
 def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
-    """Yields the bodies of the records in these bytes, each checked. seed: of the segment; start: byte of the segment
-    at which `data` begins. BadRecordError."""
+    """Yields the bodies of the records in these bytes, each checked. seed: the segment's; start: the byte of the
+    segment at which `data` begins. BadRecordError."""
     at = 0
     while at < len(data):
         if len(data) - at < HEAD.size:

@@ -1,7 +1,7 @@
 """The segments of a log: writes one frame by frame, lists all of them, and counts the bytes of each that are needed.
 
-The log is a circle: only the oldest segment is ever given up. Each frame says which segment is the oldest that is
-needed, so a segment is given up by the next frame, and its file may go when that frame is durable.
+The log is a circle: only the oldest segment is ever given up. Each frame names the oldest segment that is needed, so
+the next frame gives a segment up, and the segment's file may be removed when that frame is durable.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ _CHUNK = 1 << 20
 
 
 def joined(bodies: Iterable[bytes], begin: int, place: int) -> list[bytes]:
-    """Returns the bytes of records, each with its head. begin: the segment's seed; place: byte of the first one."""
+    """Returns the bytes of records, each with its head. begin: the segment's seed; place: the byte of the first
+    record."""
     parts: list[bytes] = []
     for body in bodies:
         parts += (HEAD.pack(len(body), crc32(body, begin ^ place)), body)
@@ -46,7 +47,7 @@ class SegmentWriter:
     the reasons."""
 
     def __init__(self, path: str, header: Header, disk: Disk, *, sync: bool) -> None:
-        """sync: True to make each frame durable in `write`; else only `sync` does."""
+        """sync: True to make each frame durable in `write`; False to make frames durable only in `sync`."""
         self.path = path
         self.header = header
         self.end = BLOCK
@@ -75,8 +76,8 @@ class SegmentWriter:
         return self._disk.open_file(self.path, _PLAIN)
 
     def begin(self, sequence: int, oldest: int, parts: list[bytes], count: int) -> None:
-        """Writes the header and the first frame with one write, durably. oldest: see `Frame`; parts: the records'
-        bytes."""
+        """Writes the header and the first frame in one write, durably. oldest: see `Frame`; parts: the bytes of the
+        records."""
         length = sum(map(len, parts))
         head = pack_frame_head(self.seed, sequence, self.synced, oldest, length, count)
         self._put([pack_header(self.header), head, *parts], 0)
@@ -86,8 +87,8 @@ class SegmentWriter:
             self._disk.fdatasync(self._fd)
 
     def resume(self, end: int, sequence: int, *, torn: bool) -> None:
-        """Goes on after the frames that a start has found, all of which are durable. end: the byte after the last one;
-        sequence: its number; torn: True if something else may follow. Raises OSError."""
+        """Goes on after the frames that a start has found, all of which are durable. end: the byte after the last
+        frame; sequence: its number; torn: True if other bytes may follow. OSError."""
         if torn:
             # A frame that is whole behind the torn one would count again, once a new frame ends where it begins.
             zeros = memoryview(self._buffer)  # nothing has been written with it; O_DIRECT wants aligned memory
@@ -119,8 +120,8 @@ class SegmentWriter:
         self.end = end
 
     def _put(self, parts: Sequence[bytes], at: int) -> int:
-        """Writes whole blocks; in a recycled segment also a block of zeros after them, if it fits. Returns the end
-        without it."""
+        """Writes whole blocks; in a recycled segment also a block of zeros after them, if there is one more block.
+        Returns the end without the zeros."""
         data = b"".join(parts)
         length = -(-len(data) // BLOCK) * BLOCK
         end = at + length
@@ -161,12 +162,12 @@ class SegmentWriter:
 class SegmentList:
     """The segments of one log, oldest first, and the files of segments that are obsolete.
 
-    Ensures that numbers follow each other without a gap, and that only the oldest segments go. A file is listed as
-    obsolete from the frame on that gives its segment up; when it may be touched is the caller's to know, as that frame
-    has to be durable first. Changes no files."""
+    Ensures that numbers follow each other without a gap, and that only the oldest segments are given up. A file is
+    listed as obsolete as soon as a frame gives its segment up. The caller has to make that frame durable before
+    touching the file. Changes no files."""
 
     def __init__(self, directory: str) -> None:
-        """directory: of the log."""
+        """directory: the log's."""
         self._directory = directory
         self.sizes: dict[int, int] = {}
         """Bytes of each segment, oldest first."""
@@ -182,14 +183,14 @@ class SegmentList:
         self._obsolete: list[str] = []
 
     def restore(self, headers: Iterable[Header], obsolete: Iterable[str]) -> None:
-        """Takes over the segments that a start has found. headers: of the needed ones, oldest first; obsolete: paths of
-        the others."""
+        """Takes over the segments that a start has found. headers: the headers of the needed segments, oldest first;
+        obsolete: the paths of the other segments."""
         for header in headers:
             self.add(header)
         self._obsolete = list(obsolete)
 
     def add(self, header: Header) -> None:
-        """Adds the newest segment."""
+        """Adds a segment, whose number is the next one."""
         self.sizes[header.number], self.headers[header.number] = header.size, header
         self.size += header.size
         self.oldest = header.number if self.oldest is None else self.oldest
@@ -205,8 +206,8 @@ class SegmentList:
         return f"{self._directory}/{segment_name(number)}"
 
     def frame_after(self, number: int) -> int | None:
-        """Returns the number of the first frame after a segment, None for the last one. A start has cut off frames in
-        the segment with this number or a greater one."""
+        """Returns the number of the first frame after a segment, None for the last segment. Frames with this number or
+        a greater one are not part of the log: a start has cut them off."""
         following = self.headers.get(number + 1)
         return None if following is None else following.first
 
@@ -216,8 +217,8 @@ class SegmentList:
         return next(reversed(self.sizes), None)
 
     def remove_before(self, oldest: int) -> list[int]:
-        """Makes the files of the segments before one obsolete. Returns their numbers. Call it once a frame that says so
-        is written."""
+        """Makes the files of the segments before one obsolete. Returns their numbers. Call it after writing a frame
+        that gives these segments up."""
         gone = [number for number in self.sizes if number < oldest]
         for number in gone:
             size = self.sizes.pop(number)
@@ -238,12 +239,12 @@ class SegmentList:
         return bool(self._obsolete)
 
     def take_garbage(self) -> list[str]:
-        """Returns paths of obsolete files, oldest first, for the caller to remove in any thread."""
+        """Takes the paths of obsolete files, oldest first, for the caller to remove in any thread."""
         garbage, self._obsolete = self._obsolete, []
         return garbage
 
     def give_back_garbage(self, paths: Iterable[str]) -> None:
-        """Takes back files that could not be removed."""
+        """Takes back the paths of files that could not be removed."""
         self._obsolete[:0] = paths
         self.changes += 1
 
@@ -252,8 +253,8 @@ class Usage:
     """Counts the live bytes of each segment: those of records whose payloads are needed, and of keys.
 
     Ensures that a segment without live bytes has no payload that any message needs, so it can be given up without being
-    read. Assumes that each `drop` follows an `add` of the same bytes. Records without a payload do not count: what
-    they say is in memory, or is not needed once the segment is the oldest."""
+    read. Assumes that each `drop` follows an `add` of the same bytes. Records without a payload do not count: their
+    content is in memory, or is not needed once the segment is the oldest."""
 
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
@@ -261,7 +262,7 @@ class Usage:
         """Live bytes of all segments."""
 
     def add(self, place: int, size: int) -> None:
-        """Counts a record as live. place: anywhere in its segment; size: its bytes."""
+        """Counts a record as live. place: any byte of the record's segment; size: the record's bytes."""
         segment = place >> SHIFT
         self.live[segment] = self.live.get(segment, 0) + size
         self.total += size
@@ -276,12 +277,12 @@ class Usage:
         self.total -= self.live.pop(segment, 0)
 
     def empty(self, segment: int) -> None:
-        """Counts nothing in a segment as live any more."""
+        """Sets the live bytes of a segment to 0."""
         self.total -= self.live[segment]
         self.live[segment] = 0
 
     def clear(self) -> None:
-        """Counts nothing as live."""
+        """Sets the live bytes of all segments to 0."""
         self.live.clear()
         self.total = 0
 
