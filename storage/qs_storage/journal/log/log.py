@@ -454,8 +454,8 @@ class Transaction:
         self._count_left()
 
     def hold_back_pushes(self, wait: bool) -> None:
-        """Decides whether pushes wait, or may use the bytes that are left: see `pushes_wait`. Call it when the segment
-        has changed."""
+        """Makes pushes wait, or lets them use the bytes that are left: see `pushes_wait`. Call it when the segment has
+        changed."""
         self.pushes_wait = wait
         self._count_left()
 

@@ -152,8 +152,7 @@ class Pool:
 
     @staticmethod
     def late(largest: int) -> int:
-        """Returns how much room the last segment has to have: below that, a file for the next segment has to be
-        made."""
+        """Returns the least room of the last segment with which a file for the next segment need not be made yet."""
         # A small segment is full within milliseconds, and the next one takes longer to make.
         return largest // 2 if largest >= LARGEST_SEGMENT else largest // 8 * 7
 

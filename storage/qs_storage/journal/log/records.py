@@ -137,7 +137,7 @@ class OfMessage(Record):
             queue.saw(self.mid)
 
     def change(self, queue: ReplayedQueue, place: int) -> None:
-        """Makes the record's change to the queue, unless a checkpoint has a newer state."""
+        """Makes the record's change to the queue. Called only if no checkpoint has a newer state of the message."""
 
 
 def _name(body: memoryview, start: int, length: int) -> str:

@@ -206,8 +206,8 @@ class SegmentList:
         return f"{self._directory}/{segment_name(number)}"
 
     def frame_after(self, number: int) -> int | None:
-        """Returns the number of the first frame after a segment, None for the last segment. Frames with this number or
-        a greater one are not part of the log: a start has cut them off."""
+        """Returns the number of the first frame after a segment, None for the last segment. Frames in the segment with
+        this number or a greater one are not part of the log: a start has cut them off."""
         following = self.headers.get(number + 1)
         return None if following is None else following.first
 

@@ -21,7 +21,7 @@ Name = tuple[int, int, int]
 
 
 class StagedPart(MutableMapping[int, tuple[int, int]]):
-    """The messages that are staged for an attempt at a part: (place, size) of each by its position, in order.
+    """The messages that are staged for an attempt at a part: maps the position of each to its place and size.
 
     Takes 32 bytes for a message, as a part may have a million, and a publication goes over all of them in one step."""
 
@@ -67,7 +67,7 @@ class StagedPart(MutableMapping[int, tuple[int, int]]):
 
 
 class Publication:
-    """A published batch. Maps its staged records to their messages' ids."""
+    """A published batch: maps the places of its staged records to the ids of its messages."""
 
     __slots__ = ("_firsts", "place", "record")
 
@@ -81,15 +81,15 @@ class Publication:
             first += count
 
     def id_of(self, staged: Staged) -> int | None:
-        """Returns the id of a staged record's message, None if its part was not published."""
+        """Returns the id of the message that a staged record has become, None if its part was not published."""
         first = self._firsts.get((staged.part, staged.attempt))
         return None if first is None else first + staged.position
 
 
 @dataclass(slots=True)
 class Producer:
-    """The state of a producer. last: its last published batch, -1: none; place: of that PUBLISHED record; staged:
-    each attempt's messages; publications: by batch, those whose staged records may still
+    """The state of a producer. last: its last published batch, -1 without any; place: the place of that batch's
+    PUBLISHED record; staged: the messages of each attempt; publications: by batch, those whose staged records may still
     be in the log."""
 
     last: int = -1
@@ -122,7 +122,8 @@ class LogBatches:
         self.producers: dict[str, Producer] = {}
 
     def stage(self, producer: str, name: Name, payloads: Sequence[bytes]) -> None:
-        """Adds invisible messages to an attempt at a part of a batch. Does nothing if the batch is published."""
+        """Adds messages, which are not visible, to an attempt at a part of a batch. Does nothing if the batch is
+        published."""
         check_name("producer", producer)
         known = self.producers.get(producer)
         if known is not None and name[0] <= known.last:
@@ -153,10 +154,10 @@ class LogBatches:
         self._transaction.undo(self._store.usage.drop, place, record_size(size))
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> int:
-        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all
-        others staged up to this batch. Does nothing if this batch or a later one is published, or without parts.
-        Returns how many messages it has published. BatchOrderError if a batch before this one is missing,
-        NoSuchPartError, QueueFullError."""
+        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers, and drops all other
+        messages staged up to this batch. Does nothing if this batch or a later one is published, or if no parts are
+        named. Returns the number of published messages. BatchOrderError if the batch is too far ahead, NoSuchPartError,
+        QueueFullError."""
         check_name("producer", producer)
         state = self.producers.get(producer, Producer())
         if batch <= state.last:
@@ -194,7 +195,7 @@ class LogBatches:
         return count
 
     def _add_messages(self, producer: Producer, record: Published, place: int) -> None:
-        """Adds the published messages to the queue, and drops the other staged ones."""
+        """Adds the published messages to the queue, and drops the other staged messages."""
         mid = record.first
         mids, places, sizes = array("Q"), array("Q"), array("Q")
         for number, attempt, count in record.parts:
@@ -211,12 +212,13 @@ class LogBatches:
             self._table.saw(mids[-1])
 
     def _stage_again(self, places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Counts the live bytes of messages whose publication is taken back."""
+        """Counts staged messages as live bytes again, after their publication is taken back."""
         for place, size in zip(places, sizes, strict=True):
             self._store.usage.add(place, record_size(size))
 
     def _set_last(self, producer: Producer, record: Published, place: int) -> None:
-        """Makes a batch the producer's last one, and drops messages staged for it or earlier ones."""
+        """Makes a batch the last one of its producer, and drops messages that are staged for this batch or earlier
+        ones."""
         for name in [name for name in producer.staged if name[0] <= record.batch]:
             for where, size in producer.staged.pop(name).values():
                 self._store.usage.drop(where, record_size(size))
@@ -232,7 +234,7 @@ class LogBatches:
         producer.publications = {batch: each for batch, each in producer.publications.items() if batch <= producer.last}
 
     def clear(self) -> None:
-        """Drops all staged messages, as the queue is removed."""
+        """Drops all staged messages. Called when the queue is removed."""
         for state in self.producers.values():
             for part in state.staged.values():
                 for where, size in part.values():
@@ -255,8 +257,8 @@ class LogBatches:
         self._store.usage.add(place, record_size(len(record.payload)))
 
     def restore_publication(self, place: int, record: Published) -> None:
-        """Replays a PUBLISHED record. Restores the messages that are where they were staged; others were copied and
-        have their own records."""
+        """Replays a PUBLISHED record. Restores the messages whose staged records are still in the log; others were
+        copied, and have records of their own."""
         state = self.producers.setdefault(record.producer, Producer())
         if record.batch < state.last or (record.batch == state.last and record.parts):
             return
@@ -271,8 +273,8 @@ class LogBatches:
         self._set_last(state, record, place)
 
     def move(self, place: int, record: Staged) -> bool:
-        """Copies a staged record to the end of the log, where it has room. Returns False if no staged message is at
-        that place."""
+        """Copies a staged record to the end of the log, where the caller has secured room. Returns False if no staged
+        message has that place."""
         state = self.producers.get(record.producer)
         part = None if state is None else state.staged.get((record.batch, record.part, record.attempt))
         if part is None or part.get(record.position, (None, 0))[0] != place:
@@ -292,8 +294,8 @@ class LogBatches:
         return None if publication is None else publication.id_of(record)
 
     def copy_records(self, segment: int) -> Iterator[int]:
-        """Copies the needed records in the segments up to this one to the end of the log. Yields the bytes that it
-        appends next; what it copies is looked at afterwards, as other requests may run meanwhile."""
+        """Copies the needed records of the segments up to this one to the end of the log. Before each copy, yields the
+        bytes to append. As other requests may run at each `yield`, looks up what to copy after it."""
         number = self._table.number
         for producer, state in list(self.producers.items()):
             if state.last >= 0 and segment_of(state.place) <= segment:
@@ -308,7 +310,7 @@ class LogBatches:
                     self._transaction.append(body)
 
     def forget_publications(self, segment: int) -> None:
-        """Forgets publications in segments up to this one: their staged records are gone too."""
+        """Forgets publications in segments up to this one, whose staged records are gone too."""
         for state in self.producers.values():
             state.publications = {
                 batch: each for batch, each in state.publications.items() if segment_of(each.place) > segment

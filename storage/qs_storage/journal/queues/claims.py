@@ -25,21 +25,21 @@ _PAGE = 1000
 
 @dataclass(slots=True)
 class OpenClaim:
-    """An open claim. place: the record's; gone: ids of its messages that were removed since."""
+    """An open claim. place: the place of its record; gone: the ids of its messages that were removed since."""
 
     record: records.Claim
     place: int
     gone: set[int]
 
     def remaining(self) -> Sequence[int]:
-        """Returns the ids of its messages that still exist, increasing."""
+        """Returns the ids of the claim's messages that still exist, increasing."""
         return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else self.record.mids
 
 
 @dataclass(slots=True)
 class Consumer:
-    """The state of a consumer. acked: its last acknowledged claim, 0: none; place: of that ACKED record; claims: the
-    open ones."""
+    """The state of a consumer. acked: its last acknowledged claim, 0 without any; place: the place of that claim's
+    ACKED record; claims: its open claims."""
 
     acked: int = 0
     place: int = 0
@@ -51,7 +51,7 @@ class LogClaims:
 
     Ensures:
     1. A claim has the same messages each time it is read, until it ends; it has no time-out and survives restarts.
-    2. A message is in one claim at most, and then no receive gets it.
+    2. A message is in one claim at most, and no receive gets a message that is in a claim.
     3. Each call can be repeated: the number of the claim says which one is meant.
 
     Assumes that a consumer counts its claims up from 1, without a gap. Every method may raise OSError, and
@@ -69,9 +69,9 @@ class LogClaims:
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
         """Claims the oldest visible messages as claim seq of the consumer, or returns that claim if it exists. count,
-        max_bytes, upto: the most messages, bytes of payload (except for the first message), and the greatest id. A
-        claim without messages is not kept. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an
-        earlier one is missing, NoSuchClaimError if it was released."""
+        max_bytes, upto: the most messages, the most bytes of payload (the first message may have more), and the
+        greatest id. A claim without messages is not kept. StaleReceiptError if claim seq is acknowledged,
+        ClaimOrderError if an earlier one is missing, NoSuchClaimError if it was released."""
         check_name("consumer", consumer)
         existing = self._existing(consumer, seq)
         if existing is not None:
@@ -157,8 +157,9 @@ class LogClaims:
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
     ) -> list[Message] | None:
-        """Returns the messages of a slice of a claim that still exist. part_of: (slice, from 0; number of slices). None
-        if the slice has more than count messages, or several with more than max_bytes of payload. NoSuchClaimError."""
+        """Returns the messages of a slice of a claim that still exist. part: (n, m) for the n-th of m slices, counted
+        from 0. Returns None if the slice has more than count messages, or has several with more than max_bytes of
+        payload. NoSuchClaimError."""
         part, parts = part_of
         claim = self._open_claim(consumer, seq)
         mids = claim.record.mids
@@ -191,7 +192,7 @@ class LogClaims:
         return claim
 
     def open_before(self, consumer: str, seq: int) -> list[int]:
-        """Returns the numbers of the consumer's open claims before seq. ClaimOrderError if claim seq was not made
+        """Returns the numbers of the consumer's open claims before seq. ClaimOrderError if there was no claim seq
         yet."""
         check_name("consumer", consumer)
         state = self.consumers.get(consumer, Consumer())
@@ -203,8 +204,8 @@ class LogClaims:
         return sorted(number for number in state.claims if number < seq)
 
     def acknowledge(self, consumer: str, seq: int) -> int:
-        """Deletes the messages of every claim up to seq. Returns how many. ClaimOrderError if claim seq was not made
-        yet."""
+        """Deletes the messages of every claim up to seq. Returns their number. ClaimOrderError if there was no claim
+        seq yet."""
         self.open_before(consumer, seq)  # raises
         state = self.consumers.get(consumer, Consumer())
         if seq <= state.acked:
@@ -226,7 +227,7 @@ class LogClaims:
         consumer.claims.update(done)
 
     def release(self, consumer: str, seq: int) -> int:
-        """Ends a claim and makes its messages visible again. Returns how many messages it had. NoSuchClaimError."""
+        """Ends a claim and makes its messages visible again. Returns their number. NoSuchClaimError."""
         claim = self._open_claim(consumer, seq)
         mids = claim.remaining()
         self._append(records.Unclaimed(self._table.number, seq, consumer, mids).write())
@@ -238,8 +239,8 @@ class LogClaims:
         return len(claim.record.mids)
 
     def _make_visible(self, mids: Sequence[int]) -> None:
-        """Counts the claim as a receive of each message, and makes them visible; those received too often stay hidden
-        until `expire` moves them to the dead-letter queue. mids: increasing."""
+        """Counts the claim as a receive of each message, and makes the messages visible. Messages received too often
+        stay hidden until `expire` moves them to the dead-letter queue. mids: increasing."""
         table = self._table
         receives = [table.receives.get(mid, 0) + 1 for mid in mids]
         table.receives.update(zip(mids, receives, strict=True))
@@ -259,7 +260,7 @@ class LogClaims:
             self._table.index.withhold(mid)
 
     def removed(self, mid: int) -> None:
-        """Notes, in the claim that has it, that a message was removed."""
+        """Notes that a message was removed, in the claim that has the message."""
         for consumer in self.consumers.values():
             for claim in consumer.claims.values():
                 # A search, and not a set: a claim keeps its ids in 8 bytes each.
@@ -269,7 +270,7 @@ class LogClaims:
                     self._transaction.undo(claim.gone.discard, mid)
 
     def all(self) -> Iterator[Claim]:
-        """Yields the claims that are open when it begins, by consumer and number. Requests may end some meanwhile."""
+        """Yields the open claims by consumer and number. Leaves out claims that requests make or end meanwhile."""
         opened = [state.claims[seq] for _, state in sorted(self.consumers.items()) for seq in sorted(state.claims)]
         for claim in opened:
             yield _described(claim.record)
@@ -277,7 +278,8 @@ class LogClaims:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: records.Claim) -> None:
-        """Replays a CLAIM record. Messages that are not in the table yet were copied: their records follow."""
+        """Replays a CLAIM record. Skips messages that are not in the table yet: they were copied, and their records
+        follow."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
             return
@@ -288,7 +290,8 @@ class LogClaims:
                 self._table.index.withhold(mid)
 
     def settle(self) -> None:
-        """Ends a replay: counts missing messages of claims as removed, and makes messages of lost claims visible."""
+        """Ends a replay: counts missing messages of claims as removed, and makes the messages of lost claims
+        visible."""
         claimed: set[int] = set()
         for consumer in self.consumers.values():
             for claim in consumer.claims.values():
@@ -321,8 +324,8 @@ class LogClaims:
         return self._table.index.expiry(mid) == WITHHELD
 
     def copy_records(self, segment: int) -> Iterator[int]:
-        """Copies the needed records in the segments up to this one to the end of the log. Yields the bytes that it
-        appends next; what it copies is looked at afterwards, as other requests may run meanwhile."""
+        """Copies the needed records of the segments up to this one to the end of the log. Before each copy, yields the
+        bytes to append. As other requests may run at each `yield`, looks up what to copy after it."""
         number = self._table.number
         for consumer, state in list(self.consumers.items()):
             if state.acked and segment_of(state.place) <= segment:

@@ -1,7 +1,7 @@
 """The idempotency keys of pushes: maps each key to its message while a repeated push must be recognized.
 
-A key counts as live bytes of its segment; else compaction would copy segments full of keys again and again. All queues
-together have at most `KnownKeys.most`: keys are in memory, and clients choose how many there are.
+A key counts as live bytes of its segment; otherwise compaction would copy segments full of keys again and again. All
+queues together have at most `KnownKeys.most` keys, because keys are in memory, and clients choose how many there are.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ _PAGE = 256
 
 
 def digest(key: str) -> bytes:
-    """Returns the 16 bytes that stand for a key. Collisions are too unlikely to consider."""
+    """Returns 16 bytes that stand for a key. Two keys with the same digest are too unlikely to consider."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class KeyEntry(NamedTuple):
-    """A remembered key. key: its digest; mid: the message pushed with it; at: time of the push; segment: that of the
-    key's record, so that compaction knows which keys it has to carry."""
+    """A remembered key. key: its digest; mid: the message pushed with the key; at: the time of the push; segment: the
+    segment of the key's record, by which compaction knows the keys to carry."""
 
     key: bytes
     mid: int
@@ -60,10 +60,10 @@ class Keys:
 
     Ensures:
     1. A push that is repeated within `WINDOW` gets the id of the first one, also after a start.
-    2. Memory is bounded: all queues together remember at most `KnownKeys.most`, and a further key is refused. To forget
-       an older one instead would store a repeated push twice.
+    2. Memory is bounded: all queues together remember at most `KnownKeys.most`, and a further key is refused. Without
+       an older key, a repeated push would be stored twice.
 
-    Assumes that a push whose transaction is taken back forgets its key. Never forgets a key before its time."""
+    Assumes that a push whose transaction is taken back forgets its key. Never forgets a key within `WINDOW`."""
 
     def __init__(self, known: KnownKeys, usage: Usage, transaction: Transaction) -> None:
         self._known = known
@@ -74,13 +74,13 @@ class Keys:
         self._pages: list[list[KeyEntry]] = []  # in the order of `note`; also entries forgotten or replaced since
 
     def find(self, key: bytes, now: int) -> int | None:
-        """Returns the id of the message that was pushed with a key within `WINDOW`, else None."""
+        """Returns the id of the message that was pushed with a key within `WINDOW`, None without one."""
         entry = self.entries.get(key)
         return entry.mid if entry is not None and entry.at > now - WINDOW else None
 
     def require_room(self, count: int, now: int) -> None:
-        """Raises QueueFullError if there is no room for so many further keys, once expired ones of any queue are
-        forgotten."""
+        """Checks that so many further keys may be remembered, after forgetting expired keys of all queues.
+        QueueFullError."""
         known = self._known
         # Keys of other queues may be over: only then is there reason to go through these.
         for keys in list(known.keyed) if known.count + count > known.most else ():
@@ -93,7 +93,7 @@ class Keys:
             )
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
-        """Remembers a key, in place of an earlier push with it."""
+        """Remembers a key. Replaces an earlier push with the same key."""
         self.forget(key)
         self.entries[key] = entry = KeyEntry(key, mid, at, segment)
         # In the order of the pushes, so that those that are over are at the front.
@@ -105,12 +105,12 @@ class Keys:
         self._known.keyed.add(self)
 
     def cut(self, now: int) -> None:
-        """Ends a start: a key that was noted later than now, by a clock that was ahead, counts from now on."""
+        """Ends a start: gives the present time to keys that were noted later than now, by a clock that was ahead."""
         for key, mid, _, segment in [entry for entry in self.entries.values() if entry.at > now]:
             self.note(key, mid, now, segment)
 
     def forget(self, key: bytes) -> None:
-        """Forgets a key: its push was undone, or is older than `WINDOW`."""
+        """Forgets a key whose push was undone, or is older than `WINDOW`."""
         entry = self.entries.pop(key, None)
         if entry is not None:
             self._usage.drop(place_of(entry.segment, 0), KEY_SIZE)
@@ -136,12 +136,12 @@ class Keys:
         return bool(self.entries)
 
     def pages(self) -> Iterator[list[KeyEntry]]:
-        """Yields all keys a page at a time, as there may be a million. Keys noted meanwhile may be left out."""
+        """Yields all keys, a page at a time because there may be a million. Keys noted meanwhile may be left out."""
         for page in list(self._pages):
             yield [entry for entry in page if self.entries.get(entry.key) is entry]
 
     def clear(self) -> None:
-        """Forgets all keys, as the queue is removed."""
+        """Forgets all keys. Called when the queue is removed."""
         for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
             self._usage.drop(place_of(segment, 0), count * KEY_SIZE)
         self._known.count -= len(self.entries)
@@ -149,8 +149,8 @@ class Keys:
         self._pages.clear()
 
     def copy_records(self, number: int, segment: int, now: int) -> Iterator[int]:
-        """Copies the keys in a segment to the end of the log, and forgets expired ones. Yields the bytes that it
-        appends next. number: the queue's."""
+        """Copies the keys in a segment to the end of the log, and forgets expired keys. Before each copy, yields the
+        bytes to append. number: the queue's."""
         transaction = self._transaction
         for page in self.pages():
             yield len(page) * KEY_SIZE

@@ -30,12 +30,13 @@ class MessageTable(ABC):
 
     Ensures:
     1. Each message of the index has a place, and its payload can be read there.
-    2. Live bytes in the store and the index agree: `drop` and `restore` count both, `add` only the index, as the caller
-       may count many messages at once.
+    2. Live bytes in the store agree with the index. `drop` and `restore` update both; `add` updates the index only, so
+       that the caller can count the live bytes of many messages at once.
     3. New ids are greater than all that were given or seen, whatever the clock does.
-    4. What `drop` returns is all that `put_back` needs to make the message as it was.
+    4. The result of `drop` is enough for `put_back` to restore the message as it was.
 
-    Assumes that a change in a transaction notes how it is taken back, and that times are those of one clock.
+    Assumes that each change in a transaction is noted with the way to take it back, and that all times are those of one
+    clock.
 
     Never appends a record, and never reads a payload."""
 
@@ -91,7 +92,7 @@ class MessageTable(ABC):
             self.announce()  # a delayed one may become too old first
 
     def announce(self) -> None:
-        """Announces `next_expiry`."""
+        """Announces the time of `next_expiry` to the engine."""
         due = self.next_expiry()
         if due is not None:
             self._activity.announce(self.qid, due)
@@ -103,7 +104,7 @@ class MessageTable(ABC):
             self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
 
     def count(self, name: str, number: int) -> None:
-        """Adds to one of `counts`, with the changes of this transaction: what is taken back has not happened."""
+        """Adds to one of `counts`. A transaction that is taken back takes the addition back too."""
         self.uncount(name, -number)
         self.transaction.undo(self.uncount, name, number)
 
@@ -125,8 +126,8 @@ class MessageTable(ABC):
             self.last_mid = mid
 
     def time(self, number: int) -> int:
-        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch: at most as many as an answer
-        can say, as other programs may name a message by any number."""
+        """Converts an id, or a time in the unit of ids, to microseconds since the Epoch: at most what an answer can
+        say, as other programs may name a message by any number."""
         return number if self.unit == 1 else min(number * self.unit, MAX_MID)
 
     def window_end(self, visibility: int | None) -> int:
@@ -150,8 +151,8 @@ class MessageTable(ABC):
         return range(first, first + count)
 
     def next_expiry(self) -> int | None:
-        """Returns when the next hidden message is due or the oldest one too old, in microseconds since the Epoch; None:
-        never."""
+        """Returns when the next hidden message is due, or the oldest message too old, in microseconds since the Epoch;
+        None for never."""
         number = self.index.expiries.first()
         due = None if number is None else number * self.unit
         oldest = None if self.options.retention is None else self.index.oldest()
@@ -159,8 +160,8 @@ class MessageTable(ABC):
         return end if due is None or (end is not None and end < due) else due
 
     def too_old_upto(self, now: int | None = None) -> int:
-        """Returns the greatest id that is too old, -1 if none is. Such messages are delivered no more unless in flight;
-        the timer removes them. now: microseconds since the Epoch, None for the clock's."""
+        """Returns the greatest id that is too old, -1 if none is. Messages up to that id are not delivered any more,
+        unless they are in flight; the timer removes them. now: microseconds since the Epoch, None for the clock's."""
         if self.options.retention is None:
             return -1
         return too_old_upto(self.options, self.clock() if now is None else now, self.unit)
@@ -175,15 +176,15 @@ class MessageTable(ABC):
     # -- one message ----------------------------------------------------------------------------------------------
 
     def expiry_of(self, mid: int) -> int:
-        """Returns the time until which a message is hidden, 0: it is visible. NoSuchMessageError."""
+        """Returns the time until which a message is hidden, 0 if the message is visible. NoSuchMessageError."""
         expiry = self.index.expiry(mid)
         if expiry is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
         return expiry
 
     def held_until(self, receipt: Receipt) -> int:
-        """Checks a receipt. Returns the message's `expiry_of`. NoSuchMessageError; StaleReceiptError: it was received
-        again, or is in a claim."""
+        """Checks a receipt. Returns the `expiry_of` its message. NoSuchMessageError; StaleReceiptError if the message
+        was received again, or is in a claim."""
         mid, seen = receipt
         expiry = self.index.expiry(mid)
         if expiry is None:
@@ -210,7 +211,8 @@ class MessageTable(ABC):
         return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
 
     def show(self, mid: int, expiry: int, *, delayed: bool) -> None:
-        """Makes a message visible (expiry 0) or hides it until expiry. delayed: True if that is a delay."""
+        """Makes a message visible (expiry 0), or hides it until expiry. delayed: True if a delay hides it, and not a
+        window."""
         self.held.discard(mid)
         if expiry == WITHHELD:
             self.index.withhold(mid)
@@ -231,8 +233,8 @@ class MessageTable(ABC):
             self.index.new.add(mid)
 
     def set_reason(self, mid: int, reason: str | None) -> None:
-        """Sets why a message was given back, None for no reason. Counts its record as live where the payload is: it is
-        copied with that."""
+        """Sets why a message was given back, None for no reason. Counts the reason's record as live in the segment of
+        the payload, because compaction copies both together."""
         place = self.places.get(mid) or 0
         self._drop_reason(mid, place)
         if reason is not None:
@@ -260,7 +262,8 @@ class MessageTable(ABC):
     # -- adding and removing --------------------------------------------------------------------------------------
 
     def add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Adds a message. size: bytes of its payload; visible: the time from which it is visible, 0: at once."""
+        """Adds a message. size: the bytes of its payload; visible: the time from which the message is visible, 0 for at
+        once."""
         self.index.add(mid, visible, size)
         self.places.set(mid, place)
 
@@ -291,7 +294,7 @@ class MessageTable(ABC):
 
     def vanish(self, mids: Sequence[int], expiry: int) -> None:
         """Removes messages whose removal is in this transaction; taking it back restores them. mids: increasing;
-        expiry: `expiry_of` each."""
+        expiry: the `expiry_of` all of them."""
         self.note_all("deleted", mids, more=int(expiry == WITHHELD))  # a claim counts as a receive
         self.transaction.undo(self.put_back_all, mids, [expiry] * len(mids), self.drop_all(mids))
         self.count("deleted", len(mids))
@@ -303,7 +306,7 @@ class MessageTable(ABC):
         self.counts.pushed -= len(mids)
 
     def drop(self, mid: int, *, releases: bool = True) -> Dropped:
-        """Removes a message. releases: False if another queue takes its payload over. Returns its state for
+        """Removes a message. releases: False if another queue takes its payload over. Returns the message's state for
         `put_back`."""
         receives, held = self.receives.pop(mid, 0), mid in self.held  # what few messages have is in dicts of its own
         if held:
@@ -315,8 +318,8 @@ class MessageTable(ABC):
         return place, receives, facts, held, origin, self._drop_reason(mid, place) if self.reasons else None, owners
 
     def drop_all(self, mids: Sequence[int]) -> Iterable[Dropped]:
-        """Removes messages, in a tenth of the time. mids: increasing. Returns their states, in the same order: they can
-        be gone over once."""
+        """Removes messages, in a tenth of the time that single drops take. mids: increasing. Returns an iterator over
+        their states, in the same order."""
         places = [place or 0 for place in self.places.values_of(mids)]
         if self.store.families and len(set(places)) < len(places):  # a copy came back: two messages with one payload
             return [self.drop(mid) for mid in mids]
@@ -332,7 +335,7 @@ class MessageTable(ABC):
         return zip(places, receives, facts, held, origins, reasons, owners, strict=False)  # put together if needed
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
-        """Adds a dropped message again. expiry: its `expiry_of` before; dropped: from `drop`."""
+        """Adds a dropped message again. expiry: its `expiry_of` before; dropped: the result of `drop`."""
         place, receives, facts, held, origin, reason, owners = dropped
         # It follows from the rest, so it need not be kept.
         new = not receives and expiry != WITHHELD
@@ -354,7 +357,7 @@ class MessageTable(ABC):
             self.hidden(expiry)
 
     def put_back_all(self, mids: Sequence[int], expiries: Sequence[int | None], dropped: Iterable[Dropped]) -> None:
-        """Adds dropped messages again. expiries: None for 0."""
+        """Adds dropped messages again. expiries: their `expiry_of` before, None if all were visible."""
         for mid, expiry, each in zip(mids, expiries, dropped, strict=True):
             self.put_back(mid, expiry or 0, each)
 
@@ -367,7 +370,8 @@ class MessageTable(ABC):
         return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
 
     def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Restores messages that were pushed together, visible at once. mids, places: increasing, in one segment."""
+        """Restores messages that were pushed together and are visible at once. mids, places: increasing, in one
+        segment."""
         last = self.index.messages.last()
         # Then some of these payloads may be counted already, by a queue that shares them.
         copied = bool(self.known_upto) and self.number in self.store.families  # a checkpoint may contain copies
@@ -380,7 +384,7 @@ class MessageTable(ABC):
         self.saw(mids[-1])
 
     def restore(self, mid: int, place: int, size: int, state: State) -> None:
-        """Restores a message, in place of the one with this id if there is one."""
+        """Restores a message. Replaces the message with the same id, if there is one."""
         if mid in self.index.messages:
             self.drop(mid)
         self.store.keep(self, mid, place, size)

@@ -7,7 +7,8 @@ from .messages import MessageTable
 
 
 def move_size(reason: str | None) -> int:
-    """Returns the bytes of log that a move takes at most, if the target has to be made too. reason: the message's."""
+    """Returns the most bytes of log that a move takes, including those of a target that has to be made. reason: the
+    message's."""
     return (
         records.QUEUE_SIZE
         + records.TRANSFER_SIZE
@@ -21,8 +22,9 @@ def move(  # noqa: PLR0917
     """Moves a message to the end of another queue, visible and never received. The payload stays where it is in the
     log: the move is one record, so a crash leaves the message in exactly one queue.
 
-    new: its id there, from `free_ids`; origin: set if it becomes a dead letter; reason: kept with the message, None for
-    none. The caller has checked that the transaction has room for `move_size`. Cannot fail."""
+    new: the id in the target, from `free_ids`; origin: for a message that becomes a dead letter, else None; reason:
+    kept with the message, None without one. The caller has checked that the transaction has room for `move_size`.
+    Cannot fail."""
     store, transaction = source.store, source.transaction
     expiry = source.index.expiry(mid) or 0
     # The payload is not released and counted again: nothing about it changes but whose it is.

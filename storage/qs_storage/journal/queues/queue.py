@@ -1,5 +1,5 @@
-"""A queue of the log. Each change appends a record and changes the memory at once; the transaction commits the record,
-or takes both back.
+"""A queue of the log. Each change appends a record and changes the memory at once. The transaction then commits the
+record, or takes back the record and the change.
 
 A receive need not be durable: losing its record makes the message visible again. All other changes are.
 """
@@ -61,12 +61,12 @@ class LogQueue(QueueState):
     """One queue of the log, with the operations on it.
 
     Ensures:
-    1. An operation changes nothing unless it succeeds: what can fail (the queue's capacity, the room in the
-       transaction, a payload that cannot be read) is looked at first, and appends cannot fail.
-    2. If the commit fails, everything but a receive is taken back, its counts too: each change notes how.
+    1. An operation changes nothing unless it succeeds: it first checks what can fail (the queue's capacity, the room in
+       the transaction, a payload that cannot be read), and appends cannot fail.
+    2. If the commit fails, every change but a receive is taken back, with its counts: each change notes how.
     3. A message is in one queue, also after a crash: a move is one record.
-    4. A full disk refuses pushes, staged messages and copies. Other operations ask for some bytes, which `upkeep.room`
-       has kept for them.
+    4. A full disk refuses pushes, staged messages and copies. Other operations need few bytes, which `upkeep.room` has
+       kept for them.
 
     Assumes one thread at a time, and that room was secured before the batch. Never commits, and never waits."""
 
@@ -75,8 +75,8 @@ class LogQueue(QueueState):
     def __init__(
         self, path: str | None, qid: str, options: Options, shared: EngineContext, store: PayloadStore
     ) -> None:
-        """path: of its directory, None for a queue that is only in the log. It has no number yet: see `begin`. OSError
-        if the directory does not exist."""
+        """path: the queue's directory, None for a queue that is only in the log. A new queue has no number yet: see
+        `begin`. OSError if the directory does not exist."""
         super().__init__(qid, options, shared, store)
         self.path = path or ""
         self._directory = None if path is None else DirectoryIdentity(path, shared.disk)
@@ -114,7 +114,7 @@ class LogQueue(QueueState):
         return list(mids)
 
     def push_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
-        """Stores messages with these ids, which are increasing and free, visible at once. NoRoomError."""
+        """Stores messages that are visible at once. mids: increasing and free. NoRoomError."""
         transaction, store = self.transaction, self.store
         sizes = list(map(len, payloads))
         size = sum(sizes)
@@ -169,7 +169,7 @@ class LogQueue(QueueState):
         return mids
 
     def _add_one(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Adds a message of this transaction. visible: when it becomes visible, 0: at once."""
+        """Adds a message of this transaction. visible: when the message becomes visible, 0 for at once."""
         self.transaction.undo(self.unpush, (mid,))
         self.add(mid, place, size, visible)
         self.counts.pushed += 1
@@ -210,8 +210,9 @@ class LogQueue(QueueState):
         return True
 
     def require_copies(self, count: int, payload: int | None = None) -> None:
-        """Raises NoRoomError unless so many copies fit into this transaction, and can be removed again: so that a
-        crash, or a queue that is full, leaves all of them or none. payload: its bytes, None if the copies share one."""
+        """Checks that so many copies fit into this transaction, together with their deletes: so a crash, or a queue
+        that is full, leaves all copies or none. payload: the payload's bytes, None if the copies share it.
+        NoRoomError."""
         size = count * (2 * SMALL if payload is None else payload + PUSH_SIZE + SMALL)
         if size > self.transaction.left_to_pushes:
             raise self.transaction.refusal(size, push=True)
@@ -222,7 +223,7 @@ class LogQueue(QueueState):
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """Receives a visible message. Returns None if its payload has more than max_bytes or is damaged. held: True for
-        a subscriber: the message is visible again if the process ends. OSError."""
+        a subscriber, whose message is visible again if the process ends. OSError."""
         index = self.index
         # Looked at in the index: a payload that does not fit is not read.
         if max_bytes is not None and index.size(mid) > max_bytes:
@@ -252,8 +253,8 @@ class LogQueue(QueueState):
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
         """Receives the oldest visible messages, at most count and max_bytes of payload, but always the first. Leaves
-        out damaged ones. If the disk cannot read a payload, returns those before it, and the next call raises. OSError:
-        none is received."""
+        out damaged ones. If the disk cannot read a payload, returns the messages before it, and the next call raises.
+        OSError: no message is received."""
         if count == 1:  # four times as fast as the code for many
             # Without a retention no message is too old: then the first ready one is the answer, without asking the
             # clock.
@@ -296,7 +297,8 @@ class LogQueue(QueueState):
         self.index.withhold(mid)
 
     def _first_readable(self, count: int, max_bytes: int) -> tuple[list[int], list[bytes]]:
-        """Returns the oldest visible messages and their payloads, see `take_first`. Hides damaged ones."""
+        """Returns the oldest visible messages and their payloads. Hides damaged messages. Arguments: see
+        `take_first`."""
         while True:
             mids = self.index.ready.after(self.too_old_upto(), count)
             try:
@@ -307,7 +309,7 @@ class LogQueue(QueueState):
                 return mids[: len(payloads)], payloads
 
     def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
-        """Returns the payloads of the first of these messages, see `take_first`. mids: increasing."""
+        """Returns the payloads of the first of these messages, as many as `take_first` would. mids: increasing."""
         found: list[bytes] = []
         room = max_bytes
         for mid, place, size in zip(mids, self.places.values_of(mids), self.index.sizes(mids), strict=True):
@@ -326,8 +328,8 @@ class LogQueue(QueueState):
     # -- looking --------------------------------------------------------------------------------------------------
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """Returns a message, after receiving it if it is visible and peek is False. A hidden one comes without its
-        payload. NoSuchMessageError."""
+        """Receives a visible message, or with peek only shows it. A hidden message comes without its payload.
+        NoSuchMessageError."""
         self.expire()
         expiry = self.expiry_of(mid)
         if not expiry and mid <= self.too_old_upto():
@@ -383,10 +385,10 @@ class LogQueue(QueueState):
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
-        """Makes a message visible, now or after a delay in microseconds, None for the queue's back-off. Returns when,
-        None for now. Instead, a message that was received too often goes to the dead-letter queue, and one that is too
-        old is removed. count: False to take back the receive of a message in flight; reason: kept with the message.
-        NoSuchMessageError; StaleReceiptError: nobody holds it."""
+        """Makes a message visible. Returns the time from which the message is visible, None for now. Instead, moves a
+        message that was received too often to the dead-letter queue, and removes one that is too old. delay:
+        microseconds, None for the queue's back-off; count: False to take back the receive of a message in flight;
+        reason: kept with the message. NoSuchMessageError; StaleReceiptError if nobody holds the message."""
         mid = receipt.mid
         self.expire(keep=_OWN)  # first: a window that is over makes the receipt stale
         expiry = self.held_until(receipt)
@@ -437,14 +439,14 @@ class LogQueue(QueueState):
         return self.time(until)
 
     def _require(self, size: int) -> None:
-        """Raises NoRoomError unless records of `size` bytes, heads included, fit into this transaction."""
+        """Checks that records of `size` bytes, heads included, fit into this transaction. NoRoomError."""
         if size > self.transaction.left:
             raise self.transaction.refusal(size)
 
     def _change(
         self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False, reason: str | None = None
     ) -> None:
-        """Changes a message's state. The caller has looked at the room."""
+        """Changes a message's state. The caller has checked that the transaction has room."""
         state = self.number, mid, self.receives.get(mid, 0), 0 if held else new, delayed
         if reason is None:
             self.transaction.append(_state(4, *state))
@@ -470,8 +472,9 @@ class LogQueue(QueueState):
     def expire(self, count: int | None = None, *, keep: int = 0) -> int:
         """Ends windows and delays that are over: makes the messages visible, hides them for the back-off, or moves them
         to the dead-letter queue, at most 100 and as many as the transaction has room for. count: the most messages,
-        None for as many as a request has time for; keep: bytes of room that are left to that request. Returns how many.
-        Needs no record, as the log has the times. NoRoomError with a count, if there is room for none."""
+        None for as many as a request has time for; keep: the bytes of room to leave for that request. Returns the
+        number of messages. Appends no records for windows, because the log has the times. With a count, raises
+        NoRoomError if the transaction has no room for a single move."""
         # Asked by nearly every request, and nearly always nothing is due.
         if not self.index.expiries.may_be_due(self.clock() // self.unit):
             return 0
@@ -515,11 +518,12 @@ class LogQueue(QueueState):
                     self.note("expired", mid, peer="")
 
     def _back_off(self, mids: Sequence[int], now: int) -> list[int]:
-        """Hides those of these messages whose windows are over, and whose back-off is not. Returns the others. now:
-        microseconds since the Epoch.
+        """Hides messages whose windows are over, but not their back-off. Returns the other messages. now: microseconds
+        since the Epoch.
 
-        A back-off begins with the end of the window, whenever a server notices that, and follows from the message's id
-        and receives: so the record need not be durable. A start computes the same, unless the options have changed."""
+        A back-off begins with the end of the window, also if the server notices that later, and follows from the
+        message's id and receives. So the record need not be durable: a start computes the same back-off, unless the
+        options have changed."""
         index = self.index
         ordered = sorted(mids)
         delayed = set(index.delayed.among(ordered))
@@ -550,7 +554,7 @@ class LogQueue(QueueState):
         self.transaction.changed.append((self.uncount, ("deleted", 1)))  # `count` without its calls
 
     def remove(self, mid: int, expiry: int) -> bool:
-        """Removes a message. expiry: the time until which it is hidden, 0: visible. Returns True."""
+        """Removes a message. expiry: the time until which the message is hidden, 0 for a visible one. Returns True."""
         transaction = self.transaction
         # A tombstone is small, and pushes leave room for it: a full disk refuses no delete.
         if transaction.left < SMALL:
@@ -565,7 +569,7 @@ class LogQueue(QueueState):
 
     def purge(self, upto: int, count: int) -> int:
         """Removes the oldest messages with ids up to upto, at most count, and as many as the transaction has room for.
-        Returns how many."""
+        Returns their number."""
         index, transaction = self.index, self.transaction
         removed = 0
         while removed < count and (mid := index.messages.first()) is not None and mid <= upto:
@@ -577,7 +581,7 @@ class LogQueue(QueueState):
         return removed
 
     def retire(self, count: int) -> int:
-        """Removes visible and delayed messages that are too old, oldest first, at most count. Returns how many."""
+        """Removes visible and delayed messages that are too old, oldest first, at most count. Returns their number."""
         upto = self.too_old_upto(self.clock())
         # One record for all of them: each is gone with it, or none.
         mids = self.index.old(upto, count) if upto >= 0 else []
@@ -597,7 +601,7 @@ class LogQueue(QueueState):
         self.count("retired", len(mids))
 
     def note_removed(self) -> None:
-        """Reports all messages as deleted to the lifecycle record, as the queue is removed."""
+        """Reports all messages as deleted to the lifecycle record. Called when the queue is removed."""
         if self.lifecycle is not None:
             for mid in self.index.messages.after(-1, len(self.index)):
                 self.lifecycle.note("deleted", self.qid, mid, self.index.size(mid), None)
@@ -605,7 +609,7 @@ class LogQueue(QueueState):
     # -- dead letters ---------------------------------------------------------------------------------------------
 
     def reject(self, receipt: Receipt, reason: str | None) -> None:
-        """Makes a message a dead letter: see Queue."""
+        """Makes a message a dead letter: implements `Queue.reject`."""
         mid = receipt.mid
         self.expire(keep=_OWN)
         self.held_until(receipt)
@@ -613,7 +617,8 @@ class LogQueue(QueueState):
 
     def _move_exhausted(self, mids: Sequence[int], keep: int) -> tuple[list[int], list[int]]:
         """Moves exhausted messages to the dead-letter queue, at most 100, and as many as the transaction has room for.
-        Returns the messages that are not exhausted or cannot be moved, and those that stay due. keep: see `expire`."""
+        Returns two lists: messages that are not exhausted or cannot be moved, and messages that stay due. keep: see
+        `expire`."""
         staying: list[int] = []
         later: list[int] = []
         moved = 0
@@ -641,9 +646,10 @@ class LogQueue(QueueState):
         return staying, later
 
     def _move(self, mid: int, peer: str | None, receives: int, why: str, reason: str | None) -> None:
-        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often it was received; why: see
-        Origin; reason: of its release, None without one. Raises a StorageError or an OSError if it cannot be moved:
-        then nothing has changed, and it has to become visible; NoRoomError if it may be moved in another batch."""
+        """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often the message was received;
+        why: see Origin; reason: the release's, None without one. If it raises a StorageError or an OSError, nothing has
+        changed, and the caller makes the message visible; after a NoRoomError, the caller may try again in another
+        batch."""
         target = dead_letter_queue(self._shared.find_or_make, self.options, LogQueue)
         # `set-queue` refuses such a name, but the file with the options may have been written by hand.
         if target is self:
@@ -667,20 +673,20 @@ class LogQueue(QueueState):
 
     @property
     def redrive(self) -> "LogQueue":
-        """This queue: it moves its dead letters itself."""
+        """Returns the queue itself, which moves its dead letters."""
         return self
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
-        """Returns (id, queue it came from) of dead letters that are in no claim, oldest first, at most count. mids: the
-        ids to consider, empty for all."""
+        """Returns (id, former queue) of dead letters that are in no claim, oldest first, at most count. mids: the ids
+        to consider, empty for all."""
         chosen = (mid for mid in (sorted(set(mids)) if mids else self._may_be_letters()) if mid in self.origins)
         # A message in a claim is its consumer's until the claim ends.
         free = (mid for mid in chosen if self.index.expiry(mid) != WITHHELD)
         return [(mid, self.origins[mid].qid) for mid in islice(free, count)]
 
     def _may_be_letters(self) -> Iterator[int]:
-        """Yields the ids of all dead letters, oldest first, and perhaps of other messages. Does not sort a million to
-        find some."""
+        """Yields the ids of all dead letters, and perhaps of other messages, oldest first. Does not sort a million ids
+        to find a few."""
         if len(self.origins) <= _AT_ONCE:
             yield from sorted(self.origins)
             return
@@ -691,14 +697,15 @@ class LogQueue(QueueState):
 
     def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
         """Moves dead letters, each to the end of a queue, visible and never received: as many as the transaction has
-        room for. Returns (id, new id) of each. QueueFullError, UnsupportedError for a queue of another storage: none
-        has moved."""
+        room for, oldest first. Returns (id, new id) of each that moved. If it raises, none has moved: QueueFullError,
+        UnsupportedError for a queue of another storage, NoRoomError if the transaction has no room for the first
+        one."""
         chosen: list[tuple[int, LogQueue]] = []
         size = 0
         for mid, queue in letters:
             if not isinstance(queue, LogQueue):
                 raise other_storage(self.options.storage, queue.options.storage)
-            # As many as fit: the caller asks again for the rest, in the next batch.
+            # The answer names those that moved: for the rest, the client sends another request.
             size += move_size(self.reasons.get(mid))
             if size > self.transaction.left:
                 break
@@ -725,14 +732,14 @@ class LogQueue(QueueState):
         return self._directory is not None and self._directory.in_place()
 
     def dismantle(self) -> None:
-        """Removes files that are messages already, so that the directory of an empty queue can go. OSError."""
+        """Removes files that are messages already, so that the directory of an empty queue can be removed. OSError."""
         for name in self._shared.disk.files_in(self.path):
             if token_of(os.fsencode(name)) in self.taken:
                 self._shared.disk.unlink(f"{self.path}/{name}")
 
     def commit(self) -> None:
-        """Does nothing, as no message is in the directory."""
+        """Does nothing, because the queue's directory holds no messages."""
 
     def close(self) -> list[int]:
-        """Returns an empty list, as no push is unfinished."""
+        """Returns an empty list, because no push is unfinished."""
         return []

@@ -53,7 +53,7 @@ class QueueState(MessageTable):
         self._empty()
 
     def clear(self) -> None:
-        """Drops all state, as the queue is gone."""
+        """Drops all state. Called when the queue is removed."""
         # The store asks each queue where it has a payload: without places, this one no longer has any.
         every, self.places = self.places, MidMap()
         # Two messages may have one payload: a copy that came back. It is released once.
@@ -76,7 +76,7 @@ class QueueState(MessageTable):
     # -- a start: see `ReplayedQueue` -----------------------------------------------------------------------------
 
     def restore_all(self, index: Index, places: MidMap, last_mid: int) -> None:
-        """Restores the messages of a checkpoint, and the greatest id. Their live bytes are the caller's to count."""
+        """Restores the messages of a checkpoint, and the greatest id. The caller counts their live bytes."""
         self.index, self.places, self.last_mid = index, places, last_mid
 
     def restore_reason(self, mid: int, reason: str) -> None:
@@ -95,8 +95,8 @@ class QueueState(MessageTable):
             self.drop(mid)
 
     def restore_shared(self, record: records.Shared) -> None:
-        """A checkpoint may contain the message as one that is not context: it is dropped before the queues are joined,
-        so that its live bytes count once."""
+        """Restores a message that shares its payload with another queue. Drops the message first if a checkpoint has
+        restored it as unshared, so that its live bytes count once."""
         if record.mid in self.index.messages:
             self.drop(record.mid)
         self.store.join(record.source, self.number)
@@ -104,7 +104,7 @@ class QueueState(MessageTable):
         self.restore(record.mid, record.place, record.size, record.state)
 
     def restore_owners(self, record: records.Transfer) -> None:
-        """Notes that the payload of a message that has moved has the message's new id too."""
+        """Notes the new queue and id of a message that has moved as the owner of its payload."""
         owners = self.store.owners_at(record.place) or ((record.source, record.replaced),)
         self.store.set_owners(record.place, tuple(dict.fromkeys((*owners, (self.number, record.mid)))))
 
@@ -142,9 +142,9 @@ class QueueState(MessageTable):
         return self.batches.id_of(record)
 
     def settle(self) -> None:
-        """Ends a start: announces visible messages and what is due next. Hides visible messages that were received too
-        often, until `expire` moves them to the dead-letter queue: those held by subscribers of a killed process, and
-        those that could not be moved."""
+        """Ends a start: announces visible messages and the next time at which one is due. Hides visible messages that
+        were received too often, until `expire` moves them to the dead-letter queue: those held by subscribers of a
+        killed process, and those that could not be moved."""
         self.known_upto.clear()
         self.keys.cut(self.clock())
         self.claims.settle()
@@ -178,7 +178,7 @@ class Replay(Generic[Q]):
         self._run = _Run()
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
-        """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
+        """Applies the records of a frame. start: the byte of the first record in the segment. BadRecordError."""
         place = place_of(segment, start)
         run = self._run
         for body in bodies:
@@ -212,11 +212,11 @@ class Replay(Generic[Q]):
     # -- for records: see `ReplayedLog` ---------------------------------------------------------------------------
 
     def queue(self, number: int) -> Q | None:
-        """Returns the queue of a number, None if the log has removed it."""
+        """Returns the queue with a number, None if the log has removed the queue."""
         return self.queues.get(number)
 
     def add_queue(self, record: records.Queue) -> None:
-        """Makes the queue that a number means from here on, unless it is there."""
+        """Makes the queue that a number means from this record on, unless the queue exists."""
         queue = self.queues.get(record.number)
         if queue is None:
             queue = self.queues[record.number] = self.make(record.qid, record.number)
@@ -224,7 +224,7 @@ class Replay(Generic[Q]):
         queue.last_mid = max(queue.last_mid, record.last_mid)
 
     def remove_queue(self, number: int) -> None:
-        """Removes the queue of a number, with all that it has."""
+        """Removes the queue with a number, and all its state."""
         queue = self.queues.pop(number, None)
         if queue is not None:
             queue.clear()

@@ -1,4 +1,4 @@
-"""What the queues of one log share: payloads in memory and on disk, live bytes, and who has which payload.
+"""What the queues of one log share: payloads in memory and on disk, live bytes, and the queues that have each payload.
 
 A payload is written once, and stays where it is while messages move: another queue may have the same message (a copy),
 or have it under another id (a dead letter, or one that was moved back).
@@ -24,8 +24,8 @@ Owner = tuple[int, int]
 
 
 class Sharer(Protocol):
-    """Has what the store asks of a queue. `QueueState` implements it; the store cannot import it, as each queue has the
-    store."""
+    """The methods of a queue that the store calls. `QueueState` implements them; the store cannot import `QueueState`,
+    because each queue has the store."""
 
     number: int
     index: Index
@@ -38,13 +38,13 @@ class PayloadStore:
     """The payloads of one log: in memory and on disk, how many bytes are live, and which queues have which payload.
 
     Ensures:
-    1. A payload counts as live bytes once, however many queues have it, and no longer than one has.
+    1. A payload counts as live bytes once, however many queues have it, and only while at least one has it.
     2. A payload is returned only as that of the message that was asked for: a valid checksum alone says that a record
        is as it was written, not that the place is right.
-    3. A payload of the batch that is not committed yet can be read: it is in the cache, or in `Transaction.unwritten`.
+    3. A payload of a batch that is not committed yet can be read, from the cache or from `Transaction.unwritten`.
 
-    Assumes that queues tell it of each message that they add and remove, with its place and size. Never writes to the
-    log, and never decides what is copied: compaction asks it."""
+    Assumes that queues report each message that they add and remove, with its place and size. Never writes to the log,
+    and never decides what is copied: compaction does, and asks the store."""
 
     def __init__(self, log: Log, transaction: Transaction, reader: Reader, cache: int, keys: int = KEYS) -> None:
         """cache: the most bytes of payloads in memory; keys: the most keys of pushes."""
@@ -73,7 +73,7 @@ class PayloadStore:
         self.known_keys = KnownKeys(keys)
 
     def enter(self, number: int, queue: Sharer) -> None:
-        """Has a queue found by a number. It may have several: see `IndexReader`."""
+        """Registers a queue under a number. A queue may have several numbers: see `IndexReader`."""
         self.tables[number] = queue
         self.saw_number(number)
 
@@ -84,8 +84,8 @@ class PayloadStore:
     # -- payloads -------------------------------------------------------------------------------------------------
 
     def payload(self, number: int, mid: int, place: int) -> bytes:
-        """Returns the payload of a message. number: of its queue; place: of the record with its payload. OSError;
-        DamagedRecordError: that record cannot be read, or is another message's."""
+        """Returns the payload of a message. number: the number of its queue; place: the place of the record with its
+        payload. OSError; DamagedRecordError if that record cannot be read, or belongs to another message."""
         # First in memory: most messages are received soon after they were pushed.
         payload = self.cache.get(place)
         if payload is None:
@@ -112,9 +112,9 @@ class PayloadStore:
         raise self.reader.damaged(place, f"it is message {found} of queue {owner}, not {mid} of {number}")
 
     def owners_of(self, place: int, body: memoryview) -> Sequence[tuple[int, int | None]]:
-        """Returns the queue number and the id of the message whose payload a record has. Several if it has moved. None
-        for the id of a staged message that is not published, or whose queue is removed, as only copies of it are left.
-        struct.error, ValueError."""
+        """Returns the owners of the payload in a record: a queue number and an id for each. A message that has moved
+        may have several. The id is None for a staged message that is not published, or whose queue is removed, as only
+        copies of the message are left. struct.error, ValueError."""
         owners = self.owners_at(place)
         if owners is not None:
             return owners
@@ -127,8 +127,9 @@ class PayloadStore:
     # -- who has a payload ----------------------------------------------------------------------------------------
 
     def drop(self, queue: Sharer, mid: int, place: int, size: int) -> Sequence[Owner] | None:
-        """Releases the payload of a message that a queue removes. size: bytes of the payload. Returns its owners, to
-        set before `keep`; None if they stay, or it has none but the message of its record."""
+        """Releases the payload of a message that a queue removes. size: the bytes of the payload. Returns the payload's
+        owners, to pass to `set_owners` before `keep`; None if the owners stay, or the message of the record is the only
+        one."""
         # A start may know of a message before and after it moved, from a checkpoint that was written meanwhile.
         may_be_shared = self.families or (self._is_starting and self.moved)
         if not may_be_shared or not self._is_shared(queue, mid, place):
@@ -141,8 +142,8 @@ class PayloadStore:
     def drop_all(
         self, queue: Sharer, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]
     ) -> list[Sequence[Owner] | None]:
-        """Releases the payloads of many messages, in a fifth of the time. The places differ. Returns what `drop` does
-        for each."""
+        """Releases the payloads of many messages, in a fifth of the time that single drops take. The places differ.
+        Returns the result of `drop` for each."""
         found: list[Sequence[Owner] | None] = []
         for at in range(0, len(places), _PAGE):
             page, their = places[at : at + _PAGE], sizes[at : at + _PAGE]
@@ -164,7 +165,7 @@ class PayloadStore:
         return found
 
     def keep(self, queue: Sharer, mid: int, place: int, size: int) -> None:
-        """Counts the payload of a message that a queue has (again)."""
+        """Counts the payload of a message that a queue has added, or has again."""
         # Without families no payload is shared, and nobody has to be asked.
         if not (self.families or self._is_starting) or not self._is_shared(queue, mid, place):
             self.usage.add(place, size + PUSH_SIZE)
@@ -184,13 +185,13 @@ class PayloadStore:
         return False
 
     def owners_at(self, place: int) -> Sequence[Owner] | None:
-        """Returns the owners of a payload whose message has moved, None if it has not."""
+        """Returns the owners of a payload whose message has moved, None if the message has not moved."""
         moved = self.moved.get(place >> SHIFT)
         return None if moved is None else moved.get(place)
 
     def hand_over(self, place: int, queue: Sharer, mid: int, owner: Owner) -> Sequence[Owner] | None:
         """Notes the new owner of the payload of a message that a queue has just removed, beside its former owners if
-        copies of the message are left. Returns the former owners, to set if that is taken back."""
+        copies of the message are left. Returns the former owners, to set again if the move is taken back."""
         moved = self.moved.setdefault(place >> SHIFT, {})
         before = moved.get(place)
         # Else a message that is moved to and fro would get more and more owners.
@@ -200,7 +201,8 @@ class PayloadStore:
         return before
 
     def set_owners(self, place: int, owners: Sequence[Owner] | None) -> None:
-        """Notes to whom the message with its payload at a place belongs. None: to whom the record says."""
+        """Sets the owners of the message with its payload at a place. None: the owner is the message that the record
+        names."""
         if owners is not None:
             self.moved.setdefault(place >> SHIFT, {})[place] = owners
         elif (moved := self.moved.get(place >> SHIFT)) is not None:
@@ -211,12 +213,12 @@ class PayloadStore:
         self._copied.setdefault(place >> SHIFT, set()).add(place)
 
     def sharers(self, number: int, mid: int, place: int) -> list[Sharer]:
-        """Returns the queues that have a message with its payload at a place. number: of one of them."""
+        """Returns the queues that have a message with its payload at a place. number: the number of one of them."""
         queues = map(self.tables.get, self.families.get(number, (number,)))
         return [queue for queue in queues if queue is not None and queue.places.get(mid) == place]
 
     def join(self, one: int, other: int) -> None:
-        """Notes that two queues share payloads from now on; a shared message has the same id in both."""
+        """Notes that two queues share payloads from now on. A message that they share has the same id in both."""
         own = self.families.get(one, {one})
         if one in own and other in own:  # a checkpoint may have named the family before the queue
             return
@@ -238,7 +240,7 @@ class PayloadStore:
                 del self.families[number]
 
     def forget(self, segments: Iterable[int]) -> None:
-        """Forgets segments that are gone, and the removed queues that have no records left."""
+        """Forgets segments that are given up, and removed queues that have no records left."""
         for segment in segments:
             self.usage.forget(segment)
             self._copied.pop(segment, None)
@@ -251,12 +253,13 @@ class PayloadStore:
                 del self.families[number], self._gone[number]
 
     def end_start(self) -> None:
-        """Ends a start: it is known now which payloads several queues have, and nothing of it is taken back."""
+        """Ends a start: from now on it is known which payloads several queues have, and no replayed change can be taken
+        back."""
         self._is_starting = False
         self.transaction.changed.clear()
 
     def reset(self) -> None:
-        """Forgets all that a start has read, so that the log can be read again."""
+        """Forgets all that was read from the log, so that the log can be read again."""
         self.usage.clear()
         self.families.clear()
         self.moved.clear()
