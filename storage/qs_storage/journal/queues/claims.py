@@ -270,7 +270,8 @@ class LogClaims:
                     self._transaction.undo(claim.gone.discard, mid)
 
     def all(self) -> Iterator[Claim]:
-        """Yields the open claims by consumer and number. Leaves out claims that requests make or end meanwhile."""
+        """Yields the claims that are open at the first step, by consumer and number, also those that requests end
+        meanwhile."""
         opened = [state.claims[seq] for _, state in sorted(self.consumers.items()) for seq in sorted(state.claims)]
         for claim in opened:
             yield _described(claim.record)

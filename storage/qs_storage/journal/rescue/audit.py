@@ -1,6 +1,7 @@
 """Reads a journal as a start does, and every message that a server would then have, without changing anything.
 
-A start checks every frame, but not whether the record at a message's place is that message's: this does.
+A start checks every frame, but not whether the record at a message's place belongs to that message. `verify` and
+`audit` check both.
 """
 
 import os
@@ -24,7 +25,7 @@ from ..upkeep.index_reading import IndexReader
 
 
 class _ReadLog(Log):
-    """A log that is only read, also while a server writes it: it takes no lock, and makes no directory."""
+    """A log that is only read, even while a server writes to it: takes no lock, and makes no directory."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         # Not that of `Log`, which makes the directory and takes the lock.
@@ -36,8 +37,9 @@ class _ReadLog(Log):
 
 
 def verify(directory: str, disk: Disk) -> str | None:
-    """Checks that a server would start with the journal and find every message: with the checkpoint, and without it.
-    Returns the file whose end it would cut off, or None. JournalDamagedError, JournalFormatError, OSError."""
+    """Checks, with the checkpoint and without it, that a server would start with the journal and find every message.
+    Returns the path of the file whose torn end a start would cut off, None without one. JournalDamagedError,
+    JournalFormatError, OSError."""
     torn = audit(directory, disk, with_checkpoint=False)
     if os.path.lexists(f"{directory}/{NAME}"):
         audit(directory, disk, with_checkpoint=True)
@@ -45,8 +47,8 @@ def verify(directory: str, disk: Disk) -> str | None:
 
 
 def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
-    """Checks that a server would start and find every message at its place. with_checkpoint: False to read all
-    segments instead. Returns the file whose end a start would cut off, or None. JournalDamagedError,
+    """Checks that a server would start and find every message at its place. with_checkpoint: False to read all segments
+    instead. Returns the path of the file whose torn end a start would cut off, None without one. JournalDamagedError,
     JournalFormatError, OSError."""
     queues: dict[str, LogQueue] = {}
     with unopened(directory, disk) as (store, make):
@@ -72,7 +74,8 @@ def audit(directory: str, disk: Disk, *, with_checkpoint: bool) -> str | None:
 
 @contextmanager
 def unopened(directory: str, disk: Disk) -> Iterator[tuple[PayloadStore, Callable[[str], LogQueue]]]:
-    """Yields the empty store of a log that is only read, and a function that makes a queue of it from a name."""
+    """Yields the empty store of a log that is only read, and a function that makes a queue of that store from a
+    name."""
     log = _ReadLog(directory, disk)
     store = PayloadStore(log, Transaction(log), Reader(log.segments, disk), 0)
     watch = Watch()

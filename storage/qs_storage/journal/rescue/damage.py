@@ -1,7 +1,7 @@
 """Examines a journal for `queue-journal.py`: lists each segment file, its readable records, and the missing parts.
 
-Changes nothing, and may run beside a server. A segment is read again each time its records are needed, so memory holds
-one segment, and some bytes for each damaged frame and each message: the index that a server would have.
+Changes nothing, and may run beside a server. A segment is read again each time its records are needed. So memory holds
+one segment, some bytes for each damaged frame, and the index of messages that a server would have.
 """
 
 import os
@@ -29,14 +29,15 @@ _WITH_ID = (records.Push, records.Moved, records.Letter, records.Shared, records
 
 
 class SegmentFile(NamedTuple):
-    """One segment file, and what can be said of it without its records, which are read again when they are needed.
+    """One segment file, with the facts that are kept of it. Its records are read again when they are needed.
 
-    number: from its header, or else its name; first: number of its first frame, if known; last: of
-    its last frame that can be read, if any; oldest: the oldest segment that is needed according to its valid frames, 0
-    without any; whole: how many these are; life, salt: see `Header`; names: queues by their numbers, from its records;
-    holes: the ranges that are not valid; faults: descriptions; format: describes its format if that is another one;
-    foreign: True if it belongs to another journal; obsolete: True if nothing in it is needed, or another file has the
-    same; cut: the frames from this number on do not count from this byte on, as an earlier start has cut them off."""
+    number: the segment's, from its header, or else its name; first: the number of its first frame, if known; last: the
+    number of the last frame that can be read, if any; oldest: the oldest segment that is needed according to its valid
+    frames, 0 without any; whole: the number of valid frames; life, salt: see `Header`; names: queues by their numbers,
+    from its records; holes: the ranges that are not valid; faults: their descriptions; format: the description of a
+    format that this version does not read; foreign: True if the file belongs to another journal; obsolete: True if
+    nothing in the file is needed, or another file has the same; cut: (number, byte) from which on frames do not count,
+    because an earlier start has cut them off."""
 
     path: str
     number: int
@@ -74,7 +75,8 @@ class SegmentFile(NamedTuple):
         return (found for found in self.scan() if isinstance(found, Piece))
 
     def scan(self) -> Iterator[Piece | Hole]:
-        """Reads frames and holes; the frames of a hole that can be read in part follow it."""
+        """Yields frames and holes, in order. After each hole, yields the frames in the hole that can be read in
+        part."""
         if self.salt is None:
             return
         limit, end = self.cut or (0, self.size)
@@ -93,7 +95,7 @@ class SegmentFile(NamedTuple):
 
 class PlacedRecord(NamedTuple):
     """A record and its queue. qid: None if the queue's name is lost; number: identifies the queue in the whole journal;
-    start: byte of the file at which the record begins."""
+    start: the byte of the file at which the record begins."""
 
     part: SegmentFile
     record: Record
@@ -107,7 +109,8 @@ class PlacedRecord(NamedTuple):
 
 
 class FoundCheckpoint(NamedTuple):
-    """A checkpoint file. position: the end of the log in it; fault: why a start ignores it, None if it is valid."""
+    """A checkpoint file. position: the end of the log, according to the checkpoint; fault: why a start ignores the
+    checkpoint, None if it is valid."""
 
     path: str
     size: int
@@ -116,7 +119,8 @@ class FoundCheckpoint(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Tells what can be read of a segment: numbers of frames and records, and of messages by queue, each id once."""
+    """The contents of a segment that can be read: numbers of frames, of records, and of messages by queue, each id
+    once."""
 
     frames: int
     records: int
@@ -125,10 +129,10 @@ class Contents(NamedTuple):
 
 class ExaminedJournal(NamedTuple):
     """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and frames;
-    torn: the file whose end a start cuts off, or None; refusal: why a start is refused or its messages would not be
-    right, or None; oldest, last: the oldest segment that is needed (0: unknown), and the greatest number in use; names:
-    of each queue, by (life, number in that life); numbers: filled with each queue's number in the whole journal, by its
-    name, or else its key in `names`."""
+    torn: the file whose torn end a start cuts off, or None; refusal: why a start is refused, or would find wrong
+    messages, or None; oldest, last: the oldest segment that is needed (0: unknown), and the greatest number in use;
+    names: the name of each queue, by (life, number in that life); numbers: each queue's number in the whole journal, by
+    its name, or else by its key in `names`, filled while records are read."""
 
     parts: list[SegmentFile]
     missing: list[str]
@@ -149,7 +153,7 @@ class ExaminedJournal(NamedTuple):
                 before.update(part.names)
 
     def _placed_in(self, part: SegmentFile, before: Mapping[int, str]) -> Iterator[PlacedRecord]:
-        """Reads the records of a part. before: the names of queues in earlier parts, by number."""
+        """Reads the records of a part. before: the names of queues by number, from earlier parts."""
         for piece in part.pieces():
             for start, record in piece.placed():
                 qid = self.names.get((part.life, record.number))
@@ -159,14 +163,14 @@ class ExaminedJournal(NamedTuple):
                 yield PlacedRecord(part, record, qid, self.number_of(part, record.number, qid), start)
 
     def number_of(self, part: SegmentFile, number: int, qid: str | None = None) -> int:
-        """Returns the number that identifies a queue in the whole journal. number: its number in the part; qid: its
-        name, None for the one that the part's life gives the number."""
+        """Returns the number that identifies a queue in the whole journal. number: the queue's number in the part; qid:
+        the queue's name, None for the name that the number has in the life of the part."""
         meant = part.life, number
         return self.numbers.setdefault(qid or self.names.get(meant) or meant, len(self.numbers) + 1)
 
     def with_leftovers(self) -> "ExaminedJournal":
-        """Returns the journal with the segments before the oldest needed one, as far back as all are there and whole:
-        their files were not removed yet. A log that began with them was right too, and they may have a payload whose
+        """Returns the journal with obsolete segments whose files still exist: those before the oldest needed one, as
+        far back as all are there and whole. A log that began with them was right too, and they may have a payload whose
         copy is damaged."""
         parts, first = list(self.parts), None
         wanted = next((part for part in parts if part.counts), None)
@@ -179,7 +183,7 @@ class ExaminedJournal(NamedTuple):
         return self._replace(parts=parts)
 
     def payload(self, place: int) -> bytes | None:
-        """Reads the payload in the record at a place, None if there is none that can be read."""
+        """Reads the payload in the record at a place, None if no payload can be read there."""
         for part in self.parts:
             if part.counts and part.salt is not None and part.number == segment_of(place):
                 body = body_at(part.data, start_of(place), part.salt)
@@ -189,8 +193,8 @@ class ExaminedJournal(NamedTuple):
         return None
 
     def contents(self, part: SegmentFile) -> Contents:
-        """Reads what a segment contains. The messages of one that does not count are left out. BadRecordError if a
-        server uses the file again meanwhile."""
+        """Reads the contents of a segment. Leaves out the messages of a segment that does not count. BadRecordError if
+        a server uses the file again meanwhile."""
         frames = count = 0
         found: dict[str, MidSet] = {}
         for piece in part.pieces():
@@ -210,7 +214,7 @@ def messages_in(record: Record) -> Sequence[int]:
 
 
 def add_all(known: MidSet, mids: Iterable[int]) -> None:
-    """Adds ids to a set, which may have some of them."""
+    """Adds ids to a set that may have some of them."""
     for mid in mids:
         if mid not in known:
             known.add(mid)
@@ -297,7 +301,7 @@ def _with_header(part: SegmentFile, header: Header) -> SegmentFile:
 
 
 def _filled(part: SegmentFile) -> SegmentFile:
-    """Reads all of a segment, and keeps what is needed of it without the records."""
+    """Reads a whole segment, and keeps the facts that are needed without its records."""
     first, last, oldest, whole = part.first, None, 0, 0
     holes: list[Hole] = []
     names: dict[int, str] = {}
@@ -321,7 +325,7 @@ def _filled(part: SegmentFile) -> SegmentFile:
 
 
 def _with_lives(parts: list[SegmentFile]) -> list[SegmentFile]:
-    """Fills in unknown lives: the one of both neighbours if they agree, else a unique one."""
+    """Fills in unknown lives: the life of both neighbours if they agree, else a unique one."""
     done = []
     for at, part in enumerate(parts):
         if part.life is None:
@@ -336,7 +340,8 @@ def _with_lives(parts: list[SegmentFile]) -> list[SegmentFile]:
 
 
 def _without_cut_frames(parts: list[SegmentFile]) -> list[SegmentFile]:
-    """Drops frames that an earlier start has cut off from the end of a segment: a later one has their numbers."""
+    """Drops frames that an earlier start has cut off from the end of a segment. A later segment has frames with their
+    numbers."""
     done: list[SegmentFile] = []
     limit: int | None = None
     for part in reversed(parts):
@@ -349,7 +354,7 @@ def _without_cut_frames(parts: list[SegmentFile]) -> list[SegmentFile]:
 
 
 def _missing(directory: str, parts: list[SegmentFile], oldest: int, begun: int | None) -> Iterator[str]:
-    """Yields a line for each missing segment and range of frames."""
+    """Yields a line for each missing segment and each missing range of frames."""
     present = {part.number for part in parts}
     last = max([*present, begun or 0])
     for number in range(oldest or min(present, default=1), last + 1):

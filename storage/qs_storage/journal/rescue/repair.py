@@ -4,9 +4,9 @@
 again:
 
 1. A directory `damaged-TIME` gets a link to every segment, and its name once it is synced.
-2. All kept records are written to new segments, which call all others obsolete. Their numbers leave one out after the
-   last old segment. As `lock` names that one, a start and another repair take the new segments for foreign ones.
-   Messages whose queue is unknown become files in `damaged-TIME`.
+2. All kept records are written to new segments, which call all others obsolete. The new numbers leave one number out
+   after the last old segment. Because of this gap, a start and another repair take the new segments for foreign ones
+   while `lock` still has the old number. Messages whose queue is unknown become files in `damaged-TIME`.
 3. `lock` gets the number of the last new segment: from then on the new segments are the journal.
 4. The old segments and the checkpoint are unlinked.
 
@@ -47,14 +47,14 @@ class NewSegments:
     """Writes records to new segments of ordinary size, as full as those of a server.
 
     Ensures:
-    1. All segments are durable when `end` returns, except for their names. Until then, whoever uses this sees to it
-       that nobody takes them for the log's.
+    1. All segments are durable when `end` returns, except for their names. Until the names are durable too, the caller
+       keeps others from taking the new segments for the log's.
     2. Each segment begins with the names of the queues that exist by then, and calls all segments before the first new
        one obsolete.
     3. A segment has at most `LARGEST_SEGMENT` bytes, unless one record needs more."""
 
     def __init__(self, directory: str, number: int, sequence: int, disk: Disk) -> None:
-        """directory: of the log; number, sequence: of the first segment and the first frame to write."""
+        """directory: the log's; number, sequence: the first segment and the first frame to write."""
         self._directory = directory
         self._disk = disk
         self._oldest = number
@@ -70,7 +70,7 @@ class NewSegments:
         self._begin_segment()
 
     def add(self, record: Record, qid: str) -> int:
-        """Adds a record. qid: its queue's name. Returns its place. OSError, PlaceError."""
+        """Adds a record. qid: the name of its queue. Returns the record's place. OSError, PlaceError."""
         number = record.number
         bodies = [records.pack(record)]
         if number not in self._names and not isinstance(record, records.Queue):
@@ -87,7 +87,7 @@ class NewSegments:
         return place_of(self.numbers[-1], start)
 
     def _make_room(self, size: int) -> None:
-        """Begins a new frame or segment if records of these bytes do not fit into the last one."""
+        """Begins a new frame or segment if a record of `size` bytes does not fit into the last one."""
         if self._bodies and self._length + size > _FRAME:
             self._write_frame()
         # A record that is larger than a segment should be gets one of its own, and not an empty one before it.
@@ -107,7 +107,7 @@ class NewSegments:
         self._write_frame()
 
     def _write_frame(self) -> None:
-        """Writes a frame, also without records: a segment begins with one."""
+        """Writes a frame, even without records, as a segment begins with a frame."""
         begin = seed(self._salt)
         parts, length = joined(self._bodies, begin, self._at + FRAME_HEAD), self._length
         head = pack_frame_head(begin, self._sequence, self._sequence - 1, self._oldest, length, len(self._bodies))
@@ -129,7 +129,7 @@ class NewSegments:
         self._first = self._sequence
 
     def close(self) -> None:
-        """Closes the file, also after an error."""
+        """Closes the file of the last segment, also after an error."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._disk.close(fd)
@@ -140,8 +140,8 @@ _UNNAMED = ""
 
 
 class Counts(NamedTuple):
-    """Counts the messages of a repair. messages: those in the new segments, by queue; unplaced: of those that were
-    written to files; lost: of those without a payload."""
+    """Counts the messages of a repair. messages: those in the new segments, by queue; unplaced: the number written to
+    files; lost: the number without a payload."""
 
     messages: dict[str, int]
     unplaced: int
@@ -152,27 +152,28 @@ class RecordCopier:
     """Copies the readable records of a journal to new segments, each with the payload of its message, with new numbers
     of queues and new places of payloads.
 
-    Every record with a valid checksum is kept, even from a damaged frame, as each is true by itself. What a lost record
-    said is not known, and then better twice or in part than not at all:
+    Every record with a valid checksum is kept, even from a damaged frame, because each record is true by itself. The
+    content of a lost record is unknown. Then a message is rather kept twice, or a list in part, than lost:
 
-    1. A message whose DELETE is lost comes back. So does one in its former queue if the TRANSFER is lost that took it
-       from there. Of a list that was pushed together, a part may remain.
+    1. A message whose DELETE is lost comes back. A message whose TRANSFER is lost comes back in its former queue. Of a
+       list that was pushed together, a part may remain.
     2. A SHARED or TRANSFER names the place of its payload. If the payload cannot be read there, the message gets the
-       newest one that can be: an older copy that compaction has not given up yet. A payload never changes.
-    3. If none can be read, the message is lost, and counted. A TRANSFER is kept as the DELETE of its former message
-       even then: that the message is gone from there is known.
+       newest readable copy of the payload, which is in a segment that is not removed yet. A payload never changes.
+    3. If no copy can be read, the message is lost, and counted. Its TRANSFER is then kept as the DELETE of the former
+       message, which is known to be gone.
     4. A message in a queue whose name is lost becomes a file. It is in no other queue: a TRANSFER to or from such a
        queue takes the message along.
 
-    It replays what it copies, as a start does. So at each record it knows which messages are there, and where the
-    payload of each is: in the new segments, or still in the old ones if the name of the queue is lost, or the payload.
+    Replays each copied record, as a start does. So the copier knows at each record which messages there are, and where
+    their payloads are: in the new segments, or still in the old ones if the queue's name or the payload is lost.
 
     Assumes that records come in the order in which they were written. Never changes an old segment."""
 
     def __init__(
         self, found: ExaminedJournal, segments: NewSegments, store: PayloadStore, make: Callable[[str], LogQueue]
     ) -> None:
-        """store: empty, of the log that the new segments will be; make: makes a queue of it from a name."""
+        """store: the empty store of the log that the new segments will be; make: makes a queue of that store from a
+        name."""
         self._found = found
         self._segments = segments
         self._store = store
@@ -196,8 +197,8 @@ class RecordCopier:
             self._add(record, placed.qid, placed.place)
 
     def _keep_without_payload(self, placed: PlacedRecord, record: records.Shared | records.Transfer) -> None:
-        """Copies a record that names the place of its payload. If records say, one after the other, how the message
-        came to have that payload, the new record names the new place: a start follows them. Else it has the payload."""
+        """Copies a record that names the place of its payload. The copy names the payload's new place if the records up
+        to this one, read by a start, lead from there to the message. Otherwise the copy contains the payload."""
         found, qid = self._found, placed.qid
         name = found.names.get((placed.part.life, record.source))
         record = replace(record, source=found.number_of(placed.part, record.source))
@@ -220,14 +221,14 @@ class RecordCopier:
                 self._apply(record, qid, placed.place)
 
     def _place_of(self, number: int, mid: int, size: int) -> int | None:
-        """Returns the place of a message's payload, None if no such message of this size is there."""
+        """Returns the place of a message's payload, None if the queue has no such message of this size."""
         queue = self._replay.queues.get(number)
         return None if queue is None or queue.index.size(mid) != size else queue.places.get(mid)
 
     def _newest(self, record: records.Shared | records.Transfer, copied: int | None, known: int | None) -> int | None:
-        """Returns the place in the old segments where a record's payload can be read: the one that the record names, if
-        possible, or else the message's last one. None without any. copied: of the payload that is in the new segments;
-        known: the message's place as replayed."""
+        """Returns a place where a record's payload can be read: the place that the record names, if possible, or else
+        the message's last one. None if the payload cannot be read. copied: the place that the record names, if its
+        payload has been copied to the new segments; known: the message's place as replayed."""
         for place in (record.place, copied, known):
             if place is not None and (place == copied or self._payload(place, record.size) is not None):
                 return place
@@ -240,7 +241,7 @@ class RecordCopier:
 
     def _add(self, record: Record, qid: str | None, before: int) -> None:
         """Adds a record to the new segments, if the name of its queue is known, and replays it. before: the place of
-        its payload in the old segments, if it has one."""
+        its payload in the old segments, if the record has a payload."""
         place = before if qid is None else self._segments.add(record, qid)
         if qid is not None and record.KIND in records.WITH_PAYLOAD:
             self._before.set(place, before)
@@ -253,8 +254,8 @@ class RecordCopier:
         record.replay(self._replay, place)
 
     def end(self, aside: str, disk: Disk) -> Counts:
-        """Writes the messages of queues whose names are lost to files in a directory, durably. Counts what is kept, and
-        what is lost. OSError."""
+        """Writes the messages of queues whose names are lost to files in a directory, durably. Returns the counts of
+        kept and lost messages. OSError."""
         messages: dict[str, int] = {}
         unplaced = lost = 0
         for number, queue in self._replay.queues.items():
@@ -276,7 +277,7 @@ class RecordCopier:
 
 
 def _with_payload(record: records.Shared | records.Transfer, payload: bytes) -> Record:
-    """Returns what says the same of a message as a record, and has the payload."""
+    """Returns a record that says the same of a message as the given one, but contains the payload."""
     if isinstance(record, records.Shared):
         return records.Moved(record.number, record.mid, *record.state, payload)
     if record.origin is None:
@@ -289,8 +290,8 @@ _UNFINISHED = ".tmp"
 
 
 class Repaired(NamedTuple):
-    """The result of a repair. found: the journal before; aside: the directory with the old files; segments: the paths
-    of the new segments; records: number of their records; counts: of the messages."""
+    """The result of a repair. found: the journal before the repair; aside: the directory with the old files; segments:
+    the paths of the new segments; records: the number of their records; counts: the numbers of messages."""
 
     found: ExaminedJournal
     aside: str
@@ -300,9 +301,9 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, disk: Disk) -> Repaired | None:
-    """Repairs the journal in a directory. Returns None if no segment needs repair; removes a damaged checkpoint.
-    InUseError while a server uses the journal, JournalFormatError. OSError: no record is lost, and repair can be called
-    again."""
+    """Repairs the journal in a directory. Removes a damaged checkpoint. Returns None if no segment needs repair.
+    InUseError while a server uses the journal, JournalFormatError. OSError: no record is lost, and `repair` can be
+    called again."""
     lock = take_lock(directory, disk)
     try:
         for name in disk.directories_in(directory):
@@ -369,7 +370,7 @@ def _link(path: str, new: str, disk: Disk) -> None:
 
 
 def _keep(directory: str, found: ExaminedJournal, aside: str, disk: Disk) -> tuple[NewSegments, Counts]:
-    """Writes all that is kept to new segments, durably, and to files in `aside`."""
+    """Writes all kept records to new segments, durably, and messages without a known queue to files in `aside`."""
     # After all numbers that were in use, so that no old frame can be taken for one that follows.
     sequence = max([1, *(part.next or 1 for part in found.parts)])
     segments = NewSegments(directory, found.last + 2, sequence, disk)

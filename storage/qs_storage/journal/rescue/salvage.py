@@ -36,8 +36,9 @@ _NUMBER, _ID, _TIME = 4, 12, 20
 
 
 class Piece(NamedTuple):
-    """The readable part of a frame. start: byte in the file; data: the whole file; starts: byte of each valid record in
-    it; lost: number of other records, None if unknown; synced, oldest: see `Frame`, None if the head is lost."""
+    """The readable part of a frame. start: the frame's byte in the file; data: the whole file; starts: the byte of each
+    valid record in it; lost: the number of other records, None if unknown; synced, oldest: see `Frame`, None if the
+    head is lost."""
 
     sequence: int
     start: int
@@ -73,8 +74,8 @@ class Piece(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """A range of bytes without a valid frame. first: number of the first frame expected there; next: number of the
-    valid frame after it, if there is one; pieces: the frames that can be read in part."""
+    """A range of bytes without a valid frame. first: the number of the first frame expected in the range; next: the
+    number of the valid frame after the range, if there is one; pieces: the frames that can be read in part."""
 
     start: int
     end: int
@@ -85,7 +86,8 @@ class Hole(NamedTuple):
 
 
 def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Piece | Hole]:
-    """Reads everything after the header. first: number of the first frame, None to take it from the frame's head."""
+    """Reads everything after the header. first: the number of the first frame, None to take the number from the frame's
+    head."""
     at, expected = BLOCK, first
     while at + FRAME_HEAD <= len(data):
         frame = frame_at(data, at, salt)
@@ -213,7 +215,7 @@ def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
 
 
 def _is_plausible(body: memoryview) -> bool:
-    """Tells whether a body may be a record, which saves computing most checksums."""
+    """Tells whether a body may be a record. Most others are recognized by this, without computing their checksums."""
     kind = KINDS.get(body[0]) if body else None
     if kind is None or len(body) < (least := kind.FORMAT.size) or (len(body) > least and not kind.MORE):
         return False
@@ -257,7 +259,7 @@ _TABLE, _BY_TOP = _tables()
 
 
 def _crc_before(state: int, byte: int) -> int:
-    """Returns the CRC-32 register as it was before the byte was added."""
+    """Returns the CRC-32 register before a byte was added. register: the register after the byte."""
     index = _BY_TOP[state >> 24]
     return (((state ^ _TABLE[index]) << 8) & 0xFFFFFFFF) | (index ^ byte)
 

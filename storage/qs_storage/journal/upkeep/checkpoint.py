@@ -1,7 +1,8 @@
 """Writes a checkpoint: the index of a log in one file, so that a start need not read all segments.
 
-The queues change while a checkpoint is written, so parts of it are newer than its position, where a start begins to
-apply records. For messages it tells which records it contains; applying other records twice does no harm.
+The queues change while a checkpoint is written. So parts of the file are newer than the checkpoint's position, at which
+a start begins to apply records. For each piece of messages, the file says which records it contains; applying other
+records twice does no harm.
 
 The file: 16 bytes of magic, columns of 64-bit numbers, a JSON text with the columns' offsets, the length of the text in
 8 bytes, and the CRC-32 of everything before the length in 4 bytes. `index_reading` reads it.
@@ -39,9 +40,8 @@ class BadCheckpointError(Exception):
 class CheckpointWriter:
     """Writes the file of a checkpoint piece by piece.
 
-    Ensures that the file gets its name only when it is complete and durable: until then, and after any error, the
-    previous checkpoint is there. Assumes that the log is durable up to what the file says: `Snapshot` syncs it
-    first."""
+    Ensures that the file gets its name only when it is complete and durable. Until then, and after any error, the
+    previous checkpoint stays. Assumes that the log is durable up to what the file says: `Snapshot` syncs it first."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """Begins a temporary file in the log's directory. OSError."""
@@ -80,8 +80,8 @@ class CheckpointWriter:
         self._disk.write(self._fd, END.pack(len(text), self._checksum))
 
     def publish(self) -> None:
-        """Gives the file its name, durably. Takes long; may run in any thread. All changes in the file must be durable
-        in the log. OSError."""
+        """Gives the file its name, durably. The caller has made all changes in the file durable in the log. Takes long;
+        may run in any thread. OSError."""
         self._disk.fsync(self._fd)
         self._close()
         self._disk.rename(self._path, f"{self._directory}/{NAME}")
@@ -115,25 +115,25 @@ _TEXTS = 256
 
 
 class Snapshot:
-    """A checkpoint that is being written: the index of the log as it was, in slices, while requests run.
+    """Writes a checkpoint: the index of the log, in slices, while requests run.
 
     Ensures:
     1. A start with the checkpoint and the records after its position finds the same as a start that reads all segments.
     2. A slice takes some milliseconds, however many messages there are.
     3. A failure leaves the previous checkpoint, and costs nothing but the time.
 
-    Assumes that the log was written to since the start, as the position of the next frame is part of it, and that
-    queues change only between two slices. Never changes a queue."""
+    Assumes that the log was written to since the start, as the position of the next frame is part of a checkpoint, and
+    that queues change only between two slices. Never changes a queue."""
 
     def __init__(self, store: PayloadStore, queues: Iterable[QueueState]) -> None:
-        """Begins a checkpoint of a log that was written to since the start. queues: all of the log. OSError."""
+        """Begins a checkpoint of a log that was written to since the start. queues: all queues of the log. OSError."""
         self._log = store.log
         self._writer = CheckpointWriter(store.log.directory, store.log.disk)
         self._work = _write_queues(self._writer, store.log.position, list(queues), store)
         self._sync: Callable[[], None] | None = None
 
     def step(self) -> bool:
-        """Writes a slice. Returns True once all is written. OSError: the previous checkpoint stays."""
+        """Writes a slice. Returns True when everything is written. OSError: the previous checkpoint stays."""
         until = perf_counter() + SLICE
         try:
             for _ in self._work:
@@ -165,8 +165,8 @@ def _write_queues(
     writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: PayloadStore
 ) -> Iterator[None]:
     """Writes the queues piece by piece, while they change; yields between pieces. Claims and batches of a queue come
-    before its messages. A start applies to a piece of messages only records after the end that the log has when it is
-    written. OSError."""
+    before its messages. A start applies to a piece of messages only the records after the end that the log had when the
+    piece was written. OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
@@ -197,7 +197,8 @@ def _write_queues(
 
 
 def _owners(store: PayloadStore) -> Iterator[tuple[int, int, int]]:
-    """Yields (place, queue number, id) for each owner of a payload whose message has moved, while they change."""
+    """Yields (place, queue number, id) for each owner of a payload whose message has moved. Owners may change
+    meanwhile."""
     for segment in list(store.moved):
         for place, owners in list(store.moved.get(segment, {}).items()):
             for number, mid in owners:
@@ -213,9 +214,9 @@ def _families(store: PayloadStore) -> list[list[int]]:
 
 
 def _write_messages(writer: CheckpointWriter, queue: QueueState, log: Log) -> Generator[None, None, list[list[Any]]]:
-    """Returns entries: [last id, place of the next record at that time, columns]. The columns: ids, sizes, places, (id,
-    end of the window) of hidden messages, ids of delayed ones, (id, receives) of received ones. The last entry has no
-    columns, as there are no messages with greater ids."""
+    """Writes the messages of a queue. Returns entries: [last id, place of the next record at that time, columns]. The
+    columns: ids, sizes, places, (id, end of the window) of hidden messages, ids of delayed ones, (id, receives) of
+    received ones. The last entry is for greater ids, of which there are none, and has no columns."""
     table = queue
     entries: list[list[Any]] = []
     after = -1
@@ -261,8 +262,8 @@ def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Gen
 
 
 def _origins(table: QueueState, sources: dict[tuple[str, str], int]) -> Iterator[tuple[int, ...]]:
-    """Yields a row for each dead letter, while they change. sources: filled with (queue, reason) and its number in the
-    rows."""
+    """Yields a row for each dead letter. Dead letters may change meanwhile. sources: filled with (queue, reason) and
+    the number that stands for both in the rows."""
     for mid in list(table.origins):
         origin = table.origins.get(mid)
         if origin is not None:
@@ -271,8 +272,8 @@ def _origins(table: QueueState, sources: dict[tuple[str, str], int]) -> Iterator
 
 
 def _write_reasons(writer: CheckpointWriter, table: QueueState) -> Generator[None, None, list[list[list[int]]]]:
-    """Writes why messages were given back, while they change. Returns pairs of columns: (id, bytes of the text), and
-    the texts one after the other, filled up with zeros."""
+    """Writes why messages were given back. Reasons may change meanwhile. Returns pairs of columns: (id, bytes of the
+    text), and the texts one after the other, filled up with zeros."""
     columns: list[list[list[int]]] = []
     mids = iter(list(table.reasons))
     while some := list(islice(mids, _TEXTS)):

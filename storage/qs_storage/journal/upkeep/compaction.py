@@ -1,7 +1,7 @@
 """Compaction: copies the needed records of the oldest segment to the end of the log, and gives the segment up.
 
-Always the oldest: a tombstone, a state, a claim is needed only while older segments exist, so the log is a circle, and
-nobody has to know which segments a record is about.
+Only the oldest segment is ever compacted: a tombstone, a state, a claim is needed only while older segments exist. So
+the log is a circle, and nothing has to keep track of the segments that a record is about.
 """
 
 import logging
@@ -37,14 +37,14 @@ class Compaction:
     """Compacts the log of one store: one segment at a time, the oldest, in small steps.
 
     Ensures:
-    1. A segment is given up only when all that is needed of it has been appended, in the same frame or an earlier one.
-    2. What is copied is checked first: a damaged record is not copied as if it was whole. A damaged segment stays, and
-       so do all behind it.
-    3. Copies are changes of the transaction: they are committed or taken back with it, and `restart` has to be told of
-       the latter.
+    1. A segment is given up only when all its needed records have been copied, in the same frame or an earlier one.
+    2. Each record is checked before it is copied. A segment with a damaged record stays, and so do all segments after
+       it.
+    3. Copies are changes of the transaction, and are committed or taken back with it. After a take-back, the caller
+       calls `restart`.
     4. Requests may run between two steps: each step looks up what it copies, and trusts nothing from the step before.
 
-    Assumes that the caller sees to the room that `step` says it needs next, before it calls it again.
+    Assumes that the caller secures the room that a `step` asks for before it calls `step` again.
 
     Never commits, never begins a segment, and never removes a file."""
 
@@ -62,7 +62,7 @@ class Compaction:
 
     @property
     def oldest(self) -> int | None:
-        """The segment that can be given up next, None if there is none: the last one is written to, and a damaged one
+        """The segment that can be given up next. None without one: the last segment is being written, and a damaged one
         stays."""
         log = self._store.log
         oldest = log.segments.oldest
@@ -89,12 +89,13 @@ class Compaction:
         return sealed * 5 // 9 if sealed > pool.SMALL_LOG else 0
 
     def restart(self) -> None:
-        """Begins the segment anew, as copies were taken back. What is copied already is skipped."""
+        """Begins the segment anew after copies were taken back. Skips records that are copied already."""
         self._work = None
 
     def step(self) -> int | None:
-        """Does the next step of copying the oldest segment: appends what it has said that it needs room for. Returns
-        the bytes that it appends next, None when the segment is given up, or stays as it is damaged. OSError."""
+        """Does the next step of copying the oldest segment: appends the copies whose bytes the step before has
+        returned. Returns the bytes of the next copies; None when the segment is given up, or stays because it is
+        damaged. OSError."""
         oldest = self.oldest
         if oldest is None:
             return None
@@ -141,8 +142,8 @@ class Compaction:
     # -- payloads -------------------------------------------------------------------------------------------------
 
     def _copy_payloads(self, segment: int) -> Iterator[int]:
-        """Copies the needed messages of a segment, with their states. Copied records are checked; of others, only head
-        and id are read. Other requests run at each `yield`: what to copy is looked up after it, not before."""
+        """Copies the needed messages of a segment, with their states. Checks each record that it copies; reads only
+        head and id of the others. As other requests run at each `yield`, looks up what to copy after it."""
         store = self._store
         scan = open_segment(store.log.directory, segment)
         for frame in scan.heads(BLOCK, scan.header.first, store.log.segments.frame_after(segment)):
@@ -157,8 +158,9 @@ class Compaction:
             raise DamagedError(f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, but messages should follow")
 
     def _needed(self, scan: Scan, frame: Frame) -> Iterator[tuple[list[tuple[QueueState, int, int]], list[int]]]:
-        """Yields the records of a frame that may be needed, some at a time: (queue, id, byte) of messages that are
-        their queue's alone, as their records say; and the bytes of others, which are looked at one by one."""
+        """Yields the records of a frame that may be needed, some at a time, in two lists: (queue, id, byte) of messages
+        that share nothing, according to their records; and the bytes of other records, which are looked at one by
+        one."""
         data, tables, families = scan.data, self._tables, self._store.families
         segment, moved = scan.header.number, self._store.moved
         before, head = place_of(scan.header.number, 0), records.HEAD.size
@@ -187,8 +189,8 @@ class Compaction:
             raise BadRecordError(f"frame {frame.sequence} does not hold {count_of(data, frame)} records")
 
     def _ids_in(self, segment: int) -> dict[int, int]:
-        """Returns the ids of messages by their places in a segment: only copies of them are left, and only they know
-        the id of a staged record whose queue is removed."""
+        """Returns the ids of messages by their places in a segment. These messages are copies, and only they know the
+        id of a staged record whose queue is removed."""
         return {
             where: mid
             for table in self._tables.values()
@@ -198,8 +200,9 @@ class Compaction:
         }
 
     def _copy_plain(self, scan: Scan, found: list[tuple[QueueState, int, int]]) -> Generator[int, None, list[int]]:
-        """Copies messages that share no payload: as many together as fit into what is left, so that little is lost at
-        the end of a segment. found: see `_needed`. Returns the bytes of those that were copied or moved meanwhile."""
+        """Copies messages that share no payload: as many together as the batch has room for, so that little is lost at
+        the end of a segment. Leaves out messages that were copied or moved meanwhile, and returns their bytes in the
+        segment. found: see `_needed`."""
         begin, segment, store = seed(scan.header.salt), scan.header.number, self._store
         shared: list[int] = []
         for table in {table.number: table for table, _, _ in found}.values():
@@ -231,8 +234,8 @@ class Compaction:
         return shared
 
     def _fitting(self, table: QueueState, scan: Scan, own: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int]:
-        """Returns the first of these messages, (id, byte) each, that fit into what is left, at least one, and the bytes
-        of their copies."""
+        """Returns the first of these messages, (id, byte) each, for which the batch has room, at least one, and the
+        bytes of their copies."""
         some: list[tuple[int, int]] = []
         size = 0
         for mid, at in own:
@@ -245,7 +248,7 @@ class Compaction:
         return some, size
 
     def _append_plain(self, table: QueueState, mids: list[int], before: list[int], payloads: list[bytes]) -> None:
-        """Appends copies of messages. before: their places."""
+        """Appends copies of messages. before: their places until now."""
         store, transaction = self._store, self._store.transaction
         sizes = [len(payload) for payload in payloads]
         moved = [records.Moved(table.number, mid, *table.state_of(mid), b"").write() for mid in mids]
@@ -263,8 +266,8 @@ class Compaction:
         self.total += sum(sizes)
 
     def _copy_one(self, scan: Scan, at: int) -> Iterator[int]:
-        """Copies whatever has its payload at a byte: a staged message, or a message in one or more queues, under one
-        or more ids."""
+        """Copies the messages that have their payload at a byte: a staged message, or a message in one or more queues,
+        under one or more ids."""
         segment, transaction = scan.header.number, self._store.transaction
         body, place = records.body_at(scan.data, seed(scan.header.salt), at), place_of(segment, at)
         if body[0] == Staged.KIND and (table := self._tables.get(records.whose(body)[1])) is not None:
@@ -297,7 +300,8 @@ class Compaction:
         return None
 
     def _copy_shared(self, place: int, payload: bytes, mid: int, tables: list[QueueState]) -> None:
-        """Copies a message, with its state in each of the queues that share its payload. There is room for that."""
+        """Copies a message, with its state in each of the queues that share its payload. The caller has secured the
+        room."""
         store, transaction = self._store, self._store.transaction
         size = len(payload)
         reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
@@ -327,7 +331,7 @@ class Compaction:
         self.total += size
 
     def _put_back(self, tables: list[QueueState], mids: list[int], before: list[int], moved: int, size: int) -> None:
-        """Takes back a copy. before: the old places; moved: the first new one; size: live bytes."""
+        """Takes back a copy. before: the old places; moved: the first new place; size: the live bytes."""
         for table in tables:
             for mid, place in zip(mids, before, strict=True):
                 table.places.set(mid, place)
@@ -336,7 +340,7 @@ class Compaction:
 
 
 def _size_of_copies(payload: bytes, mid: int, tables: list[QueueState]) -> int:
-    """Returns the bytes that the copies of a message take at most, with its reasons."""
+    """Returns the most bytes that the copies of a message take, with its reasons."""
     reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
     return len(payload) + len(tables) * records.SMALL + records.TRANSFER_SIZE + _size_of(reasons)
 

@@ -126,7 +126,7 @@ def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[in
 
 
 def _count(store: PayloadStore, places: "array[int]", sizes: "array[int]") -> None:
-    """Counts messages as live bytes, 1024 at a time if these are in one segment."""
+    """Counts messages as live bytes, 1024 at a time where these are in one segment."""
     for at in range(0, len(places), 1024):
         page, page_sizes = places[at : at + 1024], sizes[at : at + 1024]
         if segment_of(min(page)) == segment_of(max(page)):
@@ -153,8 +153,8 @@ def _discount_shared(queues: Mapping[int, QueueState], store: PayloadStore) -> N
 
 
 def _discount_moved(place: int, owners: Sequence[Owner], store: PayloadStore) -> None:
-    """Makes a payload count once that several families have, or a queue without a family under several ids: a message
-    was copied and then moved, or it moved while the checkpoint was written."""
+    """Makes the payload of a moved message count once as live bytes. Several families may have it, or a queue without a
+    family under several ids: a message was copied and then moved, or moved while the checkpoint was written."""
     found = [(table, mid) for number, mid in owners for table in store.sharers(number, mid, place)]
     # `_discount_shared` has seen to it that each family counts it once.
     counted = {
@@ -200,8 +200,8 @@ class Open(Protocol):
 
 
 class ReadIndex(NamedTuple, Generic[Q]):
-    """An index that was read. begin: where the checkpoint ends, None if it was not used; ignored: why a checkpoint that
-    is there cannot be used."""
+    """An index that was read. begin: the checkpoint's position, None if no checkpoint was used; ignored: why a
+    checkpoint that is there cannot be used."""
 
     replay: Replay[Q]
     opened: OpenedLog
@@ -212,14 +212,14 @@ class ReadIndex(NamedTuple, Generic[Q]):
 class IndexReader(Generic[Q]):
     """Reads the index of one log.
 
-    Ensures that the result is the same with the checkpoint and without it. A checkpoint that cannot be used is left
-    out, and everything that was read of it is forgotten; the segments have all that it had.
+    Ensures that the result is the same with the checkpoint and without it. If the checkpoint cannot be used, everything
+    that was read from it is forgotten; the segments have the same.
 
     Assumes that the store is empty. Changes nothing on disk, unless `open_` does."""
 
     def __init__(self, directory: str, disk: Disk, store: PayloadStore, find: Callable[[str], Q], open_: Open) -> None:
-        """directory: of the log; store: filled; find: returns the queue of a name, the same one each time unless it was
-        removed meanwhile."""
+        """directory: the log's; store: filled by `read`; find: returns the queue with a name, the same one each time
+        unless the queue was removed meanwhile."""
         self._directory = directory
         self._disk = disk
         self._store = store
@@ -247,7 +247,7 @@ class IndexReader(Generic[Q]):
         return ReadIndex(replay, opened, begin)
 
     def _make(self, qid: str, number: int) -> Q:
-        """Makes a queue that the log names."""
+        """Makes the queue for a name and a number in the log."""
         queue = self._find(qid)
         queue.begin(number)
         self._made.append(queue)
@@ -289,7 +289,7 @@ class IndexReader(Generic[Q]):
 
 
 def _require_segments(store: PayloadStore, opened: OpenedLog) -> None:
-    """Raises BadCheckpointError if a message is in a segment that is missing."""
+    """Checks that the segment of each message exists. BadCheckpointError."""
     oldest = place_of(opened.headers[0].number, 0)
     for table in cast("dict[int, QueueState]", store.tables).values():
         staged = (place for state in table.batches.producers.values() for place in state.staged_places())
@@ -299,7 +299,7 @@ def _require_segments(store: PayloadStore, opened: OpenedLog) -> None:
 
 
 def _forget_gone(store: PayloadStore, opened: OpenedLog) -> None:
-    """Counts nothing as live in segments that are gone: records may tell of what was there, before its copies follow,
-    and not how the messages were related."""
+    """Counts nothing as live in segments that are given up. The replay may have counted bytes there: before the copies
+    of a message follow, its records do not tell how messages were related."""
     for segment in store.usage.segments() - {header.number for header in opened.headers}:
         store.usage.empty(segment)

@@ -28,8 +28,8 @@ _TRY_AGAIN = 1 * SECOND
 
 
 class Ingesters:
-    """The ingesters of a log's queues: says when one has work, and which one is next, so that a queue into which many
-    files are put does not keep others waiting."""
+    """The ingesters of a log's queues. Finds out when one has work, and lets them work in rotation, so that a queue
+    with many files does not keep others waiting."""
 
     def __init__(self) -> None:
         self._ingesters: dict[LogQueue, Ingester] = {}
@@ -37,8 +37,7 @@ class Ingesters:
         """The ingesters that may have work, in the order of their turns."""
 
     def open(self, queue: LogQueue, context: EngineContext) -> None:
-        """Makes the ingester of a queue: makes messages of the files that are in its directory, and of those that will
-        come."""
+        """Makes the ingester of a queue, for the files that are in the queue's directory and those to come."""
         self._ingesters[queue] = Ingester(queue, self, context)
 
     def of(self, queue: LogQueue) -> "Ingester":
@@ -56,7 +55,7 @@ class Ingesters:
         self.busy[ingester] = None
 
     def due(self) -> int | None:
-        """Returns when the first ingester is due, 0 for now; None if none has work or room in its queue."""
+        """Returns when the first ingester is due, 0 for now; None if none has both work and capacity in its queue."""
         first: int | None = None
         for ingester in list(self.busy):
             if not ingester.has_work:
@@ -68,7 +67,7 @@ class Ingesters:
         return first
 
     def next(self, now: int) -> "Ingester | None":
-        """Returns a ingester that is due and makes it the last in turn; None if none is due."""
+        """Returns an ingester that is due and makes it the last in the rotation; None if none is due."""
         for ingester in list(self.busy):
             if ingester.has_work and (due := ingester.due()) is not None and due <= now:
                 del self.busy[ingester]
@@ -89,12 +88,12 @@ class Ingester:
 
     Ensures:
     1. A file becomes a message exactly once, whatever crashes: see the steps in `ingest_run`.
-    2. It keeps its id if that is free in the queue, and its state: receives, window or delay, reason.
-    3. What is no message stays where it is, and is named once in the server's log.
+    2. A file keeps its id if the id is free in the queue, and its state: receives, window or delay, reason.
+    3. A file that is not a message stays where it is, and the server's log names it once.
     4. While the queue is full, files wait in the directory.
 
-    Assumes that the caller commits what `advance` has appended before it calls again. Never reads a file itself, which
-    may take long: an `IngestRun` does, in another thread."""
+    Assumes that the caller commits what `advance` has appended before it calls again. Never reads a file, which may
+    take long: an `IngestRun` does, in another thread."""
 
     def __init__(self, queue: LogQueue, ingesters: Ingesters, context: EngineContext) -> None:
         self.path = queue.path
@@ -117,7 +116,7 @@ class Ingester:
         self.rescan()
 
     def close(self) -> None:
-        """Stops watching the directory, and takes nothing in any more."""
+        """Stops watching the directory, and makes no more messages."""
         self._is_closed = True
         if self._watched >= 0:
             self._context.watch.remove(self._watched)
@@ -154,7 +153,7 @@ class Ingester:
         return bool(self._names) or self._listing is not None or self._list_again
 
     def due(self) -> int | None:
-        """Returns when the ingester is due, 0 for now; None if it waits for room in the queue or for `finish`."""
+        """Returns when the ingester is due, 0 for now; None if it waits for capacity in the queue or for `finish`."""
         if self._running is not None:
             return None
         if self._read is None and self._appended is None and self._room() <= 0:
@@ -162,7 +161,7 @@ class Ingester:
         return self._not_before
 
     def _room(self) -> int:
-        """Returns how many files the queue has room for."""
+        """Returns the number of files that the queue has capacity for."""
         capacity = self._queue.options.capacity
         return MAX_MID if capacity is None else capacity - len(self._queue)
 
@@ -170,13 +169,13 @@ class Ingester:
 
     @property
     def size(self) -> int:
-        """Bytes of log that the next step takes."""
+        """The bytes of log that the next step takes."""
         return 0 if self._read is None else files_size(self._read.files)
 
     def advance(self, store: PayloadStore, *, beyond_capacity: bool = False) -> IngestRun | None:
         """Does the next step: appends the files that were read, for the caller to commit, and returns None; or returns
-        the next run, for a thread. Call it when nothing appended is uncommitted. beyond_capacity: True to take files in
-        however many messages the queue has. OSError: the log has no room for `size`."""
+        the next run, for a thread. Call it when everything appended before is committed. beyond_capacity: True to take
+        files in however many messages the queue has. OSError: the log has no room for `size`."""
         if self._read is None:
             return self._begin(store.log.background_sync(), MAX_MID if beyond_capacity else max(self._room(), 0))
         read = self._read
@@ -210,7 +209,7 @@ class Ingester:
         return work
 
     def finish(self, work: IngestRun) -> None:
-        """Takes over the results of a run. Its files are appended by the next `advance`."""
+        """Takes over the results of a run. The next `advance` appends its files."""
         self._running = None
         if self._is_closed:
             return
@@ -258,7 +257,8 @@ class Ingester:
     # -- the messages of files ------------------------------------------------------------------------------------
 
     def _append(self, files: Sequence[File], token: int) -> None:
-        """Stores the messages of files: each keeps its id where that is free. NoRoomError: nothing has changed."""
+        """Stores the messages of files. Each keeps its id if the id is free. If it raises NoRoomError, nothing has
+        changed."""
         queue, transaction, now = self._queue, self._queue.transaction, self._context.clock()
         size = files_size(files)
         if size > transaction.left_to_pushes:
@@ -293,7 +293,8 @@ class Ingester:
                 queue.restore_state(mid, file.state)
 
     def _note_unlinked(self, tokens: Iterable[int]) -> None:
-        """Notes that the files of these tokens are removed. The note may be lost: a start finds no such file."""
+        """Notes that the files of these tokens are removed. Losing the note does no harm, as a start then finds no such
+        file."""
         queue = self._queue
         for token in tokens:
             del queue.taken[token]
@@ -301,6 +302,6 @@ class Ingester:
 
 
 def files_size(files: Iterable[File]) -> int:
-    """Returns the bytes of log that files take as messages."""
+    """Returns the bytes of log that the messages of these files take."""
     beside = records.PUSH_SIZE + records.SMALL
     return sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL

@@ -1,4 +1,4 @@
-"""Reads files in a queue's directory, which become messages of the log; this part runs in a thread.
+"""Reads files in a queue's directory, which become messages of the log. This part of the work runs in a thread.
 
 A crash at any step leaves each file either a file or a message:
 
@@ -6,8 +6,8 @@ A crash at any step leaves each file either a file or a message:
 2. Its message and a TAKEN record with the token are committed in one frame.
 3. The file is unlinked, the directory synced, and an UNLINKED record appended.
 
-A start removes a file with a private name if the log has its token, and else takes it in. Thanks to the token, this is
-right even for two files that had the same name.
+A start removes a file with a private name if the log has its token; otherwise the file becomes a message again. The
+token tells even two files apart that had the same name.
 """
 
 import errno
@@ -34,8 +34,8 @@ _LOOKED_AT = 20_000
 
 
 class File(NamedTuple):
-    """A file that was read. name: the private one; state: (receives, hidden until or 0, True if by a delay); reason:
-    why it was given back last, empty for none."""
+    """A file that was read. name: its private name; state: (receives, hidden until or 0, True if by a delay); reason:
+    why the message was given back last, empty for none."""
 
     name: bytes
     mid: int
@@ -45,11 +45,11 @@ class File(NamedTuple):
 
 
 class IngestRun:
-    """One run over files of a directory: removes those that are messages by now, and reads others.
+    """Works on some files of a directory: removes those that are messages by now, and reads others.
 
-    Ensures that a file that it has read has a private name, durably, so that no other program finds or replaces it; and
-    that it stops after some files, so that no commit is large. Assumes that `committed_tokens` are all that the log
-    has. Never appends to the log. Only `run` may be called in another thread than the log's."""
+    Ensures that each file it has read has a private name, durably, so that no other program finds or replaces the file;
+    and that a run reads a limited number of files, so that no commit is large. Assumes that `committed_tokens` has all
+    tokens of the log. Never appends to the log. Only `run` may be called in another thread than the log's."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class IngestRun:
         to_remove: Sequence[bytes],
         before: Callable[[], None] | None,
     ) -> None:
-        """names, listing: files to look at, the names first; count: the most files to read; committed_tokens: those in
-        the log, whose files are messages; to_remove: names of files that are messages; before: makes the log durable,
-        before anything is removed, None if it is."""
+        """names, listing: files to look at, the names first; count: the most files to read; committed_tokens: the
+        tokens in the log, whose files are messages; to_remove: names of files that are messages; before: makes the log
+        durable before anything is removed, None if the log is durable."""
         self.path = path
         self.token = secrets.randbits(64)
         """The token in the private names of the files that are read."""
@@ -88,7 +88,7 @@ class IngestRun:
         self._changed = False
 
     def run(self) -> None:
-        """Does the work. Raises nothing."""
+        """Removes and reads the files. Never raises."""
         try:
             if self._before is not None:
                 self._before()
@@ -144,7 +144,7 @@ class IngestRun:
                 raise
 
     def _take(self, name: bytes, room: int) -> File | None:
-        """Gives a file its private name and reads it. Returns None if it is not ingested now."""
+        """Gives a file its private name and reads the file. Returns None if the file cannot become a message now."""
         token = token_of(name)
         if token in self._committed_tokens:
             self._unlink(name)
@@ -183,7 +183,7 @@ class IngestRun:
         self.refused.append((os.fsdecode(name), why))
 
     def _report_unreadable(self, name: bytes, error: OSError) -> None:
-        """Reports a file that cannot be read. Raises the error if it does not concern this file alone."""
+        """Reports a file that cannot be read. Raises the error if other files would fail with it too."""
         if error.errno not in _OF_FILE:
             raise error
         self._refuse(name, "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror))

@@ -1,8 +1,9 @@
 """Keeps a log small and the next start short, while requests are served: writes notes, forgets old keys, makes
-checkpoints, compacts, takes files in, and tries again after a failure.
+checkpoints, compacts, ingests files, and tries again after a failure.
 
 Work is done in slices of some milliseconds in the log's thread, and as `BackgroundWork` in another thread. The caller
-asks `next_due`, calls `begin` first in a batch, commits, runs the work that it got, and passes that to `finish`.
+asks `next_due`, calls `begin` first in a batch, commits, runs the work that `begin` has returned, and passes the work
+to `finish`.
 """
 
 import logging
@@ -48,8 +49,8 @@ _FASTER = 165
 class BackgroundWork:
     """One piece of work on files, for any thread.
 
-    Ensures that `run` uses only files and the object itself, does the work once, and raises nothing: `error` says what
-    failed. So a batch can go on while it runs, and `settle` can wait for it."""
+    Ensures that `run` uses only files and the object itself, does the work once, and never raises: `error` says what
+    failed. So a batch can go on while the work runs, and `settle` can wait for the end."""
 
     pool: Pool
     disk: Disk
@@ -81,14 +82,15 @@ class BackgroundWork:
         return bool(work or self.ingest_run is not None or self.checkpoint is not None)
 
     def run(self) -> None:
-        """Does the work once; waits if another thread is doing it. Raises nothing."""
+        """Does the work once. Waits if another thread is doing it. Never raises."""
         with self._running:
             if not self._done:
                 self._done = True
                 self._run()
 
     def take_files(self) -> tuple[list[PoolFile], list[str]]:
-        """Returns the files for the pool, and the obsolete segments that are left, once each. Call it after `run`."""
+        """Returns the files for the pool, and the obsolete segments that are left. The next call returns none. Call it
+        after `run`."""
         made, self.made = self.made, []
         left, self.garbage = self.garbage, []
         return made, left
@@ -138,13 +140,14 @@ class Maintenance:
     """Maintains the log of one store: decides which work is next, and does it in slices.
 
     Ensures:
-    1. A slice takes some milliseconds, and what it appends is committed or taken back with the batch that it begins.
+    1. A slice takes some milliseconds, and its records are committed or taken back with the batch in which it comes
+       first.
     2. One piece of work at a time runs in the other thread, and gets all that it needs when it is made.
-    3. After a failure it tries again, a second later, and says why once.
-    4. `next_due` costs little when nothing has changed: each commit asks.
+    3. After a failure, the work is tried again a second later, and the reason is logged once.
+    4. `next_due` costs little when nothing has changed, as each commit calls it.
 
-    Assumes that nothing of the batch's requests has been done before `begin`, and that each piece of work comes back to
-    `finish`. Never runs by itself: the caller asks when it is due."""
+    Assumes that `begin` is called before the requests of the batch, and that each piece of work is passed to `finish`.
+    Never runs by itself: the caller asks `next_due`."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -213,7 +216,7 @@ class Maintenance:
         return due
 
     def _earlier(self, due: int | None) -> int | None:
-        """Returns when work is due, including keys and directories. due: the time without these."""
+        """Returns when work is due, including keys and directories. due: the time without keys and directories."""
         if self._store.known_keys.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
         keys = None if self._keys_due is None else max(self._keys_due, self._not_before)
@@ -259,8 +262,8 @@ class Maintenance:
     # -- a slice --------------------------------------------------------------------------------------------------
 
     def begin(self) -> BackgroundWork | None:
-        """Does a slice of the work. Returns the work for another thread, None if there is none. The caller commits,
-        runs it, and passes it to `finish`."""
+        """Does a slice of the work. Returns the work for another thread, or None. The caller commits, runs the returned
+        work, and passes it to `finish`."""
         log = self._store.log
         if self._running is not None or log.failed is not None:
             return None
@@ -316,15 +319,16 @@ class Maintenance:
             self._room.compact(perf_counter() + SLICE * pace, int(_BYTES * pace))
 
     def _pace(self) -> float:
-        """Returns how long a slice of compaction is, in usual ones: longer if pushes are so fast that the log has more
-        than twice its live bytes, so that it does not get to 2.2 times even if each batch is as large as it may be."""
+        """Returns the length of a slice of compaction, in usual slices. Slices get longer when pushes are so fast that
+        the log has more than twice its live bytes: so the log stays below 2.2 times, even if each batch is as large as
+        possible."""
         log = self._store.log
         written = log.segments.size - log.room
         ahead = (written - 2 * self._store.usage.total) / max(written, 1)
         return min(max(1 + _FASTER * ahead, 1), _PACE)
 
     def _forget_keys(self) -> None:
-        """Forgets old keys, even in queues without pushes: keys keep segments from being removed."""
+        """Forgets old keys, even in queues without pushes, because keys keep segments from being given up."""
         # Two clocks: how long the slice is, and how old a key.
         until, now = perf_counter() + SLICE, self._clock()
         for keys in list(self._store.known_keys.keyed):
@@ -370,7 +374,7 @@ class Maintenance:
             _logger.warning("there is room for more of the journal again")
 
     def _take_over(self, work: BackgroundWork) -> None:
-        """Takes over files. May be called before `finish`, which then finds none."""
+        """Takes over the files of finished work. After this, `finish` finds none."""
         store, pool = self._store, self._pool
         made, garbage = work.take_files()
         for file in made:
@@ -385,14 +389,14 @@ class Maintenance:
         transaction.hold_back_pushes(transaction.pushes_wait and not pool.is_whole(store.log.segments.largest))
 
     def settle(self) -> None:
-        """Finishes work that is under way, and takes over its files."""
+        """Waits for work that is running, and takes over its files."""
         if self._running is not None:
             # Waits for the other thread, or does the work now, once.
             self._running.run()
             self._take_over(self._running)
 
     def stop(self) -> None:
-        """Finishes work that is under way, and gives up checkpoints that are not durable."""
+        """Waits for work that is running, and gives up checkpoints that are not durable."""
         running, self._running = self._running, None
         if running is not None:
             running.run()

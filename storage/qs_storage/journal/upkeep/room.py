@@ -1,7 +1,7 @@
 """Secures room for the batches of a log: begins segments, and on a full disk compacts.
 
-This is the one place where it is decided who may have what is left of the disk. See `log.pool` for what is kept, and
-for whom.
+This module alone decides which requests may use the last files on a full disk. See `log.pool` for the files that are
+kept, and their purpose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,14 +30,14 @@ class Room:
     """The room of one log. Call it between batches, when the transaction has nothing but notes.
 
     Ensures:
-    1. Pushes leave a whole pool: two files as large as the largest segment. Where the disk has no room for another
-       file, they are refused until compaction has made the pool whole again.
-    2. Deletes, releases and the like get what they need all the same: first from the pool. Before that is used up,
-       the oldest segments are copied, which frees at least as much as it takes: as much as is needed for the circle to
-       be closed once while a quarter of a segment is used. At the end of a circle, all that deletes and releases
-       have taken is free again, as their records are not needed any more.
-    3. A start has what the server before it had left, also after a kill: where there is no file for a segment, it goes
-       on in the last one. So a server that is killed again and again on a full disk does not use up the pool.
+    1. Pushes leave a whole pool: two files as large as the largest segment. If the disk is too full for another file,
+       pushes are refused until compaction has made the pool whole again.
+    2. Deletes, releases and the like get room even then, first from the pool. Before the pool is used up, the oldest
+       segments are compacted, each of which frees at least as much as its copies take. Compaction is so fast that it
+       goes once through the whole log while deletes and releases use a quarter of a segment. After that, all the room
+       that they have used is free again, because their records are not needed any more.
+    3. A start has as much room as the server before had left, also after a kill: without a file for a segment, a start
+       goes on in the last segment. So a server that is killed again and again on a full disk does not use up the pool.
 
     Assumes that nobody else takes files from the pool or begins segments. Never changes what a queue holds."""
 
@@ -55,13 +55,13 @@ class Room:
 
     @property
     def is_short(self) -> bool:
-        """True if the pool is not whole, and the disk was full when a file was wanted."""
+        """True if the pool is not whole, and the disk was too full for a wanted file."""
         return self._pool.is_tight and not self._pool.is_whole(self._log.segments.largest)
 
     def secure(self, size: int = 0) -> None:
-        """Secures room for `size` bytes of records, and for the requests that were refused since it was called last.
-        Where the disk is full, pushes get none. Does nothing for a log that has failed: it refuses what needs it, and
-        a receive does not. OSError."""
+        """Secures room for `size` bytes of records, and for the requests that were refused since it was called last. On
+        a full disk, pushes get none. Does nothing for a log that has failed, as that refuses every record; a receive
+        needs none. OSError."""
         log, transaction = self._log, self._transaction
         if log.failed is not None:
             return
@@ -90,7 +90,7 @@ class Room:
 
     @property
     def free(self) -> int:
-        """Bytes that are left to batches: of the last segment, and of the pool."""
+        """The bytes that batches may still use: those of the last segment, and of the pool."""
         return self._log.room + self._pool.bytes
 
     def usual(self, size: int) -> int:
@@ -98,7 +98,7 @@ class Room:
         return size if self._log.writer is None else min(size, self._log.writer.header.size // _PART)
 
     def commit(self) -> None:
-        """Commits what is in the transaction, notes too. OSError: it is taken back."""
+        """Commits the records and notes of the transaction. OSError: they are taken back."""
         try:
             self.forget(self._transaction.commit(notes=True))
         except OSError:
@@ -116,8 +116,8 @@ class Room:
     # -- segments -------------------------------------------------------------------------------------------------
 
     def _begin(self, size: int, *, push: bool) -> None:
-        """Begins a segment with room for `size` bytes of records, if there is a file for it. push: only if the pool
-        stays whole. OSError, except for lack of room."""
+        """Begins a segment with room for `size` bytes of records, if there is a file for it. push: True to begin one
+        only if the pool stays whole. OSError, except for a full disk."""
         log, pool, transaction = self._log, self._pool, self._transaction
         # On a full disk there is none for any batch: so the records of many queues are packed when there is one.
         first = len(self._queues) * records.QUEUE_HEAD + len("".join(self._queues).encode())
@@ -149,8 +149,8 @@ class Room:
         transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
 
     def _reopen(self, size: int) -> bool:
-        """Goes on in the segment that was the last one before the start, if it has room for `size` bytes of records.
-        OSError, except for lack of room."""
+        """Goes on in the segment that was the last one before the start, if that segment has room for `size` bytes of
+        records. OSError, except for a full disk."""
         log = self._log
         if log.writer is not None:
             return False
@@ -167,8 +167,8 @@ class Room:
         return True
 
     def _make(self, needed: int, more: int) -> PoolFile | None:
-        """Makes a file of at least `needed` bytes and `more` for a segment, and what the pool lacks then. Returns None
-        if there is no room for both. OSError, except for lack of room."""
+        """Makes a file of at least `needed` bytes and `more` for a segment, and then the files that the pool lacks.
+        Returns None if the disk has no space for both. OSError, except for a full disk."""
         pool, largest = self._pool, self._log.segments.largest
         try:
             size = pool.size_for(needed + more, largest)
@@ -187,8 +187,8 @@ class Room:
     # -- compaction -----------------------------------------------------------------------------------------------
 
     def compact(self, until: float, most: int) -> None:
-        """Copies a slice of the oldest segment, or gives it up, as changes of the transaction. until: by
-        `perf_counter`; most: bytes of payload. OSError: there is no room for the copies."""
+        """Copies a slice of the oldest segment, or gives it up, as changes of the transaction. until: the end of the
+        slice, by `perf_counter`; most: the most bytes of payload. OSError if the copies have no room."""
         # By bytes too, and not by time alone: what is copied is written with the commit, which all of the batch wait
         # for.
         enough = self._compaction.total + most
@@ -201,13 +201,12 @@ class Room:
         self._needed = 0
 
     def restart(self) -> None:
-        """Has compaction begin its segment anew, as its copies were taken back."""
+        """Makes compaction begin its segment anew after the copies were taken back."""
         self._compaction.restart()
         self._needed = 0
 
     def _ensure(self, size: int) -> None:
-        """Sees to it that copies of `size` bytes fit into the transaction: commits it, and begins a segment.
-        OSError."""
+        """Makes room for copies of `size` bytes in the transaction: commits it, and begins a segment. OSError."""
         transaction = self._transaction
         if size <= transaction.left or (size == 0 and self._log.writer is not None and self._log.room >= BLOCK):
             return  # a block is kept for a frame that only gives up a segment: nobody begins a segment for that
@@ -220,9 +219,9 @@ class Room:
             raise NoRoomError(size) if self._log.failed is None else self._log.failure()
 
     def _reclaim(self, size: int, *, push: bool) -> None:
-        """Makes the pool whole again, if upkeep does not: copies the oldest segments while little is left, or if a push
-        waits and that gains a segment. size: bytes that are taken from what is left, beside those that were taken since
-        room was secured last."""
+        """Makes the pool whole again if upkeep does not: compacts the oldest segments while little room is left, or if
+        a push waits and that gains a segment. size: the bytes that are about to be used, beside those that were used
+        since room was secured last."""
         log, pool, compaction, live = self._log, self._pool, self._compaction, self._store.usage.total
         largest, free = log.segments.largest, self.free
         # Half a segment more than what compaction needs to copy one: from here on it has to keep pace with requests.
@@ -253,8 +252,8 @@ class Room:
         self._transaction.hold_back_pushes(not pool.is_whole(log.segments.largest))
 
     def _give_up_dead(self) -> bool:
-        """Gives up the oldest segments without live bytes, as upkeep has not come to them yet. Returns False if there
-        is none."""
+        """Gives up the oldest segments without live bytes that upkeep has not given up yet. Returns False if there are
+        none."""
         found = False
         while (oldest := self._compaction.oldest) is not None and not self._store.usage.live.get(oldest):
             if not self._give_up(oldest):
@@ -263,8 +262,8 @@ class Room:
         return found
 
     def _give_up(self, oldest: int) -> bool:
-        """Copies what is needed of the oldest segment, and takes its file into the pool. Returns False if there is no
-        room. OSError, except for lack of room."""
+        """Compacts the oldest segment, and adds its file to the pool. Returns False if its copies have no room.
+        OSError, except for a full disk."""
         try:
             while self._compaction.oldest == oldest:
                 self.compact(float("inf"), most=1 << 62)
@@ -279,7 +278,7 @@ class Room:
         return True
 
     def recycle(self) -> None:
-        """Takes the files of obsolete segments into the pool at once. OSError, except for lack of room."""
+        """Adds the files of obsolete segments to the pool at once. OSError, except for a full disk."""
         log, pool = self._log, self._pool
         garbage = log.segments.take_garbage()
         try:
