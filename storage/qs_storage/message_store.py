@@ -1,7 +1,7 @@
 """The messages of a queue in a directory that other programs share, as a layout keeps them.
 
 A layout has two classes: a `MessageStore`, which knows the names and the states of messages, and a `Writer`, which
-writes pushed ones. `Publisher` takes pushes for it, and `DirectoryQueue` is the whole queue over both.
+writes pushed ones. `Publisher` takes pushes for the writer, and `DirectoryQueue` is the whole queue over both.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ FOREIGN = 1 << 62
 
 
 class MessageState(NamedTuple):
-    """The state of a message as a layout keeps it. hidden: 0 when it is ready, FOREIGN, or the end of a window or
+    """The state of a message as a layout keeps it. hidden: 0 for a ready message, FOREIGN, or the end of a window or
     delay, in the layout's unit."""
 
     hidden: int
@@ -32,15 +32,15 @@ class MessageStore(ABC):
     """The messages in one directory, as a layout keeps them, and their index.
 
     Ensures:
-    1. A change is made only if the message is in the state that the caller has seen: a method returns False or None if
-       it is not, and has updated the index.
+    1. A change is made only if the message is in the state that the caller has seen. Otherwise a method updates the
+       index, and returns False or None.
     2. If a method raises OSError, nothing has changed.
     3. After `commit`, all changes so far survive a power loss.
 
-    Assumes that changes are made within `exclusive`, with the state that it gave, and that other processes change the
-    directory at any time: the disk is the truth.
+    Assumes that changes are made within `exclusive`, with the state that `exclusive` has yielded, and that other
+    processes change the directory at any time: the disk is the truth.
 
-    Never waits for another process, except for a moment in `exclusive`, and never removes what is not its own."""
+    Never waits for another process, except for a moment in `exclusive`, and never removes files of other programs."""
 
     far: ClassVar[int]
     """Ids from here on are mistakes: no id of ours follows them."""
@@ -81,12 +81,12 @@ class MessageStore(ABC):
             raise
 
     def close(self) -> None:
-        """Stops the reports."""
+        """Stops watching the directory."""
         self.context.watch.remove(self.watch)
 
     @property
     def watched(self) -> bool:
-        """False: nothing is reported, so `rescan` has to be called."""
+        """True if changes by other processes are reported; if False, call `rescan`."""
         return self.watch >= 0
 
     def in_place(self) -> bool:
@@ -107,7 +107,8 @@ class MessageStore(ABC):
 
     @abstractmethod
     def dismantle(self) -> None:
-        """Removes what is no file from the directory of an empty queue. OSError ENOTEMPTY if there is a message."""
+        """Removes everything but files from the directory of an empty queue. OSError ENOTEMPTY if there is a
+        message."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -130,7 +131,7 @@ class MessageStore(ABC):
 
     @abstractmethod
     def last_at(self, time: int) -> int:
-        """Returns the greatest id of that time."""
+        """Returns the greatest id of messages pushed at a time."""
 
     @abstractmethod
     def number(self, time: int) -> int:
@@ -142,60 +143,65 @@ class MessageStore(ABC):
 
     @abstractmethod
     def due(self, now: int) -> int | None:
-        """Returns a hidden message whose time is over, or None. now: a number of the layout."""
+        """Returns a hidden message whose time is over, None without one. now: a number of the layout."""
 
     @abstractmethod
     def next_expiry(self) -> int | None:
-        """Returns when `due` has a message; None: never."""
+        """Returns when `due` will have a message; None for never."""
 
     # -- looking at one
 
     @abstractmethod
     def path_of(self, mid: int) -> str:
-        """Returns a message's path by the index."""
+        """Returns the path that a message has according to the index."""
 
     @abstractmethod
     def load(self, mid: int) -> bool:
-        """Loads into the index what a listing does not tell. False if the message is gone."""
+        """Reads the facts of a message that a listing does not tell, and notes them in the index. Returns False if the
+        message is gone."""
 
     @abstractmethod
     def look(self, mid: int) -> MessageState | None:
-        """Reads a message's state; None if it is gone."""
+        """Reads a message's state; returns None if the message is gone."""
 
     @abstractmethod
     def is_current(self, mid: int, state: MessageState) -> bool:
-        """Tells whether the message is still in that state."""
+        """Tells whether a message is still in a state."""
 
     @abstractmethod
     def exclusive(self, mid: int, *, removing: bool = False) -> AbstractContextManager[MessageState | None]:
-        """Keeps other servers of ours from changing a message, if the layout can. Gives its state, None if it is
-        gone. removing: then receives may be -1, for unknown."""
+        """Keeps other servers of qs from changing a message, if the layout can. Yields the message's state, None if the
+        message is gone. removing: True if receives may be -1, for unknown, in the state."""
 
     @abstractmethod
     def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
-        """Reads a payload. hidden: the state it has to have. None in another state, or over max_bytes."""
+        """Reads a payload. Returns None if the message is in another state than `hidden`, or its payload has more than
+        max_bytes."""
 
     # -- changing one
 
     @abstractmethod
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
-        """Hides a message, or changes until when. durable: with the next commit. False if another was faster."""
+        """Hides a message, or changes the time until which it is hidden. durable: True to make the change durable with
+        the next commit. Returns False if another process was faster."""
 
     @abstractmethod
     def show(self, mid: int, state: MessageState, receives: int) -> bool:
-        """Makes a hidden message ready. receives: its new count, 0: it is new. False if another process was faster."""
+        """Makes a hidden message ready. receives: the message's new count, 0 for a new message. Returns False if
+        another process was faster."""
 
     @abstractmethod
     def remove(self, mid: int, state: MessageState) -> bool:
-        """Removes a message. False if another process was faster."""
+        """Removes a message. Returns False if another process was faster."""
 
 
 @dataclass(slots=True)
 class PendingMessage:
     """A pushed message that is written to a file and not visible yet.
 
-    until: when it will be, in the layout's unit, 0: at once; size: bytes; temporary: its path; fd: of its file, -1:
-    closed; folder: of dirq, the intermediate directory to be, empty: not chosen yet."""
+    until: when the message will be visible, in the layout's unit, 0 for at once; size: its bytes; temporary: the path
+    of its file; fd: the file's descriptor, -1 if closed; folder: in dirq's layouts, the intermediate directory that the
+    message will be in, empty if not chosen yet."""
 
     mid: int
     until: int
@@ -206,30 +212,30 @@ class PendingMessage:
 
 
 class Writer(Protocol):
-    """Writes the messages of one queue: `FileWriter` of the vsqs layout, `ElementWriter` of dirq's. Its methods raise
-    OSError unless they say otherwise."""
+    """Writes the messages of one queue: `FileWriter` in the vsqs layout, `ElementWriter` in dirq's layouts. The methods
+    raise OSError unless they say otherwise."""
 
     def write(self, draft: Draft) -> PendingMessage:
-        """Writes a message that no consumer sees. QueueFullError if no id is left."""
+        """Writes a message that no consumer sees yet. QueueFullError if no id is left."""
 
     def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
-        """Writes a copy under its id. file: the original's path a moment ago, or None. FileExistsError for an id
-        that somebody is writing; NoSuchQueueError."""
+        """Writes a copy of a message under the same id. file: the path at which the original was a moment ago, None if
+        unknown. FileExistsError for an id that another program is writing; NoSuchQueueError."""
 
     def sync(self, requests: Collection[list[PendingMessage]]) -> dict[int, OSError]:
-        """Makes messages durable, a list as a whole if the layout can. Returns the failed requests by first id."""
+        """Makes messages durable; a list as a whole if the layout can. Returns the failed requests by first id."""
 
     def show(self, pending: PendingMessage) -> None:
         """Makes a message visible."""
 
     def finish(self, request: list[PendingMessage]) -> None:
-        """Ends a request after all its messages are visible."""
+        """Ends a request whose messages are all visible."""
 
     def take_back(self, pending: PendingMessage) -> None:
-        """Removes a visible message of a request that failed. Raises nothing."""
+        """Removes a visible message of a request that failed. Never raises."""
 
     def discard(self, request: list[PendingMessage]) -> None:
-        """Removes messages that are not visible. Raises nothing."""
+        """Removes messages that are not visible. Never raises."""
 
 
 MOST_PENDING = 1000
@@ -237,11 +243,11 @@ MOST_PENDING = 1000
 
 
 class Publisher:
-    """The part of a queue in a directory that takes pushes: messages are written at once, and published together.
+    """Takes the pushes of a queue in a directory: writes messages at once, and publishes them together.
 
-    Ensures that the messages of one push become visible together or not at all, as far as the layout can, and that a
-    failure after the answer is returned by `flush`, by the first id of the push. Syncs of many pushes are done
-    together: that is what makes many clients fast.
+    Ensures that the messages of one push become visible together or not at all, as far as the layout can, and that
+    `flush` returns each failure after the answer, by the first id of the push. Many pushes are synced together, which
+    makes the server fast with many clients.
 
     Assumes that `publish` is called before anybody looks at messages. Never publishes a message that could not be
     synced."""
@@ -285,7 +291,7 @@ class Publisher:
         return [pending.mid for pending in request]
 
     def publish_copy(self, pending: PendingMessage) -> None:
-        """Makes a copy visible. OSError: it is not there."""
+        """Makes a copy visible. OSError: the copy is removed."""
         self._add([pending])
         self.publish()
         # A copy is answered after it is visible, so its error need not wait for a commit.
@@ -293,7 +299,7 @@ class Publisher:
             raise error
 
     def require_room(self, count: int) -> None:
-        """Raises QueueFullError unless so many messages fit."""
+        """Checks that the queue has capacity for so many messages. QueueFullError."""
         require_room(self.qid, self.options.capacity, self._with_pending, count, self._context.watch.refresh)
 
     def _with_pending(self) -> int:
@@ -309,7 +315,7 @@ class Publisher:
         self._activity.pending_messages += len(request)
 
     def flush(self) -> dict[int, OSError]:
-        """Publishes, and returns the requests that failed since the last call, by first id."""
+        """Publishes pushed messages. Returns the requests that have failed since the last call, by first id."""
         self.publish()
         failures, self._failed = self._failed, {}
         return failures
@@ -358,7 +364,7 @@ class Publisher:
                 lifecycle.note("pushed", self.qid, pending.mid, pending.size, 0, peer=peer)
 
     def close(self) -> list[int]:
-        """Takes back what is not visible, and stops watching. Returns the first ids of failed requests."""
+        """Removes messages that are not visible, and stops watching. Returns the first ids of failed requests."""
         requests = self._take_pending()
         for request in requests:
             self._writer.discard(request)

@@ -1,7 +1,7 @@
 """Keeps what is known of a message beside its payload and the name of its file, over restarts.
 
-It is in extended attributes of the file, which renames keep, or, where the file system has none, in hidden files in the
-queue's directory. Each kind has a store.
+Metadata is in extended attributes of the file, which renames keep, or, where the file system has none, in hidden files
+in the queue's directory. Each kind has a store.
 
 `AttributeStore`, of the vsqs layout: how often a message was received (`user.qs.receives`), and until when it is
 delayed (`user.qs.delayed`, the end of a delay, which counts only while it is the file's extension too). A moved message
@@ -9,9 +9,9 @@ gets a new id and begins at 0: `user.qs.receives` is `COUNT`, or `COUNT MID`, wh
 the store has the reasons: `user.qs.reason` is the last one of a release or reject, whatever the id. The hidden files
 are `.MID.attributes` and `.MID.reason`.
 
-`OriginStore`, of the vsqs layout: the origin of a dead letter (`engine.Origin`). It is written before the move, and
-holds for the id after it. It is a line of `user.qs.dead`, with a second line while a dead letter moves on; the hidden
-file is `.MID.dead` in the target directory.
+`OriginStore`, of the vsqs layout: the origin of a dead letter (`engine.Origin`). An origin is written before the move,
+and counts for the id after the move. It is a line of `user.qs.dead`, with a second line while a dead letter moves on;
+the hidden file is `.MID.dead` in the target directory.
 
 The leases of elements, in the layouts of dirq, are in `dirq/elements.py`.
 """
@@ -45,10 +45,10 @@ Value = TypeVar("Value")
 
 
 class Kind(NamedTuple, Generic[Value]):
-    """A kind of metadata: how it is named and written.
+    """A kind of metadata: names and format.
 
-    attribute: the name of the extended attribute; suffix, base: the hidden file is `.ID` and the suffix, with an id
-    in decimal digits (10) or 14 hexadecimal ones (16); decode: takes anything, and nothing for the default."""
+    attribute: the name of the extended attribute; suffix, base: the hidden file is `.ID` and the suffix, with an id in
+    decimal digits (10) or 14 hexadecimal ones (16); decode: accepts any bytes, and returns the default for none."""
 
     attribute: str
     suffix: str
@@ -58,16 +58,18 @@ class Kind(NamedTuple, Generic[Value]):
 
 
 class MetadataStore(Generic[Value]):
-    """One kind of metadata of one directory's messages. path: of the file as it is named now.
+    """Reads and writes one kind of metadata for the messages of one directory. path: the present path of the message's
+    file.
 
-    Ensures that a consumer is never stopped by metadata: consuming makes room, so it has to work on a full disk, and
-    also on files that we may not write to. Metadata that could not be written is in `unwritten` for as long as the
-    process lives. Assumes that other programs may write anything under these names: what cannot be understood is the
-    default."""
+    Ensures that metadata never stops a consumer: consuming frees space, so it has to work on a full disk, and also with
+    files that the server may not write to. Metadata that could not be written is in `unwritten` for as long as the
+    process lives. Assumes that other programs may write anything under these names: metadata that cannot be understood
+    counts as the default."""
 
     def __init__(self, kind: Kind[Value], directory: str, disk: Disk, *, lists: bool | None, sync: bool) -> None:
-        """lists: whether to list the names of attributes first, as asking for a missing one, which most are, takes
-        twice as long; None: without extended attributes, see `lists_attributes`. sync: whether to sync hidden files."""
+        """lists: True to list the names of attributes before reading one, as asking for a missing attribute takes twice
+        as long, and most are missing; None without extended attributes, see `lists_attributes`. sync: True to sync
+        hidden files."""
         self.beside = lists is None
         """The metadata is in files of its own."""
         self.unwritten: dict[int, Value] = {}
@@ -80,12 +82,13 @@ class MetadataStore(Generic[Value]):
         self._match = re.compile(rf"\.({digits}){re.escape(kind.suffix)}").fullmatch
 
     def read(self, path: str, mid: int) -> Value:
-        """Returns the default for a message that is gone. OSError."""
+        """Reads the metadata of a message. Returns the default for a message that is gone. OSError."""
         unwritten = self.unwritten.get(mid)
         return self._stored(path, mid) if unwritten is None else unwritten
 
     def write(self, path: str, mid: int, value: Value, *, or_fail: bool = False) -> None:
-        """Does nothing for a message that is gone. or_fail: a full disk raises OSError, as other failures do."""
+        """Writes the metadata of a message. Does nothing for a message that is gone. or_fail: True if a full disk
+        raises OSError, as other failures do."""
         try:
             self._store(path, mid, value)
         except FileNotFoundError:
@@ -99,14 +102,15 @@ class MetadataStore(Generic[Value]):
             self.unwritten.pop(mid, None)
 
     def forget(self, mid: int) -> None:
-        """Removes metadata of a message that is gone. An attribute goes with its file. OSError."""
+        """Removes the metadata of a message that is gone. Attributes are gone with their file already. OSError."""
         self.unwritten.pop(mid, None)
         if self.beside:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._path(mid))
 
     def clear(self, names: Collection[str], known: Callable[[int], bool]) -> None:
-        """Removes metadata without messages. names: of other files; known: tells whether a message exists. OSError."""
+        """Removes metadata without messages. names: the names in the directory that are not messages; known: tells
+        whether a message exists. OSError."""
         if self.beside:
             for match in filter(None, map(self._match, names)):
                 if not known(mid := int(match[1], self._kind.base)):
@@ -137,7 +141,7 @@ class MetadataStore(Generic[Value]):
             self._disk.close(fd)
 
     def _attribute(self, path: str, name: str, there: Collection[str] | None = None) -> bytes:
-        """Returns an extended attribute, empty if there is none. there: those that were listed. OSError."""
+        """Returns an extended attribute, empty if there is none. there: the attributes that were listed. OSError."""
         # Most messages of other programs have no attribute, and a list of none is faster than an error.
         if self._lists and name not in (self._names(path) if there is None else there):
             return b""
@@ -158,7 +162,8 @@ class MetadataStore(Generic[Value]):
 
 
 def lists_attributes(directory: str, disk: Disk) -> bool | None:
-    """Tells whether the file system lists extended attributes; None without any. Writes one to try it. OSError."""
+    """Tells whether the file system lists extended attributes; returns None if it has none. Writes an attribute to find
+    out. OSError."""
     lists = False
     try:
         disk.setxattr(directory, _PROBE, b"1")
@@ -178,14 +183,15 @@ def lists_attributes(directory: str, disk: Disk) -> bool | None:
 
 
 class Attributes(NamedTuple):
-    """How often a message was received, and the end of its delay, 0 for none."""
+    """How often a message was received, and the end of its delay, 0 without one."""
 
     receives: int = 0
     delayed: int = 0
 
 
 class FileMessage(NamedTuple):
-    """A message in a file of the layout vsqs. expiry: hidden until then, 0: visible; reason: empty for none."""
+    """A message in a file of the vsqs layout. expiry: the time until which the message is hidden, 0 if it is visible;
+    reason: empty for none."""
 
     mid: int
     expiry: int
@@ -217,7 +223,8 @@ _REASON: Kind[str] = Kind("user.qs.reason", ".reason", 10, str.encode, _decode_r
 
 
 class AttributeStore(MetadataStore[Attributes]):
-    """The attributes of a directory in the vsqs layout, and in `reasons` why messages were given back.
+    """Reads and writes the attributes of messages in the vsqs layout. `reasons` has the reasons with which messages
+    were given back.
 
     Receives count for one id only: a moved message, whose file and attributes are the same, begins at 0."""
 
@@ -232,20 +239,21 @@ class AttributeStore(MetadataStore[Attributes]):
         return max(stored, self.unwritten.get(mid, stored))  # another server may have counted on
 
     def receives(self, path: str, mid: int) -> int:
-        """Raises OSError."""
+        """Reads how often a message was received. OSError."""
         if self.beside or mid in self.unwritten:
             return self.read(path, mid).receives
         return _count(self._attribute(path, _RECEIVES), mid)
 
     def may_be_there(self, path: str, mid: int) -> bool:
-        """Tells whether a message may have attributes, a reason or an origin, for the time that it takes to ask for one
-        of them. False for most that other programs have written. OSError."""
+        """Tells whether a message may have attributes, a reason or an origin. Takes as long as reading one of them.
+        Returns False for most messages of other programs. OSError."""
         if not self._lists or mid in self.unwritten or mid in self.reasons.unwritten:
             return True
         return any(name.startswith(_OURS) for name in self._names(path))
 
     def bind(self, path: str, mid: int) -> bool:
-        """Binds the receives to this id before the file gets another one. Returns whether the file changed. OSError."""
+        """Binds the count of receives to the message's present id, before the file gets another one. Returns True if
+        the attribute changed. OSError."""
         count = 0 if self.beside else _count(self._attribute(path, _RECEIVES), mid)
         if count:
             self._disk.setxattr(path, _RECEIVES, b"%d %d" % (count, mid), follow_symlinks=False)
@@ -278,7 +286,7 @@ class AttributeStore(MetadataStore[Attributes]):
 
 
 def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
-    """Returns the store for the directory's file system. sync: of hidden files. OSError."""
+    """Returns the store for the directory's file system. sync: True to sync hidden files. OSError."""
     return AttributeStore(directory, disk, lists=lists_attributes(directory, disk), sync=sync)
 
 
@@ -309,14 +317,16 @@ _DEAD: Kind[Origin | None] = Kind(
 
 
 class OriginStore(MetadataStore[Origin | None]):
-    """The origins of one directory's dead letters; None: it is no dead letter. path: wherever the file is."""
+    """Reads and writes the origins of one directory's dead letters; the default is None, for a message that is not a
+    dead letter. path: wherever the file is."""
 
     def __init__(self, directory: str, disk: Disk, *, beside: bool, sync: bool) -> None:
-        """beside: without extended attributes; sync: hidden files."""
+        """beside: True to use hidden files instead of extended attributes; sync: True to sync hidden files."""
         super().__init__(_DEAD, directory, disk, lists=None if beside else False, sync=sync)
 
     def write_move(self, path: str, mid: int, new: int, origin: Origin) -> None:
-        """Writes the origin of a message that is about to move here. mid, new: its ids before and after. OSError."""
+        """Writes the origin of a message that is about to move here. mid, new: the ids before and after the move.
+        OSError."""
         if self.beside:
             self._store(path, new, origin)
             return

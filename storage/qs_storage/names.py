@@ -33,7 +33,7 @@ name nor a checked name has it, so no two principals have a name in common."""
 
 
 def check_qid(qid: str) -> None:
-    """Raises BadQueueNameError unless the name has 1 to 200 characters without control characters."""
+    """Checks that a queue's name has 1 to 200 characters, without control characters. BadQueueNameError."""
     if not 1 <= len(qid) <= MAX_QID:
         raise BadQueueNameError(f"a queue's name has 1 to {MAX_QID} characters; this one has {len(qid)}")
     if _CONTROL.search(qid):
@@ -41,7 +41,8 @@ def check_qid(qid: str) -> None:
 
 
 def directory_of(qid: str) -> str:
-    """Percent-encodes every byte outside A-Za-z0-9_-. and a leading dot."""
+    """Returns the name of a queue's directory: every byte outside A-Za-z0-9_-. and a leading dot are
+    percent-encoded."""
     check_qid(qid)
     try:
         name = "".join(c if c in _SAFE else quote_from_bytes(c.encode(), safe="").replace("~", "%7E") for c in qid)
@@ -58,8 +59,8 @@ def directory_of(qid: str) -> str:
 
 
 def owned_name(owner: str | None, name: str) -> str:
-    """Returns what the storage calls a key, producer or consumer. owner: the principal that it belongs to, None for a
-    client without one, whose names are as they are; name: what the principal calls it."""
+    """Returns the name under which the storage has a key, producer or consumer. owner: the principal that the name
+    belongs to, None for a client without one, whose names stay as they are; name: the client's name for it."""
     return name if owner is None else f"{owner}{_OWNER_END}{name}"
 
 
@@ -70,13 +71,13 @@ def split_name(owned: str) -> tuple[str | None, str]:
 
 
 def quoted(owned: str) -> str:
-    """Returns what the owner calls an owned name, in quotes, for the text of an error."""
+    """Returns the client's part of an owned name, in quotes, for the text of an error."""
     return repr(split_name(owned)[1])
 
 
 def check_name(kind: str, owned: str) -> None:
-    """Raises BadQueueNameError unless the name of a consumer or producer (kind) could be a queue's. owned: see
-    `owned_name`."""
+    """Checks the name of a consumer or producer (kind), which has to be a possible name of a queue. owned: see
+    `owned_name`. BadQueueNameError."""
     _, name = split_name(owned)
     try:
         directory_of(name)
@@ -85,7 +86,7 @@ def check_name(kind: str, owned: str) -> None:
 
 
 def qid_of(directory: str) -> str | None:
-    """Returns a directory's queue, None for another name."""
+    """Returns the name of the queue with a directory of that name, None if no queue has one."""
     try:
         qid = unquote_to_bytes(directory).decode()
         # Only the name that this server would have given: two directories must not be one queue.
@@ -95,13 +96,14 @@ def qid_of(directory: str) -> str | None:
 
 
 def token_of(name: bytes) -> int | None:
-    """Returns the token in the name of a file that a journal is taking in, None for any other name."""
+    """Returns the token in the name of a file that a journal is ingesting, None for any other name."""
     private = _TAKEN.fullmatch(name)
     return None if private is None else int(private[1], 16)
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:
-    """Returns (mid, expiry): expiry 0 when it is ready, NEW while it is written. None for another name."""
+    """Parses the name of a message's file. Returns (mid, expiry), None for any other name. expiry: 0 for a ready
+    message, NEW while it is written."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None
@@ -112,8 +114,8 @@ def parse_message(name: bytes) -> tuple[int, int] | None:
 
 
 def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """Returns the sorted ids of ready messages, and the names to be parsed one by one: all if ids differ in length.
-    Takes a fifth of the time of `parse_message`."""
+    """Returns the sorted ids of ready messages, and the names that have to be parsed one by one: all names if the ids
+    differ in length. Takes a fifth of the time of `parse_message`."""
     mids = _mids(names)
     if mids is not None:
         return mids, []
@@ -134,5 +136,5 @@ def _mids(names: list[bytes]) -> list[int] | None:
 
 
 def message_name(mid: int, expiry: int) -> str:
-    """Returns the name of a message's file. expiry: 0 when it is ready."""
+    """Returns the name of a message's file. expiry: 0 for a ready message."""
     return f"{mid}.{expiry}" if expiry else str(mid)

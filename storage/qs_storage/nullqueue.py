@@ -12,7 +12,7 @@ from .shared import DirectoryIdentity, EngineContext, EngineQueue
 class NullQueue:
     """A queue that keeps nothing: what is pushed gets an id, and is counted. See EngineQueue.
 
-    Ids are microseconds, and increase while the server runs; after a restart they may come again, as nothing knows
+    Ids are microseconds, and increase while the server runs; after a restart they may come again, as nothing records
     them."""
 
     merges_pushes: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class NullQueue:
         return 0
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Ignores keys: nothing is stored twice."""
+        """Counts messages and gives them ids. Ignores keys, as nothing is stored twice."""
         first = min(max(self._context.clock(), self.last_mid + 1), MAX_MID - len(drafts))
         mids = list(range(first, first + len(drafts)))
         if mids:
@@ -45,7 +45,7 @@ class NullQueue:
         return mids
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """Takes a message whatever its id means, and keeps nothing."""
+        """Counts a copy, whatever the meaning of its id, and keeps nothing."""
         source.payload_of(mid)  # it has to be there
         self.counts.pushed += 1
         return True

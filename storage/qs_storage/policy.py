@@ -1,16 +1,16 @@
 """The rules of a queue's options, for every storage: capacity, retention, back-off and dead letters.
 
-They say what can be asked of a queue of which storage, and what follows for its messages. They keep nothing, except
-`DeadLetterMoves`, which knows what the log has said already.
+The rules say which options a storage accepts, and what follows from them for messages. They keep no state, except
+`DeadLetterMoves`, which remembers the failures that are logged already.
 
 Retention. Messages are too old for their queue by their id: the time of the push, of the death in a dead-letter queue,
 or for a copy of the push of the original.
 
-Back-off. It is how long a message that was received in vain stays hidden before it is visible again. In vain is a
-receive that counts and ends without a delete, a reject, or a delay of its own: the message is released, its window
-ends, or its subscriber goes. The message is `delayed` until the back-off is over. How long follows from the queue's
-options, the message's id and its receives alone. So a window that ends while no server runs leads to the same moment,
-and every start computes it again.
+Back-off. The back-off is the time for which a message that was received in vain stays hidden before it is visible
+again. A receive is in vain if it counts and ends without a delete, a reject, or a delay of its own: the message is
+released, its window ends, or its subscriber goes. The message is `delayed` until the back-off is over. How long follows
+from the queue's options, the message's id and its receives alone. So a window that ends while no server runs leads to
+the same moment, and every start computes it again.
 
 Dead letters. A message that was received too often, or was rejected, moves to another queue of the same storage.
 """
@@ -67,7 +67,8 @@ def require_room(
     more: int,
     refresh: Callable[[], object] = lambda: None,
 ) -> None:
-    """Raises QueueFullError unless `more` messages fit. held: the known count; refresh: looks for more room."""
+    """Checks that `more` messages fit into a queue's capacity. held: the known count of messages; refresh: looks for
+    messages that others have removed. QueueFullError."""
     if capacity is None or held() + more <= capacity:
         return
     refresh()
@@ -77,7 +78,7 @@ def require_room(
 
 
 def refuse_retention(options: Options) -> None:
-    """Raises UnsupportedError for a retention in another storage."""
+    """Refuses a retention that the storage cannot keep. UnsupportedError."""
     if options.retention is not None and options.storage not in _WITH_RETENTION:
         raise UnsupportedError(
             f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storages "
@@ -86,18 +87,19 @@ def refuse_retention(options: Options) -> None:
 
 
 def too_old_since(options: Options, now: int) -> int | None:
-    """Returns the time up to which messages are too old, None: none is. Microseconds since the Epoch."""
+    """Returns the time up to which messages are too old, None if none is, in microseconds since the Epoch."""
     return None if options.retention is None or now < options.retention else now - options.retention
 
 
 def too_old_upto(options: Options, now: int, unit: int) -> int:
-    """Returns the greatest id that is too old, -1: none. now: microseconds; unit: microseconds of 1 in an id."""
+    """Returns the greatest id that is too old, -1 if none is. now: microseconds; unit: the microseconds of 1 in an
+    id."""
     time = too_old_since(options, now)
     return -1 if time is None else time // unit
 
 
 def end_of(options: Options, pushed_at: int) -> int | None:
-    """Returns when a message is too old, None: never. Microseconds since the Epoch."""
+    """Returns when a message gets too old, None for never, in microseconds since the Epoch."""
     return None if options.retention is None else pushed_at + options.retention
 
 
@@ -106,7 +108,7 @@ def end_of(options: Options, pushed_at: int) -> int | None:
 
 def backoff_of(options: Options, mid: int, receives: int) -> int:
     """Returns for how long a message is hidden that was received in vain: microseconds, 0 without back-off. receives:
-    how often it was received, this time included."""
+    how often the message was received, this time included."""
     if options.backoff is None or receives < 1:
         return 0
     longest = DEFAULT_MAX if options.backoff_max is None else options.backoff_max
@@ -128,7 +130,7 @@ def contradiction_in(options: Options) -> str | None:
 
 
 def refuse_backoff(options: Options) -> None:
-    """Raises UnsupportedError for a back-off in another storage."""
+    """Refuses a back-off that the storage cannot keep. UnsupportedError."""
     if options.backoff is not None and options.storage not in _WITH_BACKOFF:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no back-off: 'backoff' is for queues of the storages "
@@ -140,19 +142,19 @@ def refuse_backoff(options: Options) -> None:
 
 
 def refuse_uncounted(storage: str, *, count: bool) -> None:
-    """Raises UnsupportedError for a storage that cannot take a receive back (count=False)."""
+    """Refuses count=False, for a storage that cannot take a receive back. UnsupportedError."""
     if not count:
         raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
 
 
 def refuse_reason(storage: str, reason: str | None) -> None:
-    """Raises UnsupportedError for a reason in a storage that keeps none."""
+    """Refuses a reason, for a storage that keeps none. UnsupportedError."""
     if reason is not None:
         raise UnsupportedError(f"the storage {storage!r} keeps no reasons: {_with_reasons()} can")
 
 
 def refuse_reject(storage: str) -> UnsupportedError:
-    """Returns the error of a storage that rejects no messages."""
+    """Returns the error of a storage that cannot reject messages."""
     return UnsupportedError(f"the storage {storage!r} rejects no messages: {_with_reasons()} can")
 
 
@@ -161,7 +163,7 @@ def _with_reasons() -> str:
 
 
 def refuse_dead_letters(options: Options) -> None:
-    """Raises UnsupportedError for a dead-letter queue of a storage without dead letters."""
+    """Refuses a dead-letter queue, for a storage without dead letters. UnsupportedError."""
     if options.dead_letter and options.storage not in _WITH_DEAD_LETTERS:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
@@ -170,8 +172,8 @@ def refuse_dead_letters(options: Options) -> None:
 
 
 def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options], storage: str | None) -> None:
-    """Checks the dead-letter queue that options name. queues: the options of all; storage: of the dead-letter queue,
-    None if there is none yet. UnsupportedError for one of another storage, DeadLetterCycleError."""
+    """Checks the dead-letter queue that options name. queues: the options of all queues; storage: the dead-letter
+    queue's storage, None if the queue does not exist. UnsupportedError for another storage, DeadLetterCycleError."""
     refuse_dead_letters(options)
     name = options.dead_letter
     if name and name != qid and storage not in (None, options.storage):
@@ -198,12 +200,13 @@ def is_exhausted(options: Options, receives: int) -> bool:
 def new_origin(
     qid: str, mid: int, receives: int, now: int, *, pushed_at: int, before: Origin | None, reason: str = "receives"
 ) -> Origin:
-    """Returns the origin of a message that dies now. before: its origin, if it is a dead letter already."""
+    """Returns the origin of a message that becomes a dead letter now. before: its origin so far, for a dead letter that
+    moves on."""
     return Origin(qid, mid, receives, now, reason, pushed_at if before is None else before.pushed_at)
 
 
 def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
-    """Sets the origin of a message that is a dead letter. origins: by id, of its queue."""
+    """Sets the origin of a message that is a dead letter. origins: the origins of its queue, by id."""
     origin = origins.get(message.mid)
     if origin is not None:
         message.origin, message.pushed_at = origin, origin.pushed_at
@@ -228,9 +231,9 @@ def other_storage(storage: str, other: str) -> UnsupportedError:
 class DeadLetterMoves:
     """Moves messages of one queue to its dead-letter queue.
 
-    Ensures that a failure loses no message and fills no log: the message stays, and the first of several failures is
-    logged. Assumes that a move that raises has changed nothing. Never hides a lack of room, which ends the batch: with
-    more room the move may succeed."""
+    Ensures that a failure loses no message and does not fill the server's log: the message stays, and only the first of
+    several failures is logged. Assumes that a move that raises has changed nothing. Never hides a NoRoomError, which
+    ends the batch: with more room the move may succeed."""
 
     def __init__(self, qid: str, options: Options) -> None:
         self._qid = qid
@@ -238,8 +241,9 @@ class DeadLetterMoves:
         self._failing = False  # whether the last message could not be moved, and the log says so
 
     def reject(self, mid: int, move: Callable[[], Moved]) -> Moved:
-        """Calls move for a rejected message, and returns what it returns. NoDeadLetterQueueError if the queue names no
-        dead-letter queue; what move raises, if a StorageError with a text that says of what: then nothing has changed.
+        """Calls move for a rejected message. Returns the result of move. If it raises, nothing has changed:
+        NoDeadLetterQueueError if the queue names no dead-letter queue; the errors of move, with the name of the queue
+        in the text of a StorageError.
         """
         name = self._options.dead_letter
         if not name:
@@ -257,8 +261,8 @@ class DeadLetterMoves:
             ) from None
 
     def attempt(self, move: Callable[[], object]) -> bool:
-        """Calls move. Returns False if it raised, and changed nothing. NoRoomError: the same, and it can be tried in
-        the next batch."""
+        """Calls move. Returns False if move raised, and nothing has changed. NoRoomError: nothing has changed, and the
+        caller can try again in the next batch."""
         try:
             move()
         except NoRoomError:

@@ -36,8 +36,8 @@ _Taken = list[tuple[MemcachedQueue, list[tuple[Entry, int]]]]
 
 
 class Notifier:
-    """Counts this process's changes of each queue, and wakes the threads that wait for one. A count, and not a flag: a
-    change between a look and the wait is seen."""
+    """Counts this process's changes of each queue, and wakes the threads that wait for one. Thanks to the counts, a
+    change between a look and the wait is noticed."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -55,7 +55,7 @@ class Notifier:
             return [self._changes.get(qid, 0) for qid in qids]
 
     def wait(self, qids: Sequence[str], seen: list[int], seconds: float) -> bool:
-        """Waits for a change after `seen`, which `changes` returned. False after so many seconds without one."""
+        """Waits for a change. seen: the counts from `changes`. Returns False if none came within so many seconds."""
         with self._condition:
             return self._condition.wait_for(lambda: [self._changes.get(qid, 0) for qid in qids] != seen, seconds)
 
@@ -94,8 +94,8 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
         servers: Sequence[tuple[str, int]] = DEFAULT_SERVERS,
         namespace: str = "qs",
     ) -> None:
-        """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace:
-        begins all keys, 1 to 40 of A-Za-z0-9_.-. UnsupportedError for the namespace."""
+        """Connects to nothing yet. servers: the same for all qs servers that share queues, in any order; namespace: the
+        beginning of all keys, 1 to 40 characters of A-Za-z0-9_.-. UnsupportedError for a wrong namespace."""
         if not _NAMESPACE.fullmatch(namespace):
             raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")
         self._servers = MemcachedServers(servers, namespace)
@@ -156,7 +156,7 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
                 return []
 
     def _pause(self, qids: Sequence[str], until: float) -> float:
-        """Returns the seconds until the next look."""
+        """Returns the seconds to wait before looking for messages again."""
         due = min(self.queue(qid).next_due() for qid in qids)
         return max(min(until - time.monotonic(), POLL_INTERVAL, (due - self._clock()) / SECOND), 0.0)
 
@@ -230,7 +230,7 @@ def _name_in_keys(qid: str) -> str:
 
 
 def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) -> list[list[Visible]]:
-    """Returns, by queue, the oldest visible messages: at most count, and as many as fit, but at least one."""
+    """Returns the oldest visible messages by queue: at most count, and as many as fit, but at least one."""
     chosen: list[list[Visible]] = [[] for _ in visible]
     merged = merge(*([(each.mid, each.size, index, each) for each in part] for index, part in enumerate(visible)))
     for nth, (_, size, index, each) in enumerate(merged):

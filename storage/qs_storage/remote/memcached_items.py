@@ -38,9 +38,9 @@ class StoredPayload(NamedTuple):
 class Payloads:
     """The payloads of one queue, in chunks.
 
-    Ensures that a payload that is found is complete. A payload is stored before its message and removed after it, so a
-    crash leaves items that only take room, and no message without a payload. Methods raise RemoteError, `store` also
-    NoRoomError."""
+    Ensures that each returned payload is complete. A payload is stored before its message and removed after the
+    message. So a crash leaves no message without a payload, but perhaps unused items. Methods raise RemoteError,
+    `store` also NoRoomError."""
 
     def __init__(self, keys: ItemKeys, servers: MemcachedServers) -> None:
         self._keys = keys
@@ -84,7 +84,7 @@ class Payloads:
         return found
 
     def remove(self, payloads: Iterable[StoredPayload | Entry]) -> None:
-        """Raises nothing: what stays only takes room."""
+        """Removes payloads. Never raises: an item that stays only takes memory."""
         with contextlib.suppress(RemoteError):
             self._servers.delete([key for payload in payloads for key in self._chunks(payload)])
 
@@ -125,7 +125,7 @@ class PushKeys:
         return [index for index in range(len(keys)) if index not in self._mids and index not in self._same]
 
     def _claim_one(self, key: str, token: bytes) -> int | None:
-        """Claims a key, or returns its message."""
+        """Claims a key. Returns the message of a key that is claimed already."""
         # -1: claimed, and not stored yet.
         ours = _encode(-1, self._clock(), token)
         until = time.monotonic() + _CLAIM_TIMEOUT
@@ -149,7 +149,8 @@ class PushKeys:
         return None
 
     def _find(self, key: str, at: int, token: bytes) -> int:
-        """Returns the message of a token whose push began at that time, -1: none. Ids are never below it."""
+        """Returns the id of the message with a token, -1 without one. Searches only ids from the time at which its push
+        began."""
         for page in self._pages.scan(at - 1):
             for entry in page.entries:
                 if entry.token == token:
@@ -166,7 +167,7 @@ class PushKeys:
         return [mids[index] for index in range(len(self._tokens))]
 
     def release(self) -> None:
-        """Gives up the claims after nothing was stored."""
+        """Gives up the claims on keys. Called if nothing was stored."""
         self._servers.delete(self._claimed)
 
 
@@ -180,10 +181,12 @@ def _decode(value: bytes) -> tuple[int, int, bytes]:
 
 
 class Capacity:
-    """Keeps a queue within its capacity: counts its messages in an item of memcached, as no page knows them all.
+    """Keeps a queue within its capacity. Counts the queue's messages in an item of memcached, because no page knows all
+    of them.
 
-    Ensures that there are never more messages than the capacity: it reserves room before a message is stored, and gives
-    it back after a removal. A crash leaves the count too large, which `_recount` corrects. Call inside Pages.locked."""
+    Ensures that there are never more messages than the capacity: capacity is reserved before a message is stored, and
+    given back after a removal. A crash leaves the count too large, which `_recount` corrects. Call inside
+    Pages.locked."""
 
     def __init__(self, pages: Pages, servers: MemcachedServers, capacity: int | None) -> None:
         self._pages = pages
@@ -193,7 +196,7 @@ class Capacity:
 
     @contextlib.contextmanager
     def reserve(self, count: int) -> Iterator[None]:
-        """Reserves room for messages that are stored in the with block. QueueFullError."""
+        """Reserves capacity for the messages that are stored in the with block. QueueFullError."""
         if self._capacity is None:
             yield
             return

@@ -6,8 +6,8 @@
     NAMESPACE:QUEUE:GENERATION:kD  the key of a push: which message it stands for
     NAMESPACE:QUEUE:mTOKEN[.C]     a payload, or its chunk C
 
-Heads and pages are changed by compare-and-swap only, payloads never. A page keeps its size when its messages change:
-memcached then takes the room for the new page from the slab class in which it frees the old one.
+Heads and pages are changed by compare-and-swap only, payloads never. A page keeps its size when its messages change, so
+that memcached stores the new page in the slab class in which it frees the old one.
 """
 
 import struct
@@ -42,8 +42,8 @@ _OTHER_DATA = "memcached holds something else under a key of the queue: choose a
 
 
 class ItemKeys:
-    """The names of a queue's items in memcached. Those of pages have the generation of the queue: a queue that is made
-    anew never meets pages of the old one."""
+    """The names of a queue's items in memcached. The names of pages contain the queue's generation, so that a queue
+    which is made anew never reads pages of the old one."""
 
     def __init__(self, prefix: str) -> None:
         """prefix: `NAMESPACE:QUEUE`, at most 161 bytes."""
@@ -51,11 +51,9 @@ class ItemKeys:
         self.head = f"{prefix}:h"
 
     def page(self, generation: bytes, number: int) -> str:
-        """Names a page."""
         return f"{self._prefix}:{generation.hex()}:p{number}"
 
     def count(self, generation: bytes) -> str:
-        """Names the count of messages."""
         return f"{self._prefix}:{generation.hex()}:n"
 
     def push_key(self, generation: bytes, digest: bytes) -> str:
@@ -63,13 +61,12 @@ class ItemKeys:
         return f"{self._prefix}:{generation.hex()}:k{digest.hex()}"
 
     def chunk(self, token: bytes, chunk: int) -> str:
-        """Names a chunk of a payload."""
         return f"{self._prefix}:m{token.hex()}" + (f".{chunk}" if chunk else "")
 
 
 @dataclass(slots=True)
 class Head:
-    """The pages of a queue, first to last. log: ring of pages with messages that became visible early."""
+    """The pages of a queue, from first to last. log: a ring of the pages with messages that became visible early."""
 
     generation: bytes
     first: int = 0
@@ -89,8 +86,8 @@ class Head:
 
 
 class Entry(NamedTuple):
-    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the
-    payload's items."""
+    """A message in a page. visible_at: 0 for a visible message; size: the bytes of its payload; token: 12 bytes that
+    name the payload's items."""
 
     mid: int
     visible_at: int
@@ -174,8 +171,9 @@ def _little_endian(column: "array[int]") -> "array[int]":
 
 @dataclass(slots=True)
 class Page:
-    """Messages with ids over low. last: the greatest id ever here, or low; stamp: identifies the write, for a writer
-    that lost the answer; slots: messages that its size is made for; changed: must be written."""
+    """Messages with ids over low. last: the greatest id ever in the page, or low; stamp: identifies the write, for a
+    writer that lost the answer; slots: the number of messages that the page's size is made for; changed: True if the
+    page has to be written."""
 
     low: int
     last: int
@@ -203,7 +201,7 @@ class Page:
         return Page(low, last, state, stamp, slots, Rows.decode(memoryview(data)[_PAGE.size :], count))
 
     def find(self, qid: str, receipt: Receipt) -> int:
-        """Returns the index of the message that the receipt names. NoSuchMessageError, StaleReceiptError."""
+        """Returns the index of the message that a receipt names. NoSuchMessageError, StaleReceiptError."""
         index = self.entries.find(receipt.mid)
         if index is None:
             raise no_such_message(qid, receipt.mid)
@@ -225,7 +223,7 @@ class Page:
         self.changed = True
 
     def remove(self, mids: Iterable[int]) -> list[Entry]:
-        """Removes messages. Returns those that were there."""
+        """Removes messages. Returns those that were in the page."""
         indexes = [index for mid in mids if (index := self.entries.find(mid)) is not None]
         removed = [self.entries[index] for index in indexes]
         for index in sorted(indexes, reverse=True):
@@ -234,7 +232,7 @@ class Page:
         return removed
 
     def expire(self, now: int) -> int:
-        """Ends windows and delays that are due, without a write. Returns how many windows ended."""
+        """Ends windows and delays that are due, in memory only. Returns the number of windows ended."""
         rows, ended = self.entries, 0
         for index, visible_at in enumerate(rows.visible_at):
             if 0 < visible_at <= now:

@@ -50,10 +50,10 @@ _GIVEN_UP = (
 
 
 class PageIndex:
-    """Knows which pages of one generation of a queue may have a visible message, and which ids each may hold. For one
-    thread at a time.
+    """Remembers which pages of one generation of a queue may have a visible message, and which ids each page may hold.
+    For one thread at a time.
 
-    It is a guess that saves looks: whatever it says, a page is read before it is relied on."""
+    The index is a guess that saves reads: each page is read before its messages are used."""
 
     def __init__(self, first: int = 0, changes: int = 0) -> None:
         self._changes = changes
@@ -100,7 +100,8 @@ class PageIndex:
 
 @dataclass(slots=True)
 class QueueSnapshot:
-    """A queue as it was read: its head, and pages with tokens for compare-and-swap. None: there is no such page."""
+    """A queue as it was read: its head, and pages with tokens for compare-and-swap. A page that does not exist is
+    None."""
 
     head: Head
     token: bytes
@@ -110,9 +111,9 @@ class QueueSnapshot:
 class Pages:
     """The pages of one queue, and its head.
 
-    Ensures that a page or a head changes only if it is as it was read: by compare-and-swap, again and again while other
-    processes are faster. A swap whose answer was lost is recognized by the stamp in the page. Steps that another
-    process left unfinished are finished.
+    Ensures that a page or a head is written only if nobody has changed it since it was read: by compare-and-swap,
+    repeated while other processes are faster. A swap whose answer was lost is recognized by the stamp in the page.
+    Steps that another process left unfinished are finished.
 
     Call all but `locked`, `scan`, `change_message` and `generation` inside `locked`. Methods raise RemoteError, those
     that write also NoRoomError."""
@@ -146,7 +147,8 @@ class Pages:
             self._lock.release()
 
     def look(self, guess: int | None = None) -> QueueSnapshot | None:
-        """Reads the head and, mostly in one round trip, a page (None: the last). None if there is no such queue."""
+        """Reads the head and, mostly in one round trip, a page (None for the last page). Returns None if there is no
+        such queue."""
         # One round trip for both, as the queue mostly is as it was.
         number, generation = self._last if guess is None else guess, self._generation
         keys = [self.keys.head]
@@ -177,7 +179,7 @@ class Pages:
         self.index.tail_due = NEVER
 
     def page(self, snapshot: QueueSnapshot, number: int) -> Page | None:
-        """Returns a page, from the snapshot or memcached; None if it does not exist."""
+        """Returns a page, from the snapshot or from memcached; None if the page does not exist."""
         if number not in snapshot.pages:
             key = self.keys.page(snapshot.head.generation, number)
             self._enter(snapshot, number, self._servers.gets([key]).get(key))
@@ -240,8 +242,8 @@ class Pages:
     def change(
         self, snapshot: QueueSnapshot, number: int, edit: Callable[[Page], _T], *, use_reserve: bool = True
     ) -> _T | None:
-        """Lets `edit` change a page and swaps it, again with the newer page if another process was faster.
-        use_reserve: the change makes room later, so it must not fail for want of room. Returns the result of `edit`,
+        """Lets `edit` change a page and swaps it, again with the newer page if another process was faster. use_reserve:
+        True for a change that frees memory later, and must not fail for want of memory. Returns the result of `edit`,
         None if the page is gone."""
         written: dict[bytes, _T] = {}
         for _ in tries():
@@ -267,8 +269,8 @@ class Pages:
         return RemoteError(f"queue {self.qid!r}: too many change it at once; try again")
 
     def change_message(self, receipt: Receipt, edit: Callable[[Page, int], _T]) -> tuple[_T, int]:
-        """Lets `edit` change a message, given its page and index. Returns its result and the page's number.
-        NoSuchMessageError, StaleReceiptError."""
+        """Lets `edit` change a message. `edit` gets the message's page and index. Returns its result and the page's
+        number. NoSuchMessageError, StaleReceiptError."""
         with self.locked():
             low, high = self.index.range_of(receipt.mid, self._last)
             if (snapshot := self.look(low if low == high else None)) is not None:
@@ -288,8 +290,8 @@ class Pages:
         stamps: dict[bytes, _T] | None = None,
         expire: int = 0,
     ) -> bool:
-        """Swaps a page. Returns False if another process was faster. stamps: of all writes to the page here, to
-        recognise a swap whose answer was lost."""
+        """Swaps a page. Returns False if another process was faster. stamps: the stamps of all writes to the page in
+        this call, by which a swap whose answer was lost is recognized."""
         found = snapshot.pages.pop(number)
         token = found[1] if found is not None else b"0"
         key, slots, data = self.keys.page(snapshot.head.generation, number), page.slots, page.encode()
@@ -325,7 +327,7 @@ class Pages:
     # -- the head, and which pages there are
 
     def make(self) -> QueueSnapshot:
-        """Returns the queue; makes it if memcached does not have it."""
+        """Returns the queue, which is made if memcached does not have it."""
         for _ in tries():
             if (snapshot := self.look()) is not None:
                 return snapshot
@@ -337,19 +339,19 @@ class Pages:
         raise self.busy()
 
     def generation(self) -> bytes:
-        """Returns the queue's generation; makes the queue if memcached does not have it."""
+        """Returns the queue's generation. Makes the queue if memcached does not have it."""
         with self.locked():
             return self.make().head.generation
 
     def _swap_head(self, snapshot: QueueSnapshot) -> bool:
-        """Returns False if another process was faster, or the answer was lost; look again."""
+        """Swaps the head. Returns False if another process was faster, or the answer was lost: then look again."""
         try:
             return self._servers.cas_in_reserve(self.keys.head, snapshot.head.encode(), snapshot.token)
         except UnsureError:
             return False
 
     def tail(self) -> tuple[QueueSnapshot, Page]:
-        """Returns the last page, which is open; adds one if needed."""
+        """Returns the last page, which is open. Adds a page if needed."""
         for _ in tries():
             snapshot = self.make()
             head = snapshot.head
@@ -380,7 +382,7 @@ class Pages:
                 self.delete_page(now.head, head.last)
 
     def log_change(self, number: int) -> None:
-        """Logs in the head that a message in a page is visible sooner than other processes know."""
+        """Notes in the head that a message in a page is visible sooner than other processes know."""
         for _ in tries():
             snapshot = self.look()
             if snapshot is None or not snapshot.head.first <= number < snapshot.head.last:
@@ -392,7 +394,7 @@ class Pages:
         raise self.busy()
 
     def trim(self) -> None:
-        """Removes empty pages at the beginning, if the first one was seen to be empty."""
+        """Removes empty pages at the beginning, if the first page was seen to be empty."""
         if self._trim_due:
             self._trim_due = False
             with contextlib.suppress(NoRoomError):  # then later: whoever removed the last message is done
@@ -421,7 +423,8 @@ class Pages:
     # -- removing the queue
 
     def seal(self, snapshot: QueueSnapshot) -> bool:
-        """Seals the last page of an empty queue, so that a push changes the head. False after a push; look again."""
+        """Seals the last page of an empty queue, so that a push changes the head. Returns False after a push: then look
+        again."""
         page = self.page(snapshot, snapshot.head.last)
         if page is None or page.entries:
             return page is None
@@ -429,7 +432,7 @@ class Pages:
         return self._swap(snapshot, snapshot.head.last, page)
 
     def drop_head(self, snapshot: QueueSnapshot) -> bool:
-        """Removes the head. False: it has changed; look again."""
+        """Removes the head. Returns False if the head has changed: then look again."""
         done = self._servers.cas(self.keys.head, snapshot.head.encode(), snapshot.token, expire=-1)
         if done:
             self._generation = b""  # the next look logs no loss
@@ -440,7 +443,7 @@ class Pages:
 
 
 def tries() -> Iterator[int]:
-    """Yields 0, 1, 2, … with growing pauses, at random, so that those who disturb each other do not go on so."""
+    """Yields 0, 1, 2, … with growing random pauses, so that processes which disturb each other get out of step."""
     for count in range(_TRIES):
         if count > _AT_ONCE:
             time.sleep(random.uniform(0, min(_PAUSE * 2**count, _LONGEST_PAUSE)))  # noqa: S311

@@ -40,7 +40,7 @@ POLL_INTERVAL = 0.5
 
 
 class Visible(NamedTuple):
-    """A visible message that was seen in a page. size: bytes of payload; number: of the page."""
+    """A visible message that was seen in a page. size: the bytes of its payload; number: the page's."""
 
     mid: int
     size: int
@@ -54,9 +54,9 @@ class MemcachedQueue(RemoteQueue):
     1. An answered push is complete, and all its messages become visible at one moment: they are in one page.
     2. A message is in one window at a time.
     3. Ids increase.
-    4. What is left by a process that is killed takes room and is no message.
+    4. A process that is killed may leave unused items, but no incomplete message.
 
-    Assumes that memcached evicts nothing; what it does evict is noticed, logged, and no message any more. Threads push
+    Assumes that memcached evicts nothing. An eviction is noticed and logged, and its messages are lost. Threads push
     without waiting for each other's payloads; everything else is done inside Pages.locked."""
 
     redrive: None = None
@@ -70,7 +70,7 @@ class MemcachedQueue(RemoteQueue):
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
-        """changed: called when a message is visible, or will be sooner than was known."""
+        """changed: called when a message becomes visible, or will be visible sooner than was known."""
         super().__init__(qid, options)
         self.pages = Pages(qid, keys, servers, clock)
         self._servers = servers
@@ -118,7 +118,7 @@ class MemcachedQueue(RemoteQueue):
     # -- messages that come
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Raises UnsupportedError for more messages than a page can have."""
+        """Implements `Queue.push`. UnsupportedError for more messages than a page can have."""
         if len(drafts) > MOST:
             raise UnsupportedError(f"a list of {len(drafts)} messages is too long for memcached: {MOST} is the most")
         if not drafts:
@@ -162,7 +162,7 @@ class MemcachedQueue(RemoteQueue):
         return list(range(first, first + len(delayed)))
 
     def _append(self, snapshot: QueueSnapshot, count: int, add: Callable[[Page], _T | None]) -> _T | None:
-        """Lets `add` put messages into the last page. None: the queue changed; look again."""
+        """Lets `add` put messages into the last page. Returns None if the queue has changed: then look again."""
 
         def edit(page: Page) -> _T | None:
             if page.state != OPEN:
@@ -176,7 +176,8 @@ class MemcachedQueue(RemoteQueue):
         return self.pages.change(snapshot, snapshot.head.last, edit, use_reserve=False)
 
     def insert(self, message: Message) -> bool:
-        """Stores a copy under its id. False if the queue has it already. OtherMessageError."""
+        """Stores a copy under the original's id. Returns False if the queue has the message already.
+        OtherMessageError."""
         if self._has(message):  # then it needs no room
             return False
         [stored] = self._payloads.store([message.payload or b""])
@@ -197,7 +198,7 @@ class MemcachedQueue(RemoteQueue):
         return done
 
     def _has(self, message: Message) -> bool:
-        """Raises OtherMessageError if the queue has another message of that id."""
+        """Tells whether the queue has a message. OtherMessageError if another message has the id."""
         try:
             other = self.read(Receipt(message.mid))
         except NoSuchMessageError:
@@ -233,7 +234,8 @@ class MemcachedQueue(RemoteQueue):
     # -- receiving, which the engine does over several queues: look, choose, take, deliver
 
     def look(self, count: int, max_bytes: int) -> tuple[QueueSnapshot | None, list[Visible]]:
-        """Returns the oldest visible messages, enough for such a receive. Hold Pages.locked until `take`."""
+        """Returns the oldest visible messages, enough for a receive of count and max_bytes. Hold Pages.locked until
+        `take`."""
         found: list[Visible] = []
         self._looked = time.monotonic()
         snapshot = self.pages.look(next(self.pages.index.candidates(self._clock()), None))
@@ -269,7 +271,7 @@ class MemcachedQueue(RemoteQueue):
         return self.pages.index.next_due()
 
     def start_poll(self) -> bool:
-        """Tells one of the waiting threads that it is time to look again."""
+        """Wakes one of the waiting threads, to look for messages again."""
         now = time.monotonic()
         if now < self._looked + POLL_INTERVAL and self.next_due() > self._clock():
             return False
@@ -279,7 +281,7 @@ class MemcachedQueue(RemoteQueue):
     def take(
         self, snapshot: QueueSnapshot, chosen: Sequence[Visible], visibility: int | None
     ) -> list[tuple[Entry, int]]:
-        """Receives the messages that are still visible. Returns each with its page."""
+        """Receives those of the messages that are still visible. Returns each with its page."""
         taken: list[tuple[Entry, int]] = []
         for number in dict.fromkeys(each.number for each in chosen):
             # One swap for each page.
@@ -323,7 +325,7 @@ class MemcachedQueue(RemoteQueue):
         return messages
 
     def _put_back(self, entries: Sequence[Entry]) -> None:
-        """Makes messages visible again after a failure; otherwise they are visible when their windows end."""
+        """Makes messages visible again after a failure. If that fails, they are visible when their windows end."""
 
         def edit(page: Page, index: int) -> None:
             entry = page.entries[index]
@@ -334,7 +336,8 @@ class MemcachedQueue(RemoteQueue):
                 self.pages.change_message(Receipt(entry.mid, entry.receives), edit)
 
     def _remove_lost(self, entry: Entry, number: int) -> None:
-        """Removes a message whose payload is gone: evicted by memcached, or deleted with the message."""
+        """Removes a message whose payload is gone, because memcached has evicted the payload, or another process has
+        deleted the message."""
 
         def edit(page: Page) -> bool:
             index = page.entries.find(entry.mid)
@@ -374,7 +377,7 @@ class MemcachedQueue(RemoteQueue):
         return Message(self.qid, entry.mid, status, entry.receives, entry.mid, entry.visible_at or None, payload)
 
     def _payload(self, entry: Entry, number: int) -> bytes:
-        """Raises NoSuchMessageError if memcached has evicted the payload."""
+        """Returns the payload of a message. NoSuchMessageError if memcached has evicted the payload."""
         payload = self._payloads.find([entry]).get(entry.token)
         if payload is None:
             self._remove_lost(entry, number)
@@ -395,7 +398,7 @@ class MemcachedQueue(RemoteQueue):
         return found[:count]
 
     def stats(self) -> Stats:
-        """Reads all pages, and no payloads."""
+        """Counts the messages by reading all pages, but no payloads."""
         stats = Stats(storage=self.options.storage, expired=self.pages.expired, **self.counts())
         now = self._clock()
         for page in self.pages.scan(-1):

@@ -1,7 +1,7 @@
 """Connections to the memcached servers, which key is at which server, and the texts of their errors.
 
-pymemcache's rendezvous hashing gives each key one server, also while that is down: if its keys moved to another one,
-two writers could each swap a page of their own.
+pymemcache's rendezvous hashing gives each key one server, also while that server is down: if the keys moved to another
+server, two writers could each swap a page of their own.
 """
 
 import time
@@ -28,7 +28,7 @@ _CLOSED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 
 
 class UnsureError(RemoteError):
-    """No answer came to a change: it may have been done, or may still be."""
+    """A change got no answer: it may have been done, or may still be done."""
 
 
 class NoRoomError(QueueFullError):
@@ -38,8 +38,8 @@ class NoRoomError(QueueFullError):
 class MemcachedServer:
     """One memcached server. Several threads may use it; each call has its own connection.
 
-    Ensures that a call is repeated only if it may be done twice: of others whose answer was lost it is not known
-    whether they were done, and they raise UnsureError."""
+    Ensures that a call is repeated only if it may be done twice. Any other call raises UnsureError when its answer is
+    lost, because it may have been done or not."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address = (host, port)
@@ -48,8 +48,8 @@ class MemcachedServer:
         self._free: list[Any] = []  # list.pop and list.append need no lock
 
     def call(self, method: str, *args: Any, again: bool, **named: Any) -> Any:
-        """Calls a method of pymemcache's Client. again: it may be done twice, and is tried again if the connection
-        was closed. RemoteError, NoRoomError; UnsureError unless again."""
+        """Calls a method of pymemcache's Client. again: True if the call may be done twice, so that it can be repeated
+        on a closed connection. RemoteError, NoRoomError; UnsureError unless again."""
         # One repetition, for a connection that memcached has closed while it was idle.
         tries = 2 if again else 1
         while True:
@@ -117,11 +117,12 @@ class MemcachedServer:
 class MemcachedServers:
     """All memcached servers, as one map of keys.
 
-    Ensures that a key is always at the same server, also while that is down: if its keys moved to another one, two
-    writers could each swap a page of their own. Methods raise RemoteError; those that store also NoRoomError."""
+    Ensures that a key is always at the same server, also while that server is down: if the keys moved to another
+    server, two writers could each swap a page of their own. Methods raise RemoteError; those that store also
+    NoRoomError."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
-        """namespace: begins the keys of reserves. RemoteError without addresses."""
+        """namespace: the beginning of the reserves' keys. RemoteError without addresses."""
         if not addresses:
             raise RemoteError("no memcached server is named: give at least one as HOST:PORT")
         self._servers = {server.name: server for server in (MemcachedServer(host, port) for host, port in addresses)}
@@ -148,7 +149,7 @@ class MemcachedServers:
         ]
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Returns the items that are there."""
+        """Returns the items that exist, by key."""
         return self._get("get_many", keys)
 
     def gets(self, keys: Iterable[str]) -> dict[str, tuple[bytes, bytes]]:
@@ -162,21 +163,22 @@ class MemcachedServers:
         return found
 
     def set_many(self, items: Mapping[str, bytes], expire: int = 0) -> None:
-        """Stores items, whatever is there. expire: seconds, 0 for never."""
+        """Stores items, and replaces existing ones. expire: seconds, 0 for never."""
         for server, part in self._parts(items):
             server.call("set_many", {key: items[key] for key in part}, expire, again=True)
 
     def add(self, key: str, value: bytes, expire: int = 0) -> bool:
-        """Stores an item unless there is one. Also False if it was stored and the answer was lost."""
+        """Stores an item unless the key has one. Returns False also if the item was stored and the answer was lost."""
         return bool(self._at(key).call("add", key, value, expire, again=True))
 
     def cas(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """Replaces the item of the token; False if it changed. expire: seconds, 0 never, -1 deletes. UnsureError."""
+        """Replaces an item. Returns False if the item has changed since its token was read. expire: seconds, 0 for
+        never, -1 to delete. UnsureError."""
         return bool(self._at(key).call("cas", key, value, token, expire, again=False))
 
     def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """Calls `cas`, without failing for want of room if possible: memcached needs room for the new item before it
-        frees the old one, so an item of each size is kept that can be given up for a moment."""
+        """Calls `cas`, and gives up a reserve for a moment if memcached has no memory left. memcached needs memory for
+        the new item before it frees the old one, so an item of each size is kept in reserve."""
         for attempt in range(_ROOM_TRIES):
             try:
                 if attempt:
@@ -191,7 +193,7 @@ class MemcachedServers:
         return self.cas(key, value, token, expire)
 
     def keep_reserve(self, key: str, value: bytes) -> None:
-        """Adds a reserve for such a value at the key's server, if there is none and room for one."""
+        """Adds a reserve for such a value at the key's server, if there is none and memory for one."""
         name, size = self._reserve(key, value)
         try:
             self._at(key).call("add", name, bytes(size), again=True)
@@ -210,7 +212,7 @@ class MemcachedServers:
             server.call("delete_many", part, again=True)
 
     def count(self, key: str, by: int) -> int | None:
-        """Adds to a number, at least 0, and returns it. None if there is none."""
+        """Adds to a number, which stays at least 0. Returns the new number, None if the key has none."""
         method = "incr" if by >= 0 else "decr"
         result = self._at(key).call(method, key, abs(by), again=False)
         return None if result is None else int(result)

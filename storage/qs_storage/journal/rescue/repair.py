@@ -197,8 +197,8 @@ class RecordCopier:
             self._add(record, placed.qid, placed.place)
 
     def _keep_without_payload(self, placed: PlacedRecord, record: records.Shared | records.Transfer) -> None:
-        """Copies a record that names the place of its payload. The copy names the payload's new place if the records up
-        to this one, read by a start, lead from there to the message. Otherwise the copy contains the payload."""
+        """Copies a record that names the place of its payload. The copy names the payload's place in the new segments
+        if the message that was copied or moved has the payload there. Otherwise the copy contains the payload."""
         found, qid = self._found, placed.qid
         name = found.names.get((placed.part.life, record.source))
         record = replace(record, source=found.number_of(placed.part, record.source))
@@ -227,8 +227,8 @@ class RecordCopier:
 
     def _newest(self, record: records.Shared | records.Transfer, copied: int | None, known: int | None) -> int | None:
         """Returns a place where a record's payload can be read: the place that the record names, if possible, or else
-        the message's last one. None if the payload cannot be read. copied: the place that the record names, if its
-        payload has been copied to the new segments; known: the message's place as replayed."""
+        the message's last one. None if the payload cannot be read. copied: the old place of the payload that the former
+        message has in the new segments, None without one; known: the former message's place as replayed."""
         for place in (record.place, copied, known):
             if place is not None and (place == copied or self._payload(place, record.size) is not None):
                 return place

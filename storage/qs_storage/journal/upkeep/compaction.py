@@ -201,8 +201,8 @@ class Compaction:
 
     def _copy_plain(self, scan: Scan, found: list[tuple[QueueState, int, int]]) -> Generator[int, None, list[int]]:
         """Copies messages that share no payload: as many together as the batch has room for, so that little is lost at
-        the end of a segment. Leaves out messages that were copied or moved meanwhile, and returns their bytes in the
-        segment. found: see `_needed`."""
+        the end of a segment. Leaves out messages that requests have copied to other queues or moved meanwhile, and
+        returns their bytes in the segment. found: see `_needed`."""
         begin, segment, store = seed(scan.header.salt), scan.header.number, self._store
         shared: list[int] = []
         for table in {table.number: table for table, _, _ in found}.values():
