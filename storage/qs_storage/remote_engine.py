@@ -2,7 +2,7 @@
 in the root for each queue share.
 
 An engine is found by the name of its storage, as an entry point of the group `qs.engines`, of qs or of any other
-distribution. It is imported when it is asked for: nobody else needs its library.
+distribution. An engine is imported only for a server that uses it, so that others do not need its library.
 """
 
 import secrets
@@ -49,9 +49,9 @@ class RemoteEngine(Protocol):
     """An engine whose messages another server keeps. qs has two, over memcached and SQS; other distributions may have
     more. See Engine and Queue.
 
-    Methods block until the other server has answered, and are called in threads, several at once. What has returned is
-    as durable as that server makes it: there is no commit. Methods that ask it also raise RemoteError, after trying
-    again."""
+    Methods block until the other server has answered, and are called in threads, several at once. There is no commit:
+    when a method returns, its change is as durable as the other server makes it. Methods that ask the other server also
+    raise RemoteError, after trying again."""
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]]
@@ -60,22 +60,25 @@ class RemoteEngine(Protocol):
         """Returns a warning for the log of a start, or an empty text."""
 
     def queues(self) -> Collection[str]:
-        """Returns all names, from memory: called for each request, outside of threads. The collection never changes."""
+        """Returns the names of all queues from memory. The server calls the method for each request, outside of
+        threads. The returned collection never changes."""
 
     def create(self, qid: str, options: Options) -> None:
-        """Makes a queue, or takes up the other server's. QueueExistsError, BadQueueNameError, UnsupportedError."""
+        """Makes a queue, or takes up an existing one of the other server. QueueExistsError, BadQueueNameError,
+        UnsupportedError."""
 
     def options(self, qid: str) -> Options:
-        """Asks the other server for options that it keeps. NoSuchQueueError."""
+        """Returns a queue's options. Asks the other server for the options that it keeps. NoSuchQueueError."""
 
     def configure(self, qid: str, options: Options) -> None:
         """Replaces a queue's options: see Engine."""
 
     def remove(self, qid: str, *, force: bool) -> None:
-        """Removes a queue. force: with its messages. NoSuchQueueError; QueueNotEmptyError without force."""
+        """Removes a queue. force: True to remove its messages too. NoSuchQueueError; QueueNotEmptyError without
+        force."""
 
     def queue(self, qid: str) -> Queue:
-        """Asks no server. NoSuchQueueError."""
+        """Returns a queue, without asking the other server. NoSuchQueueError."""
 
     def receive(
         self,
@@ -88,13 +91,13 @@ class RemoteEngine(Protocol):
         stop: threading.Event | None = None,
     ) -> list[Message]:
         """Receives the oldest visible messages: see Engine.receive. Waits at most `wait` seconds for a message, and
-        little more than a second after `stop` is set, without polling a server that can be waited for."""
+        little more than a second after `stop` is set. Does not poll a server that offers a way to wait."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         """Stores a message in other queues too: see Engine."""
 
     def close(self) -> None:
-        """Closes the connections. Messages stay."""
+        """Closes the connections. Messages stay at the other server."""
 
 
 # -- finding an engine
@@ -103,15 +106,16 @@ class RemoteEngine(Protocol):
 @cache
 def installed_engines() -> "Mapping[str, EntryPoint]":
     """Returns the engines of all installed distributions, by the names of their storages. Takes some 50 ms the first
-    time, so ask only about a storage that is not of the root directory."""
+    time, so call it only for a storage that is not one of the root directory."""
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def open_engine(storage: str, root: str, clock: Clock, options: Mapping[str, Any]) -> RemoteEngine | None:
-    """Imports and opens an engine, None if none of that name is installed. options: what flags say of this storage.
-    UnsupportedError if that is not possible, as without its library; StorageError, OSError as the engine raises."""
+    """Imports and opens an engine, None if none of that name is installed. options: the values of this storage's flags.
+    UnsupportedError if the engine cannot be opened, for instance without its library; StorageError, OSError as the
+    engine raises."""
     entry = installed_engines().get(storage)
     if entry is None:
         return None
@@ -131,7 +135,8 @@ def open_engine(storage: str, root: str, clock: Clock, options: Mapping[str, Any
 
 
 def foreign_queues(root: str, own: Collection[str]) -> dict[str, str]:
-    """Returns the storages of the queues in a root that are of none of `own`, by queue. StorageError, OSError."""
+    """Returns, by queue, the storages of those queues in a root whose storage is not one of `own`. StorageError,
+    OSError."""
     return {qid: found.storage for qid, found in _options_in(root, Disk()).items() if found.storage not in {"", *own}}
 
 
@@ -144,7 +149,7 @@ def _options_in(root: str, disk: Disk) -> dict[str, Options]:
 
 
 class RemoteQueue(Queue):
-    """Has what the queues of such engines share; see Queue. Several threads may use one, so counts have a lock.
+    """The base of the queues of remote engines; see Queue. Several threads may use one queue, so counts have a lock.
 
     Its methods also raise RemoteError. An engine's own class has the methods that ask the other server."""
 
@@ -164,11 +169,11 @@ class RemoteQueue(Queue):
         raise NotImplementedError
 
     def unmake(self, *, force: bool) -> None:
-        """Removes the queue at the other server, if it is there. QueueNotEmptyError without force."""
+        """Removes the queue at the other server, if it exists there. QueueNotEmptyError without force."""
         raise NotImplementedError
 
     def count(self, what: str, number: int = 1) -> None:
-        """Counts messages that are pushed, delivered or deleted by this server."""
+        """Counts messages that this server has pushed, delivered or deleted."""
         with self._counting:
             self._counts[what] += number
 
@@ -178,7 +183,7 @@ class RemoteQueue(Queue):
             return dict(self._counts)
 
     def check_release(self, *, count: bool, reason: str | None) -> None:
-        """Raises UnsupportedError for a release that is not counted, or has a reason."""
+        """Refuses a release that is not counted, or has a reason. UnsupportedError."""
         refuse_uncounted(self.options.storage, count=count)
         refuse_reason(self.options.storage, reason)
 
@@ -196,14 +201,14 @@ class RootedEngine(RemoteEngine, Generic[Q]):
     """The queues of a remote engine. Each has a directory in the root with its options only: `ls` shows the queue, and
     no other storage takes its name.
 
-    Ensures that several threads may use it: one at a time changes which queues there are, and all may read.
+    Ensures that several threads may use the engine: one at a time makes or removes queues, and all may read.
 
-    An engine made of it has `open_queue`, and may replace `create`, `options`, `configure` and `remove`."""
+    A subclass has `open_queue`, and may override `create`, `options`, `configure` and `remove`."""
 
     name: ClassVar[str]
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
-        """root: of all queues. StorageError, OSError."""
+        """root: the directory of all queues. StorageError, OSError."""
         self.root = root
         self._disk = disk or Disk()
         self._opened: dict[str, Q] = {}
@@ -219,7 +224,7 @@ class RootedEngine(RemoteEngine, Generic[Q]):
         raise NotImplementedError
 
     def check_options(self, options: Options) -> None:
-        """Raises UnsupportedError for options of queues that only other storages have."""
+        """Refuses options that only other storages have. UnsupportedError."""
         refuse_dead_letters(options)
         refuse_retention(options)
         refuse_backoff(options)
@@ -239,13 +244,13 @@ class RootedEngine(RemoteEngine, Generic[Q]):
             return queue
 
     def create(self, qid: str, options: Options) -> None:
-        """Makes a queue, or takes up the other server's: see RemoteEngine. OSError."""
+        """Makes a queue, or takes up an existing one of the other server: see RemoteEngine. OSError."""
         options = replace(options, storage=self.name)
         self.check_options(options)
         self.add(qid, options, lambda queue: queue.make())
 
     def add(self, qid: str, options: Options, make: Callable[[Q], None]) -> None:
-        """Adds a queue. make: makes it at the other server. QueueExistsError, OSError."""
+        """Adds a queue. make: makes the queue at the other server. QueueExistsError, OSError."""
         with self._changing:
             if qid in self._options:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")

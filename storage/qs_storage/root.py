@@ -43,8 +43,9 @@ class RootDirectory:
 
     Ensures:
     1. A queue is there as a whole or not at all: its directory is made, or removed, under another name first.
-    2. A queue is closed only between two operations, never in the middle of its own.
-    3. A directory that cannot be used is named in the log, and keeps no other from being opened, except at a start.
+    2. A queue is closed only between two operations, never during one.
+    3. A directory that cannot be used is named in the server's log, and does not keep others from being opened, except
+       at a start.
 
     Assumes that other servers and programs make and remove directories at any time. Never follows a link to one."""
 
@@ -56,8 +57,9 @@ class RootDirectory:
         default: str,
         forget: Callable[[EngineQueue], None],
     ) -> None:
-        """storages: how to open queues of each; default: for queues without options; forget: has the journal forget a
-        queue that is gone, and ignores others. Opens nothing yet: see `scan`."""
+        """Opens nothing yet: see `scan`. storages: how to open the queues of each storage; default: the storage of
+        queues without options; forget: makes the journal forget a queue that is gone, and ignores queues of other
+        storages."""
         self.path = path
         self.queues: dict[str, EngineQueue] = {}
         self.totals = Totals()
@@ -84,7 +86,7 @@ class RootDirectory:
                 self._open(name, strict=True)
 
     def _clear_left_behind(self, path: str) -> None:
-        """Removes what a crash has left, unless another server may be at it."""
+        """Removes directories that a crash has left, unless another server may be using them."""
         try:
             idle = self._context.idle_seconds(path)
         except FileNotFoundError:
@@ -93,7 +95,7 @@ class RootDirectory:
             shutil.rmtree(path, ignore_errors=True)
 
     def _open(self, directory: str, *, strict: bool) -> None:
-        """Opens the queue in a directory. strict: raises errors; else logs them."""
+        """Opens the queue in a directory. strict: True to raise errors, False to log them."""
         qid = qid_of(directory)
         path = f"{self.path}/{directory}"
         if qid is None:
@@ -131,7 +133,7 @@ class RootDirectory:
     # -- what others do
 
     def reopen(self, qid: str) -> None:
-        """Closes a queue whose directory is gone, and opens the one in its place."""
+        """Closes a queue whose directory is gone, and opens the queue that has the name now."""
         self._close(qid)
         directory = directory_of(qid)
         path = f"{self.path}/{directory}"
@@ -139,53 +141,52 @@ class RootDirectory:
             self._open(directory, strict=False)
 
     def reopen_vanished(self) -> None:
-        """Closes and opens all queues of which the watch has reported that their directory is gone. Call it when no
-        queue is in use."""
+        """Reopens all queues whose directories are gone according to the watch. Call it when no queue is in use."""
         vanished = self._context.activity.vanished
         for qid in list(vanished):
             if qid in vanished:
                 self.reopen(qid)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Notes that a directory was made or removed: a queue that has come is opened like one that has gone is
-        closed."""
+        """Notes that a directory was made or removed, for the next `reopen_vanished`."""
         qid = qid_of(os.fsdecode(name))
         # By now the queue may be open again, or the report may be about what this server has done.
         if qid is not None and not self.in_place(qid):
             self._context.vanished(qid)
 
     def rescan(self) -> None:
-        """Notes all directories, as reports were lost."""
+        """Notes all directories as changed, because reports were lost."""
         gone = [directory_of(qid) for qid in self.queues]  # first: one that is renamed keeps its watch
         for name in (*gone, *self._disk.directories_in(self.path)):
             if not name.startswith("."):
                 self.changed(os.fsencode(name), appeared=True)
 
     def vanished(self) -> None:
-        """Logs that the root is gone. Every operation says so then; those on the journal after a start."""
+        """Logs that the root is gone. Every operation then raises an error; operations on the journal do so after a
+        start."""
         _logger.error("%s is gone", self.path)
 
     # -- what the engine tells others
 
     def take_failures(self) -> dict[tuple[str, int], OSError]:
-        """Returns `failures`, once each."""
+        """Returns `failures`, and empties it."""
         failures, self.failures = self.failures, {}
         return failures
 
     def take_gone(self) -> set[str]:
-        """Returns `gone`, once each."""
+        """Returns `gone`, and empties it."""
         gone, self.gone = self.gone, set()
         return gone
 
     def take_dirty(self) -> bool:
-        """Tells whether the queues' names are not durable; the caller makes them so."""
+        """Tells whether the queues' names are not durable. The caller makes them durable."""
         dirty, self.dirty = self.dirty, False
         return dirty
 
     # -- queues
 
     def in_place(self, qid: str) -> bool:
-        """Tells whether a queue is open and its directory is there. Raises OSError."""
+        """Tells whether a queue is open and its directory exists. OSError."""
         queue = self.queues.get(qid)
         return queue is not None and queue.in_place()
 
@@ -219,8 +220,9 @@ class RootDirectory:
         self.dirty = True
 
     def configure(self, queue: EngineQueue, options: Options) -> None:
-        """Replaces a queue's options, first in its directory. A dead-letter queue that became unusable prevents no
-        other change. OSError, UnsupportedError, DeadLetterCycleError: nothing has changed."""
+        """Replaces a queue's options, first in its directory. Checks the dead-letter queue only if it changes, so that
+        one which has become unusable does not prevent other changes. If it raises, nothing has changed: OSError,
+        UnsupportedError, DeadLetterCycleError."""
         refuse_retention(options)
         refuse_backoff(options)
         # Only a new one: a queue whose dead-letter queue is gone can still be changed.
@@ -233,13 +235,13 @@ class RootDirectory:
         queue.arrived()  # it may have been paused, and what is there may be too old now
 
     def _check_dead_letter(self, qid: str, options: Options) -> None:
-        """Checks the dead-letter queue that options name. Raises UnsupportedError, DeadLetterCycleError."""
+        """Checks the dead-letter queue that options name. UnsupportedError, DeadLetterCycleError."""
         if options.dead_letter:
             storage = storage_in(self.path, options.dead_letter, self._default)
             check_dead_letter(qid, options, {name: queue.options for name, queue in self.queues.items()}, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
-        """Removes a queue. Raises OSError; QueueNotEmptyError without force."""
+        """Removes a queue. QueueNotEmptyError without force; OSError."""
         self.publish_pending()
         self._context.watch.refresh()
         held = len(queue)
@@ -258,7 +260,7 @@ class RootDirectory:
             clear()
 
     def _move_away(self, queue: EngineQueue) -> Callable[[], None]:
-        """Renames a queue's directory. Returns a function that removes it. OSError."""
+        """Renames a queue's directory. Returns a function that removes the renamed directory. OSError."""
         removing = f"{self.path}/{_REMOVING}{secrets.token_hex(8)}"
         self._disk.rename(queue.path, removing)
         if self._context.always:
@@ -273,7 +275,8 @@ class RootDirectory:
 
 
 def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
-    """Removes a directory without messages. rmdir refuses what others have put there. QueueNotEmptyError, OSError."""
+    """Removes a directory without messages. rmdir refuses if other programs have put something there.
+    QueueNotEmptyError, OSError."""
     try:
         queue.dismantle()
         for name in os.listdir(queue.path):
@@ -295,7 +298,8 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Tells whether a file goes with the queue: of the server, or an unfinished message, but not one being ingested."""
+    """Tells whether a file is removed together with its queue: a file of the server, or an unfinished message, but not
+    a file that is being ingested."""
     if name.startswith(PRIVATE):
         return False
     return name.startswith(".") or (parse_message(os.fsencode(name)) is not None and name.endswith(".new"))

@@ -39,7 +39,7 @@ _DURATIONS = ("retention", "backoff", "backoff-max")
 
 
 def read_options(directory: str, default_storage: str) -> Options:
-    """Raises StorageError for an invalid file."""
+    """Reads a queue's options. StorageError for an invalid file."""
     path = f"{directory}/{FILE}"
     try:
         with open(Disk().open_file(path, os.O_RDONLY), "rb") as file:
@@ -101,13 +101,14 @@ is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
 
 
 def storage_in(root: str, qid: str, default: str) -> str | None:
-    """Returns a queue's storage, None without a queue. default: of a queue without options. StorageError, OSError."""
+    """Returns the storage of the queue in a directory, None if there is no queue. default: the storage of a queue
+    without options. StorageError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     return read_options(path, default).storage if os.path.isdir(path) else None
 
 
 def write_options(directory: str, options: Options, disk: Disk) -> None:
-    """Writes the options atomically, whatever the durability: a start refuses a torn file."""
+    """Writes the options atomically, whatever the durability, because a start refuses a torn file."""
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
     if options.capacity is not None:
         lines.append(f"capacity = {options.capacity}")
@@ -132,8 +133,8 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
 
 # A directory gets its name only with its options in it: whoever lists the root sees a whole queue or none.
 def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
-    """Makes a queue's directory with its options. made: called then; if it raises, the directory is removed. The
-    content is durable; the caller syncs the root. QueueExistsError, BadQueueNameError, OSError."""
+    """Makes a queue's directory with its options. made: called afterwards; if it raises, the directory is removed. The
+    content of the directory is durable; the caller syncs the root. QueueExistsError, BadQueueNameError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     if os.path.lexists(path):
         raise _exists(qid)

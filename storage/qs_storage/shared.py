@@ -1,7 +1,8 @@
-"""What an engine over a root directory and its queues know of each other: a queue's methods in addition to those of
-`engine.Queue`, the events that it reports, what it is given, and what the engine does over several queues.
+"""The interface between an engine over a root directory and its queues: a queue's methods in addition to those of
+`engine.Queue`, the events that a queue reports, the context that it gets, and the engine's operations on several
+queues.
 
-Ids are of one queue; `time` makes those of several comparable.
+Ids of different queues can be compared only by their `time`.
 """
 
 import heapq
@@ -24,7 +25,7 @@ class EngineQueue(Queue, Protocol):
 
     @property
     def counts(self) -> Stats:
-        """Counts since the start."""
+        """The counts of events since the start."""
 
     def __len__(self) -> int:
         """Counts messages in any state, without pushes that are not visible yet."""
@@ -39,20 +40,22 @@ class EngineQueue(Queue, Protocol):
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """Receives a visible message. None: another process was faster, or the payload is over max_bytes."""
+        """Receives a visible message. Returns None if another process was faster, or the payload has more than
+        max_bytes."""
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
-        """Receives the oldest visible messages, see `take_oldest`."""
+        """Receives the oldest visible messages: see `take_oldest`."""
 
     def payload_of(self, mid: int) -> bytes:
         """Reads a payload in any state. NoSuchMessageError."""
 
     def take_in(self, mid: int, source: "EngineQueue") -> bool:
-        """Stores a message of a queue with the same kind of ids, visible at once. False if it is here.
-        NoSuchMessageError, OtherMessageError, QueueFullError, NoSuchQueueError."""
+        """Stores a copy of a message from a queue with the same kind of ids, visible at once. Returns False if this
+        queue has the message already. NoSuchMessageError, OtherMessageError, QueueFullError, NoSuchQueueError."""
 
     def remove(self, mid: int, expiry: int) -> bool:
-        """Removes a message in the state of that expiry, 0: ready. False if another process was faster."""
+        """Removes a message in a state. expiry: the time until which the message is hidden, 0 for a ready one. Returns
+        False if another process was faster."""
 
     def time(self, number: int, /) -> int:
         """Returns the time in an id: microseconds since the Epoch."""
@@ -61,13 +64,14 @@ class EngineQueue(Queue, Protocol):
         """Announces that there may be visible messages."""
 
     def next_expiry(self) -> int | None:
-        """Returns when a window, a delay or a retention ends. Cheap, for each commit."""
+        """Returns when a window, a delay or a retention ends. Has to be cheap, as each commit calls it."""
 
     def expire(self, count: int | None = None) -> int:
-        """Ends at most count due windows and delays, None: as many as a request has time for. Returns how many."""
+        """Ends windows and delays that are due, at most count; with None as many as a request has time for. Returns
+        their number."""
 
     def retire(self, count: int) -> int:
-        """Removes at most count messages that are too old and not in flight. Returns how many. OSError."""
+        """Removes messages that are too old and not in flight, at most count. Returns their number. OSError."""
 
     def commit(self) -> None:
         """Makes changes durable, with durability ALWAYS. FileNotFoundError if the directory is gone."""
@@ -76,13 +80,15 @@ class EngineQueue(Queue, Protocol):
         """Tells whether the directory is still the one that was opened. OSError."""
 
     def dismantle(self) -> None:
-        """Removes from an empty queue's directory what is no message. OSError ENOTEMPTY if there is a message."""
+        """Removes everything but messages from the directory of an empty queue. OSError ENOTEMPTY if there is a
+        message."""
 
     def note_removed(self) -> None:
-        """Records that the queue has been removed with its messages."""
+        """Reports to the lifecycle record that the queue was removed with its messages."""
 
     def close(self) -> list[int]:
-        """Takes back what is not visible, and closes. Returns the first ids of failed pushes."""
+        """Removes pushed messages that are not visible yet, and closes the queue. Returns the first ids of failed
+        pushes."""
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -100,7 +106,8 @@ queue and id; `pushed`, with 0 receives, follows for the new ones. retired: remo
 
 
 class Lifecycle(Protocol):
-    """Receives the events of messages. The server's history implements it, and the storage must not import that.
+    """Receives the events of messages. The server's history implements the interface, which is here because the storage
+    must not import the server.
 
     Methods have to be quick and must not raise: they are called in the middle of a request."""
 
@@ -111,8 +118,8 @@ class Lifecycle(Protocol):
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """Notes an event of a message. size: bytes of payload; receives: with this one; None: unknown. peer: None for
-        the current client."""
+        """Notes an event of a message. size: the bytes of payload; receives: the count of receives, with the present
+        one; both are None if unknown. peer: None for the current client."""
 
     def note_all(
         self, event: Event, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]
@@ -124,8 +131,8 @@ class Lifecycle(Protocol):
 
 
 class Activity:
-    """Collects what the queues of an engine report, so that a commit looks only at queues in which something happened,
-    however many there are. dirty: queues to commit; arrived: queues with new visible messages."""
+    """Collects the reports of an engine's queues, so that a commit looks only at queues in which something happened.
+    dirty: queues to commit; arrived: queues with new visible messages."""
 
     def __init__(self) -> None:
         self.pending: dict[str, Callable[[], dict[int, OSError]]] = {}
@@ -143,7 +150,7 @@ class Activity:
         """The earliest of each queue's times in the heap."""
 
     def announce(self, qid: str, expiry: int) -> None:
-        """Announces a hidden message's end. Cheap."""
+        """Announces the time at which a hidden message is due. Has to be cheap."""
         known = self.announced.get(qid)
         # A later time is left out: when the announced one has come, the engine asks the queue again.
         if known is None or expiry < known:
@@ -158,7 +165,7 @@ class Activity:
             del self.announced[qid]
 
     def forget(self, qid: str) -> None:
-        """Drops what a queue has reported, as it is closed."""
+        """Drops the reports of a queue that is closed."""
         self.pending.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)
@@ -171,10 +178,10 @@ def _no_queue(qid: str, storage: str) -> EngineQueue:
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Gives each queue of an engine what it needs: clock, durability, disk, and whom to tell of what.
+    """The objects that each queue of an engine needs: clock, durability, disk, and the receivers of its reports.
 
-    It is complete when it is made and never changes, so no queue finds a part of it missing. find_or_make: returns the
-    queue of a name, made with a storage if needed; lifecycle: receives events of messages, None: nobody does."""
+    A context is complete when it is made, and never changes. find_or_make: returns the queue with a name, made with a
+    storage if needed; lifecycle: receives the events of messages, None if they are not recorded."""
 
     clock: Clock
     durability: Durability
@@ -186,7 +193,7 @@ class EngineContext:
 
     @property
     def always(self) -> bool:
-        """A commit has to survive a power loss."""
+        """True if a commit has to survive a power loss."""
         return self.durability is Durability.ALWAYS
 
     def vanished(self, qid: str) -> None:
@@ -194,19 +201,20 @@ class EngineContext:
         self.activity.vanished[qid] = None
 
     def idle_seconds(self, path: str) -> float:
-        """Returns for how long nobody has written to a file. OSError.
+        """Returns the seconds since a file was last written to. OSError.
 
-        Files bear the wall clock's time. If that was set forward since, a file that is being written looks old by the
-        wall clock; if it was set back, by the server's time. So the shorter of the two counts."""
+        Files bear the wall clock's time. If the wall clock was set forward since, a file that is being written looks
+        old by the wall clock; if it was set back, the file looks old by the server's time. So the shorter of both times
+        counts."""
         return min(self.clock(), wall_clock()) / SECOND - self.disk.lstat(path).st_mtime
 
 
 class DirectoryIdentity:
-    """Recognizes the directory that was opened, by its device and inode: another one may get its name, and what belongs
-    to the old one must not be written there."""
+    """Recognizes the directory that was opened, by its device and inode: another directory may get its name, and
+    changes that belong to the old one must not go there."""
 
     def __init__(self, path: str, disk: Disk) -> None:
-        """Raises OSError."""
+        """Opens a directory, and notes its device and inode. OSError."""
         self._path = path
         self._disk = disk
         self._identity = self._look_up()
@@ -216,7 +224,7 @@ class DirectoryIdentity:
         return status.st_dev, status.st_ino
 
     def in_place(self) -> bool:
-        """Raises OSError."""
+        """Tells whether the directory with the name is still the one that was opened. OSError."""
         try:
             return self._look_up() == self._identity
         except FileNotFoundError:
@@ -229,7 +237,7 @@ class DirectoryIdentity:
 def take_oldest(
     queues: Sequence[EngineQueue], count: int, visibility: int | None, max_bytes: int, *, held: bool
 ) -> list[Message]:
-    """Receives the oldest visible messages of several queues, see Engine.receive. OSError, StorageError."""
+    """Receives the oldest visible messages of several queues: see Engine.receive. OSError, StorageError."""
     found: list[Message] = []
     try:
         _take_oldest(queues, found, count, visibility, max_bytes, held=held)
@@ -248,8 +256,8 @@ def _take_oldest(
     *,
     held: bool,
 ) -> None:
-    """Does the work of `take_oldest`, so that an error keeps what was received. OSError, StorageError: earlier messages
-    are in `found`."""
+    """Receives messages into `found`, one by one, so that an error does not lose those received before. OSError,
+    StorageError."""
     room: int | None = None  # the first message is handed out whatever its size
     heads = [
         (queue.time(mid), number, mid)
@@ -296,24 +304,24 @@ _COUNTED = {
 
 
 def totals_of(counts: Stats) -> dict[str, float]:
-    """Returns counts by their names as figures."""
+    """Returns counts by the names that they have as figures."""
     return {name: getattr(counts, field) for field, name in _COUNTED.items()}
 
 
 class Totals:
-    """The sums of an engine's queues. They never go down, as counters must not, except when a commit fails: the counts
-    of queues that go are kept."""
+    """The sums of an engine's queues. Like all counters, they never go down, except when a commit fails: the counts of
+    removed queues are kept."""
 
     def __init__(self) -> None:
         self._gone = dict.fromkeys(_COUNTED, 0)
 
     def keep(self, queue: EngineQueue) -> None:
-        """Keeps the counts of a queue that goes."""
+        """Keeps the counts of a queue that is removed."""
         for field in _COUNTED:
             self._gone[field] += getattr(queue.counts, field)
 
     def figures(self, queues: Iterable[EngineQueue]) -> dict[str, float]:
-        """Returns the sums by their names as figures. queues: those that exist."""
+        """Returns the sums by the names that they have as figures. queues: those that exist."""
         queues = list(queues)
         # Once for each queue, and not once for each figure: a server may have thousands.
         counts = [queue.counts for queue in queues]

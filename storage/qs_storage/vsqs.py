@@ -34,7 +34,7 @@ _POLL = 0.1
 
 
 def micros() -> int:
-    """Returns microseconds since the Epoch: the default clock."""
+    """Returns microseconds since the Epoch. This is the default clock."""
     return int(time.time() * SECOND)
 
 
@@ -51,8 +51,8 @@ class QueueInUseError(StorageError):
 
 
 def check_no_server(path: str) -> None:
-    """Raises QueueInUseError for a directory that is a queue of a journal: its files are on their way into that. See
-    docs/storage.md, "Moving messages in and out"."""
+    """Checks that a directory is not a queue of a journal, which would ingest the files. See docs/storage.md, "Moving
+    messages in and out". QueueInUseError."""
     root = os.path.dirname(os.path.realpath(path))
     running = is_in_use(os.path.join(root, JOURNAL))
     if read_options(path, "journal" if running else "files").storage != "journal":
@@ -74,7 +74,7 @@ class Queue:
     Ensures that a published message is durable when `publish` returns (unless `sync` is off), that a message is
     received by one process at a time, and that waiting costs nothing: the kernel reports what others do.
 
-    Assumes that no server has the queue in its journal: that is checked, unless it only publishes."""
+    Assumes that no server has the queue in its journal. The constructor checks that, unless publish_only is given."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class Queue:
         sync: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """path: of the directory. capacity: messages, at least 1, None for no bound. create: makes a missing directory,
-        and takes one for a queue that holds other things only. publish_only: allows `publish` and `close` only, so that
-        a server may have the queue in its journal and take up what is published. sync: published messages are durable
-        when `publish` returns. clock: microseconds since the Epoch.
+        """path: the queue's directory. capacity: messages, at least 1, None for no bound. create: True to make a
+        missing directory, and to accept one that holds only other things. publish_only: True to allow only `publish`
+        and `close`, so that a server may have the queue in its journal and ingest the published messages. sync: True if
+        published messages have to be durable when `publish` returns. clock: microseconds since the Epoch.
 
         QueueException: the directory is no queue, or a server has it in its journal. OSError.
         """
@@ -151,8 +151,8 @@ class Queue:
         self._watch.close()
 
     def publish(self, data: bytes, timeout: float | None = None) -> str:
-        """Stores a message. Returns its id. timeout: seconds to wait for room, None: any. QueueFullException,
-        OSError."""
+        """Stores a message. Returns its id. timeout: the seconds to wait while the queue is full, None for any time.
+        QueueFullException, OSError."""
         draft = Draft(bytes(memoryview(data)))
         deadline = _deadline(timeout)
         with self._changes:
@@ -182,8 +182,8 @@ class Queue:
     def receive(
         self, visibility_timeout: float = 10, timeout: float | None = None
     ) -> tuple[str, bytes] | tuple[None, None]:
-        """Returns the oldest visible message's id and payload, hidden for visibility_timeout seconds; (None, None)
-        after timeout seconds without one, None: waits for ever."""
+        """Returns the oldest visible message's id and payload, and hides the message for visibility_timeout seconds.
+        Returns (None, None) after timeout seconds without a message; None waits for ever."""
         self._check_not_publish_only()
         deadline = _deadline(timeout)
         visibility = round(visibility_timeout * SECOND)
@@ -200,7 +200,7 @@ class Queue:
                     return None, None
 
     def delete(self, mid: str | int) -> None:
-        """Removes a message in any state, if it is there."""
+        """Removes a message in any state. Does nothing if the message is gone."""
         self._check_not_publish_only()
         with self._changes:
             self._look()
@@ -241,7 +241,7 @@ class Queue:
         self._changes.notify_all()
 
     def _wait(self, deadline: float | None, until: int | None) -> bool:
-        """Waits for a change, or a time on the queue's clock. False after the deadline."""
+        """Waits for a change, or a time on the queue's clock. Returns False after the deadline."""
         waits = [] if deadline is None else [deadline - time.monotonic()]
         if waits and waits[0] <= 0:
             return False
@@ -255,7 +255,7 @@ class Queue:
         return True
 
     def _start_watching(self) -> None:
-        """Starts the thread that listens for changes by other processes, for the first wait."""
+        """Starts the thread that listens for changes by other processes. The first wait calls it."""
         if self._watcher is None and self._watch.fileno() is not None:
             self._end_read, self._end_write = os.pipe()
             self._watcher = threading.Thread(target=self._listen, name=f"watch {self.path}", daemon=True)
@@ -275,7 +275,7 @@ class Queue:
 
 
 def _check_is_queue(path: str) -> None:
-    """Raises QueueException unless a directory is empty, or holds a message or a queue's options. OSError."""
+    """Checks that a directory is empty, or holds a message or a queue's options. QueueException, OSError."""
     try:
         with os.scandir(path) as entries:
             others = None
@@ -307,14 +307,14 @@ class QueueManager:
         self._queues: list[Queue] = []
 
     def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
-        """Returns the queue of that name, which is made if missing. capacity: messages, None for no bound.
-        QueueException: a server has it in its journal."""
+        """Returns the queue with a name, which is made if missing. capacity: messages, None for no bound.
+        QueueException if a server has the queue in its journal."""
         queue = Queue(os.path.join(self.path, name), capacity, create=True)
         queue.manager = self
         self._queues.append(queue)
         return queue
 
     def close(self) -> None:
-        """Closes all queues that it has opened."""
+        """Closes all queues that the manager has opened."""
         while self._queues:
             self._queues.pop().close()

@@ -1,8 +1,8 @@
 """Reports other processes' changes of directories, without those of this process.
 
-The kernel reports all changes in order. Our operations note the events that they cause; an event that is the next
-noted one is dropped. All others go to the owner of the directory, which asks the disk whether the report is still
-true. `Inotify` calls Linux's inotify(7), for which Python has no binding.
+The kernel reports all changes in order. Operations of this process note the events that they will cause, and an event
+that is the next noted one is dropped. All others go to the owner of the directory, which asks the disk whether the
+report is still true. `Inotify` calls Linux's inotify(7), for which Python has no binding.
 """
 
 import ctypes
@@ -101,10 +101,10 @@ class Watched(Protocol):
     ingester, a folder of dirq."""
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Handles a file that another process made, renamed or removed. It may have changed again."""
+        """Handles a file that another process made, renamed or removed. The file may have changed again since."""
 
     def rescan(self) -> None:
-        """Lists the directory, as reports were lost."""
+        """Lists the directory. Called when reports were lost."""
 
     def vanished(self) -> None:
         """Handles the removal of the directory."""
@@ -114,10 +114,10 @@ class Watch:
     """Watches any number of directories, and reports what other processes change.
 
     Ensures that each change by another process is reported after it has happened, or `rescan` is called: reports may
-    come late, twice, or about what has changed again, but none is missing. Our own changes are left out.
+    come late, twice, or about what has changed again, but none is missing. Changes of this process are left out.
 
-    Assumes that each of our changes is noted with `expect` in the order in which the kernel sees them, and that owners
-    ask the disk. Without inotify it logs that once, and reports nothing. Never waits."""
+    Assumes that each change of this process is noted with `expect`, in the order in which the kernel sees the changes,
+    and that owners ask the disk. Without inotify, logs that once and reports nothing. Never waits."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
@@ -137,7 +137,7 @@ class Watch:
         return None if self._inotify is None else self._inotify.fd
 
     def add(self, directory: str, owner: Watched, *, of_queues: bool = False) -> int:
-        """Watches a directory of messages, or of queues. Returns the watch, -1 for none."""
+        """Watches a directory of messages, or of queues. Returns the watch, -1 without inotify."""
         if self._inotify is None:
             return -1
         try:
@@ -158,12 +158,12 @@ class Watch:
             self._inotify.remove(watch)
 
     def expect(self, watch: int, event: int, name: str) -> None:
-        """Notes a change of ours that `inotify` will report. Not for files that are ignored."""
+        """Notes a change of this process that `inotify` will report. Do not call it for files that are ignored."""
         if watch >= 0:
             self.expected.append((watch, event, name.encode()))
 
     def refresh(self) -> None:
-        """Reports the changes since the last call. Logs an owner's OSError."""
+        """Reports the changes since the last call. If an owner raises OSError, logs that."""
         if self._inotify is None or self._reporting:
             return  # called by an owner that handles a report: it gets the next one afterwards
         # An owner may do operations of its own, which read reports too.
@@ -214,6 +214,6 @@ class Watch:
 
 
 def _is_ignored(event: Event) -> bool:
-    """Tells whether an event is about a file being written, or of a server."""
+    """Tells whether an event is about a file that is being written, or a file of a server."""
     _, mask, name = event
     return not mask & IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")

@@ -1,5 +1,5 @@
-"""The `sqs` engine: queues that an SQS endpoint keeps, Amazon's or any other server that speaks its protocol. What its
-queues mean for ids, order and windows, and what they cannot do, is in docs/sqs.md."""
+"""The `sqs` engine: queues that an SQS endpoint keeps, Amazon's or any other server that speaks its protocol.
+docs/sqs.md says what these queues mean for ids, order and windows, and what they cannot do."""
 
 import contextlib
 import math
@@ -49,7 +49,7 @@ _STOP_INTERVAL = 0.5
 
 
 class _Poll:
-    """A long poll that runs in a thread. `left`: its receiver has gone, and what it gets is given back."""
+    """A long poll that runs in a thread. `left`: True if its receiver has gone, so that its messages are given back."""
 
     def __init__(self, queue: SqsQueue, window: int, count: int) -> None:
         """window: seconds."""
@@ -63,9 +63,9 @@ class _Poll:
 class LongPolls:
     """Waits for messages with long polls: SQS answers when there is one, or after 20 seconds.
 
-    A poll cannot be cancelled: SQS may give it a message until its end. So each has its own thread, and the receiver
-    may leave earlier. The next receiver of the same queue, window and count takes the poll over; without one, a message
-    is given back at once. Several threads may use it."""
+    A poll cannot be cancelled: SQS may answer it with a message until its end. So each poll has its own thread, and the
+    receiver may leave earlier. The next receiver of the same queue, window and count takes the poll over; without one,
+    a message is given back at once. Several threads may use it."""
 
     def __init__(self, policy: CallPolicy) -> None:
         self._policy = policy
@@ -75,8 +75,8 @@ class LongPolls:
     def wait(
         self, windows: Mapping[SqsQueue, int], count: int, deadline: float, stop: threading.Event | None
     ) -> list[Received]:
-        """Returns at most count messages of each queue that has some by the time the first one has; none at the
-        deadline (monotonic) or when stopped. windows: seconds, by queue."""
+        """Waits until a queue has messages. Returns at most count messages of each queue that has some by then; none at
+        the deadline (monotonic) or when stopped. windows: seconds, by queue."""
         polls = [self._begin(queue, window, count, deadline) for queue, window in windows.items()]
         stopped = False
         try:
@@ -97,7 +97,7 @@ class LongPolls:
         return found
 
     def _renew(self, polls: list[_Poll], deadline: float) -> bool:
-        """Restarts the polls that ended empty. False if there were none."""
+        """Restarts the polls that ended without messages. Returns False if there were none."""
         ended = [number for number, poll in enumerate(polls) if poll.done]
         for number in ended:
             polls[number] = self._begin(*polls[number].wanted, deadline)
@@ -139,7 +139,7 @@ class LongPolls:
                 self._changed.notify_all()
 
     def _leave(self, polls: list[_Poll]) -> list[Received]:
-        """Returns what has come. Unfinished polls go on."""
+        """Returns the messages that have come. Unfinished polls go on."""
         found: list[Received] = []
         with self._changed:
             for poll in polls:
@@ -158,7 +158,7 @@ class LongPolls:
                 self._changed.wait(left)
 
     def _wait_until(self, begun: float) -> float:
-        """Returns until when `close` waits for polls. begun: when it began."""
+        """Returns the time until which `close` waits for polls. begun: when `close` began."""
         leave, settle = begun + self._policy.leave, self._policy.settle
         return max((max(leave, min(begun, poll.wanted[0].shown) + settle) for poll in self._left), default=begun)
 
@@ -192,8 +192,8 @@ class SqsEngine(RootedEngine[SqsQueue]):
         prefix: str = "",
         policy: CallPolicy | None = None,
     ) -> None:
-        """Asks SQS nothing yet. clock: runs with SQS's; endpoint: None for Amazon's; region: None for the
-        environment's; prefix: of all names at SQS. StorageError."""
+        """Sends nothing to SQS yet. clock: has to agree with SQS's clock; endpoint: None for Amazon's; region: None for
+        the environment's; prefix: the beginning of all names at SQS. StorageError."""
         check_prefix(prefix)
         policy = policy or CallPolicy()
         super().__init__(root, disk)
@@ -236,7 +236,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
         self.add(qid, without_kept(options), lambda queue: queue.make(asked))
 
     def options(self, qid: str) -> Options:
-        """Asks SQS: other programs may have changed them. RemoteError."""
+        """Returns a queue's options. Asks SQS, as other programs may have changed them. RemoteError."""
         queue = self.queue(qid)
         try:
             return with_kept(queue.options, queue.attributes(KEPT), self._prefix)
@@ -285,7 +285,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
         wait: float = 0,
         stop: threading.Event | None = None,
     ) -> list[Message]:
-        """Receives in no promised order; returns by id."""
+        """Receives messages in no promised order. Returns them in the order of ids."""
         deadline = time.monotonic() + wait
         # Checked for all before anything is received: a window that SQS does not allow must not hide messages.
         windows = {queue: queue.window(visibility) for queue in map(self.queue, dict.fromkeys(qids))}
@@ -327,14 +327,14 @@ class SqsEngine(RootedEngine[SqsQueue]):
 
 
 def give_back(queues: Iterable[SqsQueue], received: Sequence[Received]) -> None:
-    """Makes messages of these queues visible that nobody gets."""
+    """Makes messages of these queues visible that no receiver gets."""
     for queue in queues:
         if messages := [each for each in received if each.qid == queue.qid]:
             queue.give_back(messages)
 
 
 def _first(queues: Iterable[SqsQueue], received: list[Received], count: int, max_bytes: int) -> list[Received]:
-    """Returns the first messages that fit. Gives the others back."""
+    """Returns the first messages that fit, and gives the others back."""
     # SQS promises no order; what is here can be put into one.
     received.sort(key=lambda each: each.mid)
     fitting, room = 0, max_bytes
@@ -350,8 +350,8 @@ def _first(queues: Iterable[SqsQueue], received: list[Received], count: int, max
 def _collect(
     windows: dict[SqsQueue, int], count: int, max_bytes: int, first: Iterable[Received] = ()
 ) -> list[Received]:
-    """Receives ten by ten from each queue in turn. first: was received before, and counts. When SQS fails on the
-    way, returns what there is; RemoteError if nothing."""
+    """Receives ten by ten from each queue in rotation. first: messages received before, which count. When SQS fails on
+    the way, returns the messages received so far; RemoteError if there are none."""
     found = {(each.qid, each.message): each for each in first}
     room = max_bytes - sum(len(each.payload) for each in found.values())
     turns = list(windows)

@@ -1,4 +1,4 @@
-"""What SQS is told and what it answers: calls, names of queues, options and messages in its words.
+"""The calls to SQS, and the names of queues, options and messages in SQS's own format.
 
 Names at SQS are 1 to 80 of A-Z, a-z, 0-9, hyphen and underscore (CreateQueue, QueueName).
 Every other byte, in UTF-8, is `_xHH`, in capitals: `a/b` is `a_x2Fb`. The underscore of such a group in a name is
@@ -8,8 +8,8 @@ A payload of UTF-8 with only the characters that SQS allows (SendMessage: tab, l
 U+D7FF, U+E000 to U+FFFD, U+10000 on) is the body itself, for other programs to read. Others are Base64, and the
 attribute `qs-encoding` says so. The body of an empty payload is `-`.
 
-Our id is an attribute. The id of another program's message is the time at which it was sent, in SQS's milliseconds,
-plus a hash of SQS's id: the same each time it is received.
+The id that this server gives is an attribute. The id of another program's message is the time at which it was sent, in
+SQS's milliseconds, plus a hash of SQS's id: the same each time the message is received.
 """
 
 import base64
@@ -79,8 +79,8 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """How long calls to SQS take at most, in seconds. With the defaults a call fails after some 3 s of pauses, or after
-    a minute without an answer."""
+    """The most seconds that calls to SQS take. With the defaults a call fails after some 3 s of pauses, or after a
+    minute without an answer."""
 
     attempts: int = 5
     """Calls, the first one included; at least 1."""
@@ -99,7 +99,7 @@ class CallPolicy:
 
 
 class CallError(RemoteError):
-    """A call to SQS failed. codes: SQS's words for the error; empty when SQS did not answer."""
+    """A call to SQS failed. codes: the codes of the error at SQS; empty when SQS did not answer."""
 
     def __init__(self, text: str, codes: frozenset[str] = frozenset()) -> None:
         super().__init__(text)
@@ -107,7 +107,7 @@ class CallError(RemoteError):
 
 
 class SqsClient:
-    """Calls SQS, and repeats a call while that may help. Several threads may use it.
+    """Calls SQS, and repeats a call while a later try may succeed. Several threads may use one client.
 
     Ensures that an error says whether SQS refused, could not be reached, or may take the call later. A call that is
     repeated may be done twice: SQS promises no more."""
@@ -159,7 +159,7 @@ class SqsClient:
         return clients
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Does an operation of boto3, and repeats it while that may help. CallError."""
+        """Calls an operation of boto3, and repeats the call while a later try may succeed. CallError."""
         short, long = self._clients or self.connect()
         client = long if parameters.get("WaitTimeSeconds") else short
         attempt, pause = 1, self.policy.pause
@@ -177,7 +177,7 @@ class SqsClient:
             attempt, pause = attempt + 1, min(2 * pause, self.policy.longest_pause)
 
     def _may_pass(self, error: Any) -> bool:
-        """Tells whether the call may succeed later."""
+        """Tells whether a failed call may succeed later."""
         if not isinstance(error, ClientError):
             return isinstance(error, HTTPClientError | ConnectionError)
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -210,7 +210,7 @@ class SqsClient:
         return CallError(f"{where} cannot be asked to do {operation}: {error}")
 
     def close(self) -> None:
-        """Ends the pauses between attempts, and repeats no call from now on."""
+        """Ends the pauses between attempts. From now on, no call is repeated."""
         self._closing.set()
 
     def disconnect(self) -> None:
@@ -227,7 +227,7 @@ def _is_url(text: str) -> bool:
 
 
 def _codes(error: Any) -> frozenset[str]:
-    """Returns SQS's words for an error, in both of its protocols."""
+    """Returns the codes of an error at SQS, in both of its protocols."""
     described = error.response.get("Error", {})
     words = (str(described.get(key, "")) for key in ("Code", "QueryErrorCode"))
     return frozenset(word.rpartition(".")[2] for word in words if word)
@@ -243,7 +243,7 @@ def _text(error: Any) -> str:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raises StorageError unless names at SQS can begin like that."""
+    """Checks that names at SQS can begin with a prefix. StorageError."""
     if not _PREFIX.fullmatch(prefix):
         raise StorageError(
             f"the prefix of names at SQS is at most {LONGEST_NAME - 1} of A-Z, a-z, 0-9, '-' and '_'; this one is "
@@ -252,7 +252,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def name_at_sqs(qid: str, prefix: str) -> str:
-    """Raises BadQueueNameError for a name that would be too long."""
+    """Returns a queue's name at SQS. BadQueueNameError if that would be too long."""
     name = prefix + _ESCAPED.sub(_escape, qid)
     if len(name) > LONGEST_NAME:
         raise BadQueueNameError(
@@ -263,7 +263,7 @@ def name_at_sqs(qid: str, prefix: str) -> str:
 
 
 def qid_of(name: str, prefix: str) -> str | None:
-    """Returns None for a name that no queue of this prefix has."""
+    """Returns the name of the queue with a name at SQS, None if the name does not have this prefix."""
     if not name.startswith(prefix):
         return None
     # Back and forth again, below: a name that this server would not have made is not one of its queues.
@@ -283,14 +283,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def retention_of(options: Options) -> int:
-    """Returns seconds. UnsupportedError."""
+    """Returns a retention in SQS's seconds. UnsupportedError if SQS does not allow it."""
     if options.retention is None:
         return USUAL_RETENTION
     return whole_seconds(options.retention, LONGEST_RETENTION, "a retention")
 
 
 def whole_seconds(micros: int, most: int, what: str) -> int:
-    """Rounds up. UnsupportedError for more seconds than SQS allows."""
+    """Rounds microseconds up to seconds. UnsupportedError for more seconds than SQS allows."""
     whole = -(-micros // SECOND)
     if whole > most:
         raise UnsupportedError(f"SQS allows {what} of at most {most} seconds; {whole} were asked for")
@@ -298,12 +298,12 @@ def whole_seconds(micros: int, most: int, what: str) -> int:
 
 
 def without_kept(options: Options) -> Options:
-    """Removes the options that SQS keeps."""
+    """Removes the options that SQS keeps from a queue's options."""
     return replace(options, dead_letter="", max_receives=None, retention=None)
 
 
 def with_kept(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
-    """Adds SQS's attributes to the options, and a dead-letter queue of the prefix. LookupError, ValueError."""
+    """Adds SQS's attributes to the options. Ignores a dead-letter queue without the prefix. LookupError, ValueError."""
     retention = attributes.get("MessageRetentionPeriod")  # not every endpoint has it
     # Other programs may have set another one, also to a queue that is not ours.
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
@@ -318,7 +318,8 @@ def with_kept(options: Options, attributes: Mapping[str, str], prefix: str) -> O
 
 
 def changed_attributes(old: Options, new: Options, target: str) -> dict[str, str]:
-    """Returns the attributes that differ; others stay as they are at SQS. target: ARN of the dead-letter queue."""
+    """Returns the attributes that differ between two options; the others stay as they are at SQS. target: the ARN of
+    the dead-letter queue."""
     attributes = {}
     if new.visibility != old.visibility:
         attributes["VisibilityTimeout"] = str(whole_seconds(new.visibility, LONGEST_WINDOW, "a visibility window"))
@@ -331,7 +332,7 @@ def changed_attributes(old: Options, new: Options, target: str) -> dict[str, str
 
 
 def source_of(arn: str, prefix: str) -> str | None:
-    """Returns the queue of an ARN; None if it is not of the prefix."""
+    """Returns the name of the queue with an ARN, None if it does not have the prefix."""
     return qid_of(arn.rpartition(":")[2], prefix)
 
 
@@ -339,15 +340,15 @@ def source_of(arn: str, prefix: str) -> str | None:
 
 
 class Entry(NamedTuple):
-    """A message for SendMessageBatch. size: bytes that count for SQS."""
+    """A message for SendMessageBatch. size: the bytes that count for SQS."""
 
     parameters: dict[str, Any]
     size: int
 
 
 class Received(NamedTuple):
-    """A message that SQS has handed out. message, handle: SQS's; until: the end of its window; source: ARN of a dead
-    letter's former queue, or empty."""
+    """A message that SQS has handed out. message, handle: SQS's own id and receipt handle; until: the end of the
+    message's window; source: the ARN of a dead letter's former queue, or empty."""
 
     qid: str
     message: str
@@ -392,7 +393,7 @@ def _encode(payload: bytes) -> tuple[str, str | None]:
 
 
 def decode(qid: str, message: dict[str, Any], until: int) -> Received:
-    """Raises LookupError, ValueError for an answer that is not SQS's."""
+    """Converts a message of SQS's answer. LookupError, ValueError if the answer is not in SQS's format."""
     system, own = message.get("Attributes", {}), message.get("MessageAttributes", {})
     sent = int(system.get("SentTimestamp", 0))
     message_id = message["MessageId"]
@@ -411,7 +412,7 @@ def decode(qid: str, message: dict[str, Any], until: int) -> Received:
 
 
 def _decode(body: str, encoding: str | None) -> bytes:
-    """Returns the body itself if it is not encoded as it says."""
+    """Returns the payload in a body. A body that is not in the encoding that it names is the payload itself."""
     if encoding == "empty":
         return b""
     if encoding == "base64":

@@ -1,4 +1,4 @@
-"""One queue at SQS, and what is in flight from all of them."""
+"""One queue at SQS, and the messages in flight from all queues."""
 
 import logging
 import math
@@ -72,7 +72,7 @@ _SWEEP_INTERVAL = 10 * SECOND
 
 @dataclass(slots=True)
 class InFlight:
-    """A message in flight through this server. handle: of SQS; until: the end of the window."""
+    """A message in flight through this server. handle: SQS's receipt handle; until: the end of the window."""
 
     message: str
     handle: str
@@ -81,8 +81,8 @@ class InFlight:
 
 
 class Receipts:
-    """The receipt handles of messages in flight, by queue and id: only the receiver gets one, and SQS does nothing
-    without it. Several threads may use it."""
+    """The receipt handles of messages in flight, by queue and id. Only the receiver of a message gets its handle, and
+    SQS does nothing with a message without one. Several threads may use one object."""
 
     def __init__(self, clock: Clock, most: int = MOST_IN_FLIGHT) -> None:
         self._clock = clock
@@ -94,7 +94,7 @@ class Receipts:
         self._lock = threading.Lock()
 
     def room(self) -> int:
-        """Returns how many more messages may be received. RemoteError for none."""
+        """Returns how many more messages may be received. RemoteError if none may."""
         with self._lock:
             self._sweep()
             room = self._most - len(self._held)
@@ -106,7 +106,8 @@ class Receipts:
         return room
 
     def _sweep(self) -> None:
-        """Removes messages whose windows ended long ago, now and then and when there is no room."""
+        """Forgets the receipt handles of messages whose windows ended long ago. Does so at intervals, and when no more
+        handles can be remembered."""
         now = self._clock()
         if now < self._next_sweep and len(self._held) < self._most:
             return
@@ -116,7 +117,7 @@ class Receipts:
             self._expired[qid] += 1
 
     def add(self, qid: str, mid: int, held: InFlight) -> int:
-        """Adds a received message. Returns its id here: mid, or the next one that is free in the queue. A message
+        """Adds a received message. Returns the message's id: mid, or the next id that is free in the queue. A message
         that is in flight already keeps its id, and its receives grow, which SQS does not promise."""
         with self._lock:
             known = self._mids.get((qid, held.message))
@@ -134,7 +135,8 @@ class Receipts:
             return mid
 
     def find(self, qid: str, receipt: Receipt) -> InFlight:
-        """Raises NoSuchMessageError; StaleReceiptError, also when the window has ended."""
+        """Returns the message in flight that a receipt names. NoSuchMessageError; StaleReceiptError, also if the window
+        has ended."""
         held = self._held.get((qid, receipt.mid))
         if held is None:
             raise NoSuchMessageError(
@@ -148,7 +150,7 @@ class Receipts:
         return held
 
     def drop(self, qid: str, mid: int, held: InFlight) -> bool:
-        """Returns False if it was removed already, or received again."""
+        """Forgets a message. Returns False if the message was forgotten already, or received again."""
         with self._lock:
             if self._held.get((qid, mid)) is not held:
                 return False
@@ -156,7 +158,7 @@ class Receipts:
             return True
 
     def expired(self, qid: str) -> int:
-        """Returns how many windows have ended, some counted a minute late."""
+        """Returns the number of windows that have ended. Some are counted a minute late."""
         return self._expired[qid]
 
     def forget(self, qid: str) -> None:
@@ -172,16 +174,16 @@ class Receipts:
 class SqsQueue(RemoteQueue):
     """A queue at SQS.
 
-    Ensures that ids increase, among those that this server gives. What is in flight is known to the server that
-    received it: SQS finds no message by its id. A push is not all or none, as SQS takes ten messages a call."""
+    Ensures that the ids which this server gives increase. Only the server that has received a message can delete or
+    release it, as SQS finds no message by its id. A push is not all or none, as SQS takes ten messages a call."""
 
     last_mid: int = -1
 
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, client: SqsClient, prefix: str, receipts: Receipts, clock: Clock, given: int
     ) -> None:
-        """prefix: of all names at SQS; given: the greatest id of earlier queues of the name, -1: none.
-        BadQueueNameError."""
+        """prefix: the beginning of all names at SQS; given: the greatest id of earlier queues with the name, -1 without
+        any. BadQueueNameError."""
         super().__init__(qid, options)
         self.given = given
         self.shown = -math.inf
@@ -199,7 +201,7 @@ class SqsQueue(RemoteQueue):
     # -- calls about this queue
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Does an operation of boto3. CallError; NoSuchQueueError after `unmake`."""
+        """Calls an operation of boto3 for this queue. CallError; NoSuchQueueError after `unmake`."""
         if self._removed:
             raise NoSuchQueueError(f"there is no queue {self.qid!r}")
         try:
@@ -225,15 +227,15 @@ class SqsQueue(RemoteQueue):
         return url
 
     def not_sqs(self, why: object) -> RemoteError:
-        """Returns the error for an answer that is not SQS's."""
+        """Returns the error for an answer that is not in SQS's format."""
         where = self._client.endpoint
         return RemoteError(f"what is at {where} does not answer as SQS does ({why}): check the endpoint")
 
     # -- the queue itself
 
     def make(self, attributes: Mapping[str, str] | None = None) -> None:
-        """Makes the queue at SQS, or takes up an existing one. attributes: in SQS's words, beside its window, which
-        only a new one gets."""
+        """Makes the queue at SQS, or takes up an existing one. attributes: in SQS's format. A new queue also gets its
+        window as an attribute."""
         wanted = {"VisibilityTimeout": str(self.window(None)), **(attributes or {})}
         try:
             self._url = self._url_in(self._client.call("create_queue", QueueName=self._name, Attributes=wanted))
@@ -254,12 +256,13 @@ class SqsQueue(RemoteQueue):
             self.set_attributes(attributes or {})
 
     def attributes(self, names: Collection[str]) -> dict[str, str]:
-        """Attributes that are not set are missing."""
+        """Returns the queue's attributes at SQS, without those that are not set."""
         found: dict[str, str] = self.call("get_queue_attributes", AttributeNames=[*names]).get("Attributes", {})
         return found
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """An empty value removes an attribute. UnsupportedError for what SQS does not allow."""
+        """Sets attributes of the queue at SQS. An empty value removes an attribute. UnsupportedError for values that
+        SQS does not allow."""
         if not attributes:
             return
         try:
@@ -270,7 +273,7 @@ class SqsQueue(RemoteQueue):
             raise
 
     def unmake(self, *, force: bool) -> None:
-        """A queue that SQS does not have is no error."""
+        """Removes the queue at SQS. Does nothing if SQS does not have the queue."""
         if not force and (held := sum(self._count().values())):
             raise QueueNotEmptyError(f"queue {self.qid!r} holds about {held} messages at SQS")
         try:
@@ -282,7 +285,7 @@ class SqsQueue(RemoteQueue):
         self._receipts.forget(self.qid)
 
     def _count(self) -> dict[str, int]:
-        """Returns approximate counts by state."""
+        """Returns approximate counts of messages by state."""
         found = self.attributes(_COUNTS.values())
         try:
             return {state: int(found[name]) for state, name in _COUNTS.items()}
@@ -290,7 +293,7 @@ class SqsQueue(RemoteQueue):
             raise self.not_sqs(error) from None
 
     def window(self, visibility: int | None) -> int:
-        """Returns seconds. UnsupportedError."""
+        """Returns the seconds of a visibility window, None for the queue's own. UnsupportedError."""
         return whole_seconds(
             self.options.visibility if visibility is None else visibility, LONGEST_WINDOW, "a visibility window"
         )
@@ -298,8 +301,8 @@ class SqsQueue(RemoteQueue):
     # -- pushing
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Not all or none: what SQS took before an error stays. A message is stored twice when an answer is lost.
-        UnsupportedError for a key or a long delay."""
+        """Sends messages, ten a call. Messages that SQS took before an error stay, and a message is stored twice when
+        an answer is lost. UnsupportedError for a key or a long delay."""
         if not drafts:
             return []
         if any(draft.key is not None for draft in drafts):
@@ -317,7 +320,8 @@ class SqsQueue(RemoteQueue):
         return mids
 
     def _give_mids(self, count: int) -> list[int]:
-        """Returns increasing ids, greater than all given before, though other programs may have sent greater ones."""
+        """Returns increasing ids, greater than all that this server has given. Other programs may have sent messages
+        with greater ids."""
         with self._numbering:
             first = max(self._clock(), self.given + 1)
             # Given at once, also if the call fails: an id is never used twice.
@@ -326,7 +330,7 @@ class SqsQueue(RemoteQueue):
         return list(range(first, first + count))
 
     def _send(self, batch: Sequence[Entry]) -> None:
-        """Sends a batch, and again what SQS did not take."""
+        """Sends a batch. Sends the messages again that SQS did not take."""
         # SQS may take some of ten, and says which.
         left = {str(number): {"Id": str(number), **entry.parameters} for number, entry in enumerate(batch)}
         policy, why = self._client.policy, "it did not say why"
@@ -373,7 +377,7 @@ class SqsQueue(RemoteQueue):
             self.last_mid = max(mid, self.last_mid)
 
     def give_back(self, messages: Sequence[Received]) -> None:
-        """Makes messages visible that nobody gets. After a failure they are visible when their windows end."""
+        """Makes messages visible that no receiver gets. If that fails, they are visible when their windows end."""
         for start in range(0, len(messages), MOST_ENTRIES):
             entries = [
                 {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
@@ -400,7 +404,7 @@ class SqsQueue(RemoteQueue):
     def release(
         self, receipt: Receipt, delay: int | None, *, count: bool = True, reason: str | None = None
     ) -> int | None:
-        """Raises UnsupportedError for a long delay, in whole seconds."""
+        """Makes a message visible now, or after a delay in whole seconds. UnsupportedError for a long delay."""
         self.check_release(count=count, reason=reason)
         held = self._receipts.find(self.qid, receipt)
         hidden = whole_seconds(delay or 0, LONGEST_WINDOW, "a delay of what was received")
@@ -412,7 +416,7 @@ class SqsQueue(RemoteQueue):
         return now + hidden * SECOND if hidden else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """Until 12 hours after the receive at most. UnsupportedError."""
+        """Sets the end of a message's window, at most 12 hours after the receive. UnsupportedError."""
         held = self._receipts.find(self.qid, receipt)
         window = self.window(visibility)
         until = self._clock() + window * SECOND
@@ -421,7 +425,8 @@ class SqsQueue(RemoteQueue):
         return until
 
     def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
-        """Raises StaleReceiptError, UnsupportedError."""
+        """Calls an SQS operation with a receipt handle. StaleReceiptError for an expired handle, UnsupportedError for a
+        time that SQS refuses."""
         try:
             self.call(operation, ReceiptHandle=handle, **parameters)
         except CallError as error:
@@ -433,7 +438,8 @@ class SqsQueue(RemoteQueue):
             raise
 
     def purge(self, upto: int, count: int) -> int:
-        """Removes all messages: SQS cannot do less. Returns about how many. RemoteError within a minute of another."""
+        """Removes all messages, as SQS cannot remove fewer. Returns an approximate number. RemoteError within a minute
+        of another purge."""
         held = sum(self._count().values())
         try:
             self.call("purge_queue")
@@ -474,7 +480,8 @@ class SqsQueue(RemoteQueue):
     # -- figures
 
     def stats(self) -> Stats:
-        """Approximate: right about a minute later. new: those not in flight; bytes, oldest: unknown at SQS."""
+        """Returns approximate counts: SQS's own are up to a minute old. new: the messages that are not in flight;
+        bytes, oldest: unknown at SQS."""
         states, own = self._count(), self.counts()
         stats = Stats(**states, **own, expired=self._receipts.expired(self.qid), storage=self.options.storage)
         stats.new = stats.ready + stats.delayed

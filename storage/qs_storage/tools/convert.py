@@ -1,9 +1,9 @@
 """Moves a queue's messages from the journal to files, or back; and writes the messages of a journal to files elsewhere.
 
-To the journal: `.queue.toml` is changed and the files are ingested; after a crash, the next start ingests the rest.
-To files: the messages are written to `.converting` in the queue's directory, with the new `.queue.toml`, which moves
-first: from then on the files count. They move after it, and then the log forgets the queue. No server starts in
-between, as the journal has messages of a queue of files.
+To the journal: `.queue.toml` is changed and the files are ingested; after a crash, the next start ingests the rest. To
+files: the messages are written to `.converting` in the queue's directory, with the new `.queue.toml`. `.queue.toml`
+moves to the queue's directory first, and makes the files count. Then the files move, and then the log forgets the
+queue. No server starts in between, as the journal has messages of a queue of files.
 """
 
 import os
@@ -32,10 +32,10 @@ _PAGE = 1000
 class OfflineJournal:
     """A journal that is read without a server. Its queues are those of the log, even without a directory.
 
-    Ensures that no server uses the log meanwhile: it holds the lock. Use it in a with statement."""
+    Ensures that no server uses the log meanwhile, by holding its lock. Use it in a with statement."""
 
     def __init__(self, root: str, disk: Disk, clock: Clock) -> None:
-        """JournalDamagedError; InUseError if a server uses the log; OSError."""
+        """Locks and reads the journal. JournalDamagedError; InUseError if a server uses the log; OSError."""
         self._watch = Watch()
         self._clock = clock
         self._journal = Journal(root, clock, Durability.ALWAYS, disk)
@@ -60,7 +60,8 @@ class OfflineJournal:
         self._watch.close()
 
     def messages(self, queue: LogQueue) -> Iterator[FileMessage]:
-        """Yields all messages of a queue, oldest first; those in a claim as visible. DamagedRecordError, OSError."""
+        """Yields all messages of a queue, oldest first. Messages in a claim are visible in the result.
+        DamagedRecordError, OSError."""
         after = -1
         store = self._journal.open()
         while mids := queue.index.messages.after(after, _PAGE):
@@ -76,7 +77,7 @@ class OfflineJournal:
             after = mids[-1]
 
     def forget(self, queue: LogQueue) -> None:
-        """Removes a queue from the log, durably. OSError: it is there still."""
+        """Removes a queue from the log, durably. OSError: the queue is still in the log."""
         self._journal.secure()
         if self._journal.open().transaction.left < records.SMALL:
             raise NoRoomError(records.SMALL)  # else the removal would wait for a later commit
@@ -91,8 +92,8 @@ _AT_ONCE = 200
 
 
 class Exported(NamedTuple):
-    """A queue that was exported. directory: its name in the target; messages: in it; there: those that were there
-    before."""
+    """A queue that was exported. directory: its name in the target; messages: their number; there: the number of
+    messages that were in the directory before."""
 
     directory: str
     messages: int
@@ -100,8 +101,8 @@ class Exported(NamedTuple):
 
 
 def export(root: str, target: str, qids: Sequence[str], progress: Callable[[int], object]) -> Iterator[Exported]:
-    """Exports queues, all for none named, each to a directory of the target, and yields what it has done with each.
-    After an interruption it is done again: files that are there with the same content stay.
+    """Exports queues (all if none is named), each to a directory of the target. Yields the result for each queue. The
+    export can be repeated after an interruption: files that exist with the same content stay.
 
     progress: called with the number of messages since the last call. StorageError, InUseError, OSError."""
     disk = Disk()
@@ -134,19 +135,19 @@ def message_names(directory: str, disk: Disk) -> dict[int, str]:
 class MessageFiles:
     """Writes messages as files of the layout vsqs into a directory.
 
-    Ensures that nothing is overwritten, and that it can be done again after an interruption: files that are there with
+    Ensures that nothing is overwritten, and that writing can be repeated after an interruption: files that exist with
     the same content stay, and any other content is an error."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
-        """directory: exists. OSError."""
+        """directory: an existing one. OSError."""
         self._directory = directory
         self._disk = disk
         self._attributes = store_for(directory, disk, sync=True)
         self._there = message_names(directory, disk)
 
     def write(self, messages: Iterable[FileMessage], progress: Callable[[int], object]) -> tuple[int, int]:
-        """Writes files durably, unless they are there with the same content. Returns how many messages there were, and
-        how many of them were there before. progress: see `export`. StorageError for other content; OSError."""
+        """Writes files durably, unless they exist with the same content. Returns the number of messages, and of those
+        that existed before. progress: see `export`. StorageError for other content; OSError."""
         count = there = 0
         written: list[tuple[int, FileMessage]] = []
         try:
@@ -226,7 +227,7 @@ class Conversion:
         self._progress = progress
 
     def run(self, storage: str) -> int:
-        """Converts the queue, or finishes a conversion. Returns how many messages it has then. StorageError,
+        """Converts the queue, or finishes a conversion. Returns the number of messages in the queue. StorageError,
         InUseError, OSError."""
         check_directory(self._path)
         if not os.path.isdir(self._path):
@@ -268,7 +269,7 @@ class Conversion:
             return queue is not None and len(queue) > 0
 
     def _take_in(self) -> int:
-        """Takes the files into the journal. Returns how many messages that has then."""
+        """Makes the files messages of the journal. Returns the number of messages in the queue."""
         engine = self._engine()
         for count in engine.ingest_files(self._qid):
             self._progress(count)
@@ -284,7 +285,7 @@ class Conversion:
         self._disk.sync_directory(self._path)
 
     def _commit_to_files(self) -> None:
-        """Writes the messages to files, and then moves `.queue.toml`, which makes them count."""
+        """Writes the messages to files, and then moves `.queue.toml`, which makes the files count."""
         self._clear()
         new = f"{self._converting}-new"
         self._disk.mkdir(new)

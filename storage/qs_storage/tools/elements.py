@@ -1,7 +1,8 @@
 """Looks at a queue's directory: recognizes its layout, and reads its messages and their states from names and
-attributes. And purges one: removes what was left behind, frees what was taken and not removed, or removes all.
+attributes. And purges a directory: removes files that were left behind, frees messages that were taken and not removed,
+or removes all messages.
 
-To look changes nothing, and is possible while other programs work on the directory. Only `purge` changes something.
+Only `purge` changes something. The other functions may run while other programs work on the directory.
 """
 
 import contextlib
@@ -45,8 +46,8 @@ UNFINISHED = (WRITTEN, REMOVED)
 
 
 def layout_of(path: str, wanted: str | None = None) -> str | None:
-    """Returns the layout of an existing directory, `wanted` for an empty one. StorageError for another layout than
-    the wanted one, or a directory of other things; OSError."""
+    """Returns the layout of an existing directory, `wanted` for an empty one. StorageError if the directory has another
+    layout than the wanted one, or holds other things; OSError."""
     others = False
     found: str | None = None
     with os.scandir(path) as entries:
@@ -90,7 +91,7 @@ def intermediates(path: str) -> list[str]:
 
 
 def names_in(path: str) -> list[tuple[str, bool]]:
-    """Returns each name, and whether it is a directory; nothing if the directory is gone."""
+    """Returns the names in a directory, each with True if it is a directory's; nothing if the directory is gone."""
     try:
         with os.scandir(path) as entries:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -103,7 +104,8 @@ def names_in(path: str) -> list[tuple[str, bool]]:
 
 class Element(NamedTuple):
     """A message as a listing shows it. name: without the layout's suffix; age: seconds; size: bytes; left: seconds
-    until it can be taken; since: seconds since a lock, or the last change of one being written or removed."""
+    until the message can be taken; since: seconds since its lock, or since the last change of a message being written
+    or removed."""
 
     name: str
     state: str
@@ -175,7 +177,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
 
 
 def _age(name: str, now: float) -> float:
-    """The name is 8 hexadecimal digits of seconds, 5 of microseconds, 1 random."""
+    """Returns the age of an element, from its name: 8 hexadecimal digits of seconds, 5 of microseconds, 1 random."""
     return now - int(name[:8], 16) - int(name[8:13], 16) / SECOND
 
 
@@ -193,8 +195,8 @@ MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
 
 
 class Purged(NamedTuple):
-    """Tells what a purge has done. unfinished: files or elements that were being written or removed; freed: messages
-    that were taken and are ready again; removed: messages."""
+    """The result of a purge. unfinished: files or elements that were being written or removed; freed: messages that
+    were taken and are ready again; removed: messages."""
 
     unfinished: int
     freed: int
@@ -202,10 +204,11 @@ class Purged(NamedTuple):
 
 
 def purge(path: str, layout: str, max_temp: float | None, max_lock: float | None, *, everything: bool) -> Purged:
-    """Purges a directory in which no server has its messages.
+    """Purges a directory whose messages are not in a server's journal.
 
-    max_temp: seconds after which what is written or removed goes, 0 for never. max_lock: seconds after which a lock of
-    dirq goes, 0 for never. None for the defaults. everything: removes all messages too. StorageError, OSError.
+    max_temp: seconds after which unfinished files and elements are removed, 0 for never. max_lock: seconds after which
+    a lock of dirq is removed, 0 for never. None for the defaults. everything: removes all messages too. StorageError,
+    OSError.
     """
     if layout == VSQS:
         return _purge_vsqs(path, MAX_TEMP_VSQS if max_temp is None else max_temp, everything=everything)
@@ -242,7 +245,7 @@ def _purge_vsqs(path: str, max_temp: float, *, everything: bool) -> Purged:
 
 
 def _remove_written(path: str, max_temp: float) -> int:
-    """Removes files being written that did not change for so many seconds. Returns how many."""
+    """Removes unfinished files that did not change for so many seconds. Returns their number."""
     removed = 0
     for name, is_dir in names_in(path):
         parsed = parse_message(os.fsencode(name))
@@ -257,7 +260,7 @@ def _remove_written(path: str, max_temp: float) -> int:
 
 
 def _old(path: str, layout: str, max_temp: float, max_lock: float) -> set[tuple[str, str]]:
-    """Returns the state and name of what the purge removes or unlocks."""
+    """Returns the states and names of the elements that the purge removes or unlocks."""
     limits = {**dict.fromkeys(UNFINISHED, max_temp), LOCKED: max_lock}
     return {
         (each.state, each.name)

@@ -42,7 +42,8 @@ class Taken(NamedTuple):
 
 
 class Body:
-    """Which piece of an element of the layout `dirq` holds the payload: `body`, or else the first that is no table.
+    """Finds the piece of an element of the layout `dirq` that holds the payload: `body`, or else the first that is not
+    a table.
 
     Strings are read and written as bytes, so that another program's string that is not UTF-8 can be taken out.
     """
@@ -50,7 +51,7 @@ class Body:
     DEFAULT = "body=string"
 
     def __init__(self, text: str) -> None:
-        """text: a schema, as in `body=string,header=table?`. StorageError for a bad schema, or one without a place for
+        """text: a schema, as in `body=string,header=table?`. StorageError for a bad schema, or one without a piece for
         a payload."""
         given = parse_schema(text)
         checked = Schema(given)
@@ -65,7 +66,7 @@ class Body:
         """Mandatory pieces that a payload does not fill."""
 
     def data(self, payload: bytes) -> dict[str, Any]:
-        """Raises StorageError for a string that is not UTF-8."""
+        """Returns the pieces of data of an element with a payload. StorageError for a string that is not UTF-8."""
         if self._is_text:
             try:
                 payload.decode()
@@ -76,13 +77,13 @@ class Body:
         return {self._name: payload}
 
     def payload(self, data: Mapping[str, Any]) -> bytes:
-        """An optional piece may be missing: then the payload is empty."""
+        """Returns the payload of an element, empty if its optional piece is missing."""
         found: bytes = data.get(self._name, b"")
         return found
 
 
 class VsqsEnd:
-    """The end of a directory in the layout vsqs."""
+    """Puts messages into a directory in the vsqs layout, and takes them out."""
 
     def __init__(self, path: str, *, sync: bool, capacity: int | None, visibility: float, put_only: bool) -> None:
         """Opens the directory: see `open_end`."""
@@ -94,7 +95,7 @@ class VsqsEnd:
         self._queue = vsqs.Queue(path, min(bounds, default=None), create=True, publish_only=put_only, sync=sync)
 
     def put(self, payload: bytes, seconds: float) -> bool:
-        """Returns False if the queue was full for so many seconds."""
+        """Stores a message. Returns False if the queue was full for so many seconds."""
         try:
             self._queue.publish(payload, timeout=seconds)
         except vsqs.QueueFullException:
@@ -102,7 +103,7 @@ class VsqsEnd:
         return True
 
     def take(self, seconds: float) -> Taken | None:
-        """Takes the oldest free message; None if there was none for so many seconds."""
+        """Takes the oldest free message; returns None if there was none for so many seconds."""
         mid, payload = self._queue.receive(self._visibility, timeout=seconds)
         return None if mid is None or payload is None else Taken(mid, mid.zfill(18), payload)
 
@@ -111,14 +112,15 @@ class VsqsEnd:
         self._queue.delete(taken.name)
 
     def give_back(self, taken: Taken) -> None:
-        """Makes a message free again, if the layout can. Here it comes back when its window ends."""
+        """Makes a message free again, if the layout can. In this layout, the message comes back when its window
+        ends."""
 
     def close(self) -> None:
         self._queue.close()
 
 
 class DirqEnd:
-    """The end of a directory in one of the layouts of dirq. Its methods are described in VsqsEnd."""
+    """Puts messages into a directory in one of the layouts of dirq, and takes them out. See VsqsEnd for the methods."""
 
     def __init__(self, queue: Any, path: str, body: Body | None) -> None:
         """queue: see `open_dirq`; body: None for `dirq-simple`."""
@@ -189,8 +191,8 @@ class DirqEnd:
 
 
 def _mismatch(error: BaseException, path: str) -> str | None:
-    """Says what to do about an element that is not as the schema says: a piece is missing, a table is none, or a
-    directory has the name of a piece. None for other errors. path: of the element."""
+    """Says what to do about an element that does not fit the schema: a piece is missing, a table cannot be read, or a
+    directory has the name of a piece. Returns None for other errors. path: the element's."""
     if isinstance(error, OSError) and error.errno in (errno.EILSEQ, errno.EISDIR):
         text = f"{error.filename or path}: {error.strerror}"
     elif isinstance(error, QueueError):
@@ -221,9 +223,10 @@ def open_end(
 ) -> End:
     """Opens a directory, which is made if it is missing.
 
-    body: for the layout dirq. sync: changes survive a power loss once a call has returned. For vsqs: capacity, messages
-    to wait at, None for what the directory says; visibility, seconds after which a message that was taken and not
-    removed comes back; put_only, so that a server may have the queue. OSError; StorageError.
+    body: for the layout dirq. sync: True if changes have to survive a power loss once a call has returned. For vsqs
+    only: capacity: the number of messages at which `put` waits, None for the directory's own; visibility: seconds after
+    which a message that was taken and not removed comes back; put_only: True to put only, so that a server may have the
+    queue in its journal. OSError; StorageError.
     """
     if layout == VSQS:
         return VsqsEnd(path, sync=sync, capacity=capacity, visibility=visibility, put_only=put_only)
@@ -231,15 +234,15 @@ def open_end(
 
 
 def open_dirq(path: str, layout: str, body: Body, *, sync: bool = True) -> Any:
-    """Opens the queue of the library in one of the layouts of dirq. OSError."""
+    """Opens the library's queue for a directory in one of the layouts of dirq. OSError."""
     if layout == DIRQ:
         return Queue(path, schema=body.schema, sync=sync)
     return QueueSimple(path, sync=sync)
 
 
 def put_all(end: End, payloads: Iterable[bytes | None], rate: float | None) -> Iterator[int | None]:
-    """Puts payloads, at most so many a second. Yields the size of each one that was put, and None after each TICK in
-    which it waits: for its time, for room, or for the next payload, in place of which there is None."""
+    """Puts payloads, at most so many a second. Yields the size of each payload that was put, and None after each TICK
+    of waiting: for the next payload's time, for capacity, or for the next payload, while `payloads` yields None."""
     due = time.monotonic()
     for payload in payloads:
         if payload is None:
@@ -261,7 +264,7 @@ def put_all(end: End, payloads: Iterable[bytes | None], rate: float | None) -> I
 
 def take_all(end: End, wait: float | None) -> Iterator[Taken | None]:
     """Yields free messages as they come, for the caller to remove, and None after each TICK without one. Ends when none
-    came for `wait` seconds; never for None."""
+    came for `wait` seconds; with None, never ends."""
     since = time.monotonic()
     while True:
         left = TICK if wait is None else since + wait - time.monotonic()
@@ -278,7 +281,7 @@ def take_all(end: End, wait: float | None) -> Iterator[Taken | None]:
 
 class Arrivals:
     """Waits with inotify for elements that are added to a directory and its intermediate ones, also those made later.
-    Without inotify, every wait ends soon, and may have brought something."""
+    Without inotify, every wait ends soon, and the caller has to look."""
 
     def __init__(self, path: str) -> None:
         """path: an existing directory."""
@@ -292,7 +295,7 @@ class Arrivals:
             self.close()
 
     def refresh(self) -> bool:
-        """Reads the reports, and watches new directories. Returns whether there may be a new element."""
+        """Reads the reports, and watches new directories. Returns True if there may be a new element."""
         if self._inotify is None:
             return True
         events = self._inotify.events()
@@ -318,7 +321,7 @@ class Arrivals:
         return len(self._watched) > before
 
     def wait(self, seconds: float) -> bool:
-        """Waits for a new element; False after so many seconds without one."""
+        """Waits for a new element. Returns False after so many seconds without one."""
         if self._inotify is None:
             time.sleep(min(seconds, TICK))
             return True
@@ -332,7 +335,7 @@ class Arrivals:
 
 
 def _is_arrival(mask: int, name: bytes) -> bool:
-    """Selects new elements and removed locks, not files being written and new locks."""
+    """Tells whether an event is a new element or a removed lock, and not a file being written or a new lock."""
     if mask & DELETE:
         return name.endswith(_LOCK)
     return bool(mask & (_APPEARED | OVERFLOW)) and not name.endswith((_LOCK, _WRITTEN))

@@ -1,9 +1,8 @@
 """Copies a journal as it was at one moment, with the queues' directories and options. A server may be running.
 
-The moment is the end of the last readable frame. A full segment does not change while it has a second name, so a
-hard link is a copy; the last segment is copied up to the last whole frame. A segment that compaction removes
-meanwhile is called obsolete in a frame that is read later. If a segment goes before it is linked, the copy begins
-again.
+The moment is the end of the last readable frame. A full segment does not change while it has a second name, so a hard
+link is a copy; the last segment is copied up to the last whole frame. If compaction gives up a segment meanwhile, a
+later frame in the copy calls that segment obsolete. If a segment is removed before it is linked, the copy begins again.
 """
 
 import errno
@@ -35,8 +34,9 @@ class _ChangedError(Exception):
 
 
 class Backup(NamedTuple):
-    """Describes a backup. path: of the backup; size: bytes of its segments; linked: how many of them are links; frame:
-    the last; others: queues that are not in the journal, without their messages."""
+    """The result of a backup. path: the backup's directory; size: the bytes of its segments; linked: how many of them
+    are links; frame: the last frame; others: queues that are not in the journal, whose messages are not in the
+    backup."""
 
     path: str
     segments: int
@@ -47,8 +47,8 @@ class Backup(NamedTuple):
 
 
 def backup(root: str, target: str, progress: Callable[[int], object]) -> Backup:
-    """Makes the backup, or nothing. target: must not exist; progress: called with the number of segments copied since
-    the last call. StorageError, OSError."""
+    """Makes a backup; if it raises, nothing is left of it. target: must not exist; progress: called with the number of
+    segments copied since the last call. StorageError, OSError."""
     target = target.rstrip("/") or "/"
     if os.path.lexists(target):
         raise StorageError(f"{target} is there already: name a directory that is not")
@@ -70,7 +70,8 @@ def backup(root: str, target: str, progress: Callable[[int], object]) -> Backup:
 
 
 def _copy_log(source: str, target: str, progress: Callable[[int], object]) -> tuple[dict[int, bool], int]:
-    """Returns the segments in the backup, and whether they are links; and the last frame's number."""
+    """Copies the log. Returns the segments in the backup, each with True if it is a link; and the last frame's
+    number."""
     os.mkdir(target, 0o700)
     linked: dict[int, bool] = {}
     for _ in range(_TRIES):
@@ -93,8 +94,8 @@ def _copy_log(source: str, target: str, progress: Callable[[int], object]) -> tu
 
 
 def _copy_once(source: str, target: str, linked: dict[int, bool], progress: Callable[[int], object]) -> int:
-    """Copies what is there now. linked: the segments in the backup, and whether they are links. Returns the last
-    frame's number. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
+    """Copies the present segments. linked: the segments in the backup, each with True if it is a link. Returns the last
+    frame's number. FileNotFoundError when a segment is removed meanwhile, _ChangedError."""
     _copy_checkpoint(source, target)  # first: it must not be newer than the frames
     numbers = numbers_in(source, Disk())
     if not numbers:
@@ -128,7 +129,7 @@ def _copy_checkpoint(source: str, target: str) -> None:
 
 
 def _link(source: str, target: str) -> bool:
-    """Makes a hard link, else a copy. Returns whether it is a link."""
+    """Makes a hard link, or a copy if the file system has no links. Returns True for a link."""
     with open(Disk().open_file(source, os.O_RDONLY), "rb") as file:
         try:
             os.link(source, target)
@@ -149,13 +150,14 @@ def _link(source: str, target: str) -> bool:
 
 
 def _must_be_named(descriptor: int, path: str) -> None:
-    """Raises FileNotFoundError for an open file without its name, as an obsolete segment before it is reused."""
+    """Checks that an open file still has its name. An obsolete segment loses its name before the file is used again.
+    FileNotFoundError."""
     if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _copy_frames(source: str, target: str) -> Scan:
-    """Copies the whole frames of the last segment. Returns what was read."""
+    """Copies the whole frames of the last segment. Returns the scan of the segment."""
     with open(Disk().open_file(source, os.O_RDONLY), "rb") as file:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
@@ -184,8 +186,8 @@ def _copy_frames(source: str, target: str) -> Scan:
 
 
 def _copy_queues(root: str, target: str) -> list[str]:
-    """Copies directories with their options, and files to be ingested. Call it after `_copy_log`: the log knows a
-    file that is in both by its private name. Returns the queues outside of the journal."""
+    """Copies the queues' directories with their options, and files to be ingested. Call it after `_copy_log`: if a file
+    is in both parts of the backup, the log knows its private name. Returns the queues outside of the journal."""
     others: list[str] = []
     for name in sorted(Disk().directories_in(root)):
         qid = qid_of(name)

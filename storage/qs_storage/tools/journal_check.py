@@ -1,4 +1,4 @@
-"""Describes a journal, and what in it is torn or damaged; and what a repair has kept and lost.
+"""Describes a journal and its torn or damaged parts, and what a repair has kept and lost.
 
 `check` changes nothing. `repair` is `repair_journal` with a description of what it has done.
 """
@@ -27,15 +27,15 @@ _TRIES = 5
 
 
 class Checked(NamedTuple):
-    """The result of a check. lines: the description, which reads the journal on the way; whole: whether a server starts
-    with it."""
+    """The result of a check. lines: the description, which reads the journal on the way; whole: True if a server starts
+    with the journal."""
 
     lines: Iterator[str]
     whole: bool
 
 
 class _Read(NamedTuple):
-    """A journal that was read. contents: of each segment; running: True if a server uses it."""
+    """A journal that was read. contents: the contents of each segment; running: True if a server uses the journal."""
 
     found: ExaminedJournal
     contents: list[Contents]
@@ -43,14 +43,14 @@ class _Read(NamedTuple):
 
 
 def check(directory: str, *, verbose: bool) -> Checked:
-    """Examines the journal in a directory. verbose: describes each frame too. StorageError, OSError."""
+    """Examines the journal in a directory. verbose: True to describe each frame too. StorageError, OSError."""
     read = _read(directory)
     return Checked(_describe(directory, read, verbose=verbose), read.found.refusal is None)
 
 
 def _read(directory: str) -> _Read:
-    """Reads the journal, again if it seems damaged while a server runs: segments that it removes meanwhile are missing,
-    or are used again. StorageError, OSError."""
+    """Reads the journal. Reads it again if it seems damaged while a server runs, because the server may remove segments
+    meanwhile, or use them again. StorageError, OSError."""
     read: _Read | None = None
     for _ in range(_TRIES):
         running = is_in_use(directory)
@@ -123,7 +123,7 @@ def _by_name(counts: dict[str, int]) -> str:
 
 
 def _describe_hole(hole: Hole) -> str:
-    """Describes a hole: place, frames, reason, readable records."""
+    """Describes a hole: bytes, frames, reason, readable records."""
     kept = sum(len(piece.starts) for piece in hole.pieces)
     records = f"; {counted(kept, 'record')} in there can be read" if kept else ""
     if hole.next is None:
@@ -139,7 +139,7 @@ def _describe_hole(hole: Hole) -> str:
 
 
 def repair(directory: str) -> Iterator[str]:
-    """Repairs the journal in a directory, then yields lines about that. StorageError, OSError."""
+    """Repairs the journal in a directory. Yields lines that describe the result. StorageError, OSError."""
     if not numbers_in(directory, Disk()) and examine(directory, Disk()).refusal is None:
         raise StorageError(f"there is nothing in {directory}")
     repaired = repair_journal(directory, Disk())
