@@ -44,8 +44,8 @@ _CONTENT = re.compile(rb"(qs-clock 1 (\S+) (-?\d{1,20}) (-?\d{1,20}) (-?\d{1,20}
 """The last word is the checksum of the others: one wrong bit could move the time by years, and retention would remove
 all messages."""
 _LONGEST_UP = 20 * 365 * 86_400 * SECOND
-"""A clock that says that the machine booted earlier counts from the Epoch, as programs make it that show others another
-time (libfaketime). Then the name of the boot tells nothing."""
+"""A clock by which the machine booted earlier counts from the Epoch: a program such as libfaketime shows a false time.
+Then the name of the boot tells nothing."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 

@@ -263,7 +263,7 @@ class DirectoriesEngine(Engine):
             except FileNotFoundError:
                 self._root.reopen(qid)  # somebody has removed the whole queue, and with it what there was to sync
             except OSError as error:
-                failure = error  # the others are synced all the same
+                failure = error  # raised after the others are synced
                 self._activity.dirty.add(qid)
         self._root.sync()
         if failure is not None:
@@ -340,7 +340,7 @@ class DirectoriesEngine(Engine):
                 done += ended
                 if not ended:  # what is due is not to be seen yet, or somebody else was faster
                     break
-            except OSError as error:  # the others' leases end all the same
+            except OSError as error:  # raised after the others' leases have ended
                 failure = error
                 failed.append(queue)
                 self._activity.drop()

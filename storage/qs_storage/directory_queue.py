@@ -33,7 +33,7 @@ _AT_ONCE = 1000
 _MOVES = 20
 """The most messages that one `expire` moves to the dead-letter queue: each is synced before it moves."""
 _AS_LONG_AS = 25
-"""Windows that can be ended in the time of such a move."""
+"""The number of windows that can be ended in the time of one move."""
 
 
 class DirectoryQueue(Publisher):
@@ -59,7 +59,7 @@ class DirectoryQueue(Publisher):
     claims: None = None
     batches: None = None
     has_dead_letters: ClassVar[bool] = False
-    """It also keeps reasons."""
+    """True for a layout that keeps dead letters and reasons."""
 
     def __init__(self, store: MessageStore, writer: Writer) -> None:
         """Takes a store that is not open yet, opens it, and lists its directory at once. OSError."""
@@ -253,7 +253,7 @@ class DirectoryQueue(Publisher):
         # Written before the last look: the file keeps the id from others meanwhile.
         pending = self._writer.write_copy(mid, payload, file)
         self.store.saw(mid)
-        self._context.watch.refresh()  # whoever has pushed or copied one of that id has been reported by now
+        self._context.watch.refresh()  # a push or copy of that id by another program is reported by now
         taken = False
         try:
             taken = not self._holds(mid, payload)
@@ -420,7 +420,7 @@ class DirectoryQueue(Publisher):
                     ended = self.store.hide(mid, state, MessageState(until, state.receives, delayed=True))
                 else:
                     ended = self.store.show(mid, state, state.receives)
-            # The end of a delay is no event: the message was given back before.
+            # The end of a delay is not an event: the message was given back before.
             if ended and not state.delayed:
                 self.counts.expired += 1
                 if mid > upto:  # what is too old is retired instead

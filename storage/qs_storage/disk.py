@@ -229,7 +229,7 @@ class PlantedError(OSError):
 def check_directory(path: str) -> None:
     """Refuses a link in place of a directory: changes would go to its target. Accepts a name that is free.
     PlantedError, OSError."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # whoever uses it says so
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # its first use raises the error
         if stat.S_ISLNK(os.lstat(path).st_mode):
             raise PlantedError(path)
 

@@ -259,7 +259,7 @@ class Options:
     schema: str = ""
     """For dirq's Queue: an element's pieces of data, `NAME=TYPE,...`."""
     body: str = ""
-    """The payload's piece."""
+    """For dirq's Queue: the name of the piece that holds the payload."""
     paused: bool = False
     dead_letter: str = ""
     max_receives: int | None = None
@@ -287,7 +287,7 @@ class Stats:
     dead: int = 0
     """Moved to the dead-letter queue."""
     rejected: int = 0
-    """Those of `dead` that were rejected."""
+    """The messages of `dead` that were rejected."""
     retired: int = 0
     """Older than the retention."""
     redelivered: int = 0
@@ -379,7 +379,7 @@ class Queue(Protocol):
 
     options: Options
     merges_pushes: ClassVar[bool]
-    """Pushes of one call are as independent as those of many, only faster."""
+    """True if the pushes of one call are as independent as those of many calls, only faster."""
 
     @property
     def last_mid(self) -> int:

@@ -43,7 +43,7 @@ class MessageStore(ABC):
     Never waits for another process, except for a moment in `exclusive`, and never removes files of other programs."""
 
     far: ClassVar[int]
-    """Ids from here on are mistakes: no id of ours follows them."""
+    """Ids from here on are mistakes: new ids do not follow them."""
     of_queues: ClassVar[bool] = False
     """Which changes `Watch` reports."""
 
@@ -55,9 +55,9 @@ class MessageStore(ABC):
         self.context = context
         self.index = Index()
         self.last_mid = -1
-        """The greatest id that was given or seen, -1: none."""
+        """The greatest id that was given or seen, -1 without any."""
         self.origins: dict[int, Origin] = {}
-        """Those of the loaded dead letters, by id."""
+        """The origins of the loaded dead letters, by id."""
         self.reasons: dict[int, str] = {}
         """Why messages were given back, of the loaded ones that say it, by id."""
         self.watch = -1
@@ -359,7 +359,7 @@ class Publisher:
         self.counts.pushed += len(request)
         lifecycle = self._context.lifecycle
         if lifecycle is not None:
-            peer = self._peers.get(request[0].mid)  # a copy has none: it is made visible by whoever stored it
+            peer = self._peers.get(request[0].mid)  # a copy has none: the caller that stored it makes it visible
             for pending in request:
                 lifecycle.note("pushed", self.qid, pending.mid, pending.size, 0, peer=peer)
 
@@ -370,5 +370,5 @@ class Publisher:
             self._writer.discard(request)
         self._activity.forget(self.qid)
         self.store.close()
-        # What was never visible has failed, and whoever waits for its commit has to hear of it.
+        # Messages that were never visible have failed, and the requests that wait for their commit need the errors.
         return [*self._failed, *(request[0].mid for request in requests)]

@@ -71,7 +71,7 @@ class MetadataStore(Generic[Value]):
         as long, and most are missing; None without extended attributes, see `lists_attributes`. sync: True to sync
         hidden files."""
         self.beside = lists is None
-        """The metadata is in files of its own."""
+        """True if the metadata is in files of its own."""
         self.unwritten: dict[int, Value] = {}
         self._kind = kind
         self._directory = directory
@@ -232,7 +232,7 @@ class AttributeStore(MetadataStore[Attributes]):
         """Opens the store of a directory. lists, sync: see MetadataStore."""
         super().__init__(_ATTRIBUTES, directory, disk, lists=lists, sync=sync)
         self.reasons = MetadataStore(_REASON, directory, disk, lists=lists, sync=sync)
-        """Empty for none."""
+        """The reasons with which messages were given back; empty for none."""
 
     def read(self, path: str, mid: int) -> Attributes:
         stored = self._stored(path, mid)

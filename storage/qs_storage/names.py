@@ -22,9 +22,9 @@ MAX_MID = 10**18 - 1
 FAR = MAX_MID // 10
 """Ids from here on (the year 5138 in microseconds) are mistakes: new ids do not follow them, or none would be left."""
 WITHHELD = MAX_MID - 1
-"""The expiry of a claimed message: every program that knows the layout takes it for hidden for good."""
+"""The expiry of a claimed message: every program that knows the layout takes the message for hidden for ever."""
 PRIVATE = ".taken-"
-"""Begins the name of a file that a journal is taking in."""
+"""Begins the name of a file that a journal is ingesting."""
 NEW = -1
 """The expiry of a file that is still being written."""
 _OWNER_END = "\x1f"

@@ -44,7 +44,7 @@ _WITH_DEAD_LETTERS = ("files", "journal", "sqs")
 _WITH_REASONS = ("files", "journal")
 """Storages that keep reasons, and reject messages."""
 REDRIVING = "'files' and 'journal'"
-"""Storages that can take a receive back and move dead letters back."""
+"""Storages that can take back a receive, and move dead letters to other queues."""
 
 DEFAULT_MAX = 3600 * SECOND
 """The longest back-off of a queue that names none."""
@@ -112,7 +112,7 @@ def backoff_of(options: Options, mid: int, receives: int) -> int:
     if options.backoff is None or receives < 1:
         return 0
     longest = DEFAULT_MAX if options.backoff_max is None else options.backoff_max
-    # No more doublings than reach the longest of all: 2**1000 is no number to multiply with.
+    # No more doublings than reach the longest of all: 2**1000 is too large a number to multiply with.
     wanted = min(options.backoff << min(receives - 1, 60), longest)
     # No random number: a restart, and other servers that share the directory, come to the same moment.
     chosen = ((mid + receives) * _FACTOR & (1 << 64) - 1) >> 64 - _BITS
@@ -185,7 +185,7 @@ def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options],
     while name and name not in chain[1:]:
         chain.append(name)
         if name == qid:
-            # Names no other queue of the cycle: whoever asks may have no right to know of it.
+            # Names no other queue of the cycle: the client may have no right to know of them.
             raise DeadLetterCycleError(
                 f"dead-letter queues must not form a cycle: dead letters of {options.dead_letter!r} come to {qid!r}"
             )

@@ -65,10 +65,10 @@ class RootDirectory:
         self.totals = Totals()
         """The counts of queues that are gone."""
         self.gone: set[str] = set()
-        """Removed queues of which nobody has been told."""
+        """Removed queues that `take_gone` has not returned yet."""
         self.failures: dict[tuple[str, int], OSError] = {}
-        """Failed pushes of which nobody has been told, by queue and first id."""
-        self.dirty = True  # whoever was killed may have left names that nothing has made durable
+        """Failed pushes that `take_failures` has not returned yet, by queue and first id."""
+        self.dirty = True  # a killed server may have left names that nothing has made durable
         self._context = context
         self._disk = context.disk
         self._storages = storages
@@ -284,7 +284,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
                 raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")
         for name in os.listdir(queue.path):
             if _is_ours(name):
-                with contextlib.suppress(FileNotFoundError):  # whoever was writing it has finished
+                with contextlib.suppress(FileNotFoundError):  # its writer has finished
                     disk.unlink(f"{queue.path}/{name}")
         disk.rmdir(queue.path)
     except OSError as error:

@@ -35,7 +35,7 @@ _MOST_MESSAGES = 10**18 - 1
 """The greatest capacity that an answer can say. A greater one counts as this one: neither is ever reached."""
 _MOST_RECEIVES = 1000
 _DURATIONS = ("retention", "backoff", "backoff-max")
-"""Options that are more than no seconds, or not there."""
+"""Options in seconds, which have to be greater than 0 if they are given."""
 
 
 def read_options(directory: str, default_storage: str) -> Options:
@@ -131,7 +131,7 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
     disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=True)
 
 
-# A directory gets its name only with its options in it: whoever lists the root sees a whole queue or none.
+# A directory gets its name only with its options in it: a listing of the root shows a whole queue or none.
 def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
     """Makes a queue's directory with its options. made: called afterwards; if it raises, the directory is removed. The
     content of the directory is durable; the caller syncs the root. QueueExistsError, BadQueueNameError, OSError."""

@@ -138,7 +138,7 @@ class Activity:
         self.pending: dict[str, Callable[[], dict[int, OSError]]] = {}
         """By queue with pushes that are not visible: publishes them, and returns the failed ones by first id."""
         self.pending_messages = 0
-        """Their messages, each maybe with an open file."""
+        """The number of messages of pending pushes, each maybe with an open file."""
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
         self.vanished: dict[str, None] = {}
@@ -271,7 +271,7 @@ def _take_oldest(
         try:
             message = queue.take(mid, visibility, room, held=held)
         except (OSError, StorageError):
-            queue.arrived()  # it is there still, for whoever comes next
+            queue.arrived()  # it is there still, for the next receive
             raise
         if message is not None:
             found.append(message)

@@ -173,7 +173,7 @@ class Queue:
         try:
             self._commit()
         except OSError:
-            # It may not be durable: whoever publishes it again would have it twice.
+            # It may not be durable: a program that publishes it again would store it twice.
             with contextlib.suppress(OSError, NoSuchMessageError):
                 self._queue.delete(Receipt(mids[0]))
             raise

@@ -122,7 +122,7 @@ class Watch:
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
         self.expected: deque[tuple[int, int, bytes]] = deque()
-        """Our own changes whose reports were not read yet."""
+        """Changes of this process whose reports were not read yet."""
         self._reporting = False
         self._inotify: Inotify | None = None
         try:

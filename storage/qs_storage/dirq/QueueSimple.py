@@ -34,7 +34,7 @@ _EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = 1
 """Seconds since a change of a lock within which it may have been linked just now, and not have its time yet."""
 _STEP = 0.02
-"""Seconds to wait for that time before the lock is looked at again."""
+"""Seconds to wait before looking again at a lock without its time."""
 
 
 class QueueSimple(QueueBase):

@@ -71,7 +71,7 @@ class QueueBase:
         """The directories to come, the next one last, where taking one is cheap."""
         self._directory = ""
         self._elements: list[str] = []
-        """Those of _directory, the next one last."""
+        """The elements of `_directory`, the next one last."""
 
     def _intermediate(self) -> list[str]:
         """Returns the intermediate directories, oldest first."""

@@ -30,7 +30,7 @@ from .layouts import Layout
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR})
-"""Errors of something that is no element, or must not be used."""
+"""Errors of something that is not an element, or must not be used."""
 _LATEST = 10**17
 """Microseconds: the end of the longest window."""
 _LOOK_AGAIN = 1 * SECOND

@@ -20,7 +20,7 @@ from ..watch import DELETE, MOVED_FROM, MOVED_TO
 
 _logger = logging.getLogger(__name__)
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
-"""Errors of something that is no file, or must not be read."""
+"""Errors of something that is not a file, or must not be read."""
 
 
 class MessageDirectory(MessageStore):

@@ -62,7 +62,7 @@ class FileWriter:
             except FileExistsError:
                 directory.last_mid = mid
                 continue
-            # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
+            # Our `.new` keeps others from taking the id from here on. An earlier owner has been reported by now.
             self._context.watch.refresh()
             # Nobody had the id before: it is this message's.
             if directory.index.expiry(mid) is None:

@@ -21,7 +21,7 @@ _WINDOW = 300 * SECOND
 _EXPIRE = _WINDOW // SECOND + 1
 """Seconds. memcached rounds the end of an item down to its own seconds; the time in the item is what counts."""
 _CLAIM_TIMEOUT = 2 * CALL_TIMEOUT
-"""Seconds to wait for another process's claim, which takes no longer while it lives."""
+"""Seconds to wait for another process's claim: a process that is alive settles its claim sooner."""
 _CLAIM_POLL = 0.05
 """Seconds between two looks at such a claim."""
 _RECOUNT = 5.0

@@ -373,10 +373,10 @@ class Pages:
     def _grow(self, snapshot: QueueSnapshot, sealed: Page) -> None:
         head = snapshot.head
         self._add_page(head, head.last + 1, sealed.last)
-        # The page is there before the head names it: whoever reads the head finds it.
+        # The page is there before the head names it: a process that reads the head finds it.
         head.last += 1
         if not self._swap_head(snapshot):
-            # Whoever was faster may have used the page and retired it: then nobody else would remove this one.
+            # A faster process may have used the page and retired it: then nobody else would remove this one.
             now = self.look()
             if now is not None and now.head.generation == head.generation and now.head.first > head.last:
                 self.delete_page(now.head, head.last)
@@ -397,7 +397,7 @@ class Pages:
         """Removes empty pages at the beginning, if the first page was seen to be empty."""
         if self._trim_due:
             self._trim_due = False
-            with contextlib.suppress(NoRoomError):  # then later: whoever removed the last message is done
+            with contextlib.suppress(NoRoomError):  # then later: the removal of the last message is done
                 self._trim()
 
     def _trim(self) -> None:

@@ -36,7 +36,8 @@ from .memcached_servers import MemcachedServers
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 POLL_INTERVAL = 0.5
-"""Seconds between two looks for pushes of other processes, a round trip a queue. Those of this one wake at once."""
+"""Seconds between two looks for pushes of other processes, a round trip a queue. Pushes of this process
+wake receives at once."""
 
 
 class Visible(NamedTuple):
@@ -79,7 +80,7 @@ class MemcachedQueue(RemoteQueue):
         self._clock = clock
         self._changed = changed
         self._looked = 0.0
-        """When, by time.monotonic."""
+        """The time of the last look, by time.monotonic."""
 
     # -- the queue itself
 

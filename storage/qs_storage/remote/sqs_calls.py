@@ -68,7 +68,7 @@ MOST_BYTES = 256 * 1024
 MOST_ENTRIES = 10
 """Messages a call."""
 MID = "qs-mid"
-"""The attribute with our id of the message."""
+"""The attribute with the id that this server has given the message."""
 ENCODING = "qs-encoding"
 """How the payload became the body: `base64` or `empty`; missing: as it is."""
 SOURCE = "DeadLetterQueueSourceArn"

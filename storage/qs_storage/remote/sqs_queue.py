@@ -187,7 +187,8 @@ class SqsQueue(RemoteQueue):
         super().__init__(qid, options)
         self.given = given
         self.shown = -math.inf
-        """When a message was made visible, by time.monotonic: SQS may give it to any long poll of the queue."""
+        """The last time at which a message was made visible, by time.monotonic: SQS may give the message to any long
+        poll of the queue."""
         self._client = client
         self._name = name_at_sqs(qid, prefix)
         self._url: str | None = None
@@ -196,7 +197,7 @@ class SqsQueue(RemoteQueue):
         self._clock = clock
         self._numbering = threading.Lock()
         self._purged = -math.inf
-        """When, by time.monotonic."""
+        """The time of the last purge, by time.monotonic."""
 
     # -- calls about this queue
 

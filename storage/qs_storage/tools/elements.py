@@ -40,7 +40,7 @@ READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED = "ready", "in-flight", "delayed", "e
 WRITTEN, REMOVED = "being-written", "being-removed"
 STATES = (READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED, WRITTEN, REMOVED)
 UNFINISHED = (WRITTEN, REMOVED)
-"""States of elements that are no message yet, or no longer."""
+"""States of elements that are not messages yet, or not any more."""
 
 # -- layouts ----------------------------------------------------------------------------------------------------------
 

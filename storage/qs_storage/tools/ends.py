@@ -24,7 +24,7 @@ from .elements import DIRQ, VSQS, intermediates, names_in
 TICK = 0.2
 """Seconds of one wait, after which a command looks for Ctrl-C."""
 _FULL = 0.01
-"""Seconds until another try to put, if another process has taken the last place."""
+"""Seconds until another try to put, if another process has used up the capacity."""
 _CATCH_UP = 0.1
 """Seconds of delay that following messages make up for, where there is a rate."""
 _LOOK_AGAIN = 2.0
@@ -166,7 +166,7 @@ class DirqEnd:
         except BaseException as error:
             was_locked = False
             with contextlib.suppress(Exception):
-                # Whoever comes next may be able to read it, with another schema.
+                # The next consumer may be able to read it, with another schema.
                 was_locked = self._queue.unlock(name, permissive=True)
             if was_locked and self._body is not None and (text := _mismatch(error, f"{self._path}/{name}")):
                 raise StorageError(text) from None

@@ -79,7 +79,7 @@ class Log:
         self.writer: SegmentWriter | None = None
         """Writes the last segment; None before the first write since the start."""
         self.sequence = self.number = 0
-        """The numbers of the last frame, and of the last segment."""
+        """The number of the last frame, and that of the last segment."""
         self.segments = SegmentList(directory)
         self._end = 0  # of the frames in the last segment, as a start has found it
         self._is_torn = False  # the same segment may have other bytes after them

@@ -27,7 +27,7 @@ client are padded to blocks, so that most of its log is dead from the beginning.
 SMALLEST = 64 << 10
 """Bytes of a segment, at least, however small the disk is."""
 _SHARE = 4
-"""A new segment has at most such a part of the disk's free room, as the pool wants three files of its size."""
+"""A new segment has at most such a part of the disk's free space, because the pool needs three files of its size."""
 _FREE = 64 << 10
 """Bytes of the disk that are left to others: options of queues, checkpoints of small journals."""
 _CHUNK = 1 << 20
@@ -72,9 +72,9 @@ class Pool:
         self.bytes = 0
         """Bytes of all files."""
         self.next_size = FIRST_SEGMENT
-        """Bytes of the next new file, if the disk has room for four."""
+        """Bytes of the next new file, if the disk has space for four."""
         self.is_tight = False
-        """True if the disk had no room for the last file that was wanted."""
+        """True if the disk had no space for the last file that was wanted."""
 
     def restore(self) -> None:
         """Takes over the files of an earlier server, and removes unfinished ones. OSError."""

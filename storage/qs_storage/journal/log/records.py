@@ -21,13 +21,13 @@ from ...engine import Origin
 
 HEAD = Struct("<II")
 NO_KEY = bytes(16)
-"""The key of a PUSH without one. That a text has this digest is too unlikely to consider."""
+"""The key of a PUSH that was sent without one. A text with this digest is too unlikely to consider."""
 EMPTY = 0xFFFFFFFF
 """The position in a `Staged` record that announces a part and has no message."""
 State = tuple[int, int, bool]
 """The state of a message: receives, time until which it is hidden (0: visible), True if that is a delay."""
 _REASONS = ("", "receives", "rejected")
-"""Why a message became a dead letter, by the numbers in records. 0: it is none."""
+"""The reasons for which messages become dead letters, by the numbers in records. 0 for other messages."""
 
 
 class BadRecordError(Exception):
@@ -84,7 +84,7 @@ class Record:
     LAYOUT: ClassVar[str]
     """The fields with their bytes, as in the table of docs/journal.md."""
     MORE: ClassVar[bool] = False
-    """True if something may follow the struct."""
+    """True if other fields may follow the struct."""
     number: int
 
     @classmethod
@@ -664,7 +664,7 @@ STATE_SIZE = HEAD.size + Changed.FORMAT.size
 KEY_SIZE = HEAD.size + Key.FORMAT.size
 """Bytes of a KEY."""
 SMALL = HEAD.size + max(each.FORMAT.size for each in KINDS.values() if not each.MORE)
-"""Bytes that any record takes at most of which the struct is all."""
+"""The most bytes of a record that consists of its struct only."""
 QUEUE_HEAD = HEAD.size + Queue.FORMAT.size
 """Bytes of a QUEUE without its name."""
 QUEUE_SIZE = QUEUE_HEAD + 255

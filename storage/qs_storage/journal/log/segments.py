@@ -100,7 +100,7 @@ class SegmentWriter:
     def write(self, sequence: int, oldest: int, parts: list[bytes], length: int, count: int) -> None:
         """Appends a frame. oldest: see `Frame`; parts, length, count: its records. OSError: the frame does not count;
         if `failed` is set, earlier frames may be lost too, and nothing more may be written."""
-        # Somebody may have removed the directory: the file could be written all the same, and would be lost.
+        # Somebody may have removed the directory: the file could still be written, and would be lost.
         if not self._disk.fstat(self._fd).st_nlink:
             self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
             raise self.failed
@@ -175,7 +175,7 @@ class SegmentList:
         """Headers of the same segments."""
         # Kept, and not summed up each time: every commit asks.
         self.size = self.largest = 0
-        """Bytes of all segments, and of the largest one."""
+        """The bytes of all segments, and those of the largest one."""
         self.oldest: int | None = None
         """The number of the oldest segment, None without any."""
         self.changes = 0

@@ -50,9 +50,9 @@ class KnownKeys:
     def reset(self) -> None:
         """Forgets the keys of all queues."""
         self.keyed: set[Keys] = set()
-        """The `Keys` of each queue that has any."""
+        """The `Keys` of each queue with at least one key."""
         self.count = 0
-        """How many keys all of them have."""
+        """The number of keys in all queues."""
 
 
 class Keys:

@@ -43,7 +43,7 @@ class MessageTable(ABC):
     def __init__(self, qid: str, options: Options, shared: EngineContext, store: PayloadStore) -> None:
         self.qid = qid
         self.number = 0
-        """The queue's in the log, 0 before `begin`."""
+        """The queue's number in the log, 0 before `begin`."""
         self.options = options
         self.unit = 1000 if options.timestamps == "ms" else 1
         """Microseconds in one unit of ids and times: 1000 for queues with ids in milliseconds."""
@@ -59,7 +59,7 @@ class MessageTable(ABC):
         self.index = Index()
         self.places = MidMap()
         self.receives: dict[int, int] = {}
-        """How often each message was received, if at all."""
+        """The count of receives of each message that was received."""
         self.origins: dict[int, Origin] = {}
         """The origins of dead letters."""
         self.reasons: dict[int, str] = {}
@@ -67,7 +67,7 @@ class MessageTable(ABC):
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
-        """The greatest id that was given or seen, -1: none."""
+        """The greatest id that was given or seen, -1 without any."""
         self.known_upto: list[tuple[int, int]] = []
         """During a start from a checkpoint: (id, place) with increasing ids. The checkpoint contains all records before
         the place for messages up to the id and after the previous entry's id."""

@@ -243,7 +243,7 @@ class LogQueue(QueueState):
         if held:
             self.held.add(mid)
         self.hidden(expiry)
-        self.counts.delivered += 1  # for good, as the receive is not taken back with its batch
+        self.counts.delivered += 1  # a failed batch does not take a receive back, nor its count
         self.counts.redelivered += receives > 1
         if self.lifecycle is not None:
             self.note("received", mid)

@@ -66,7 +66,7 @@ class NewSegments:
         self.numbers: list[int] = []
         """The segments that are written, or being written."""
         self.records = 0
-        """How many records are written."""
+        """The number of written records."""
         self._begin_segment()
 
     def add(self, record: Record, qid: str) -> int:
@@ -180,7 +180,7 @@ class RecordCopier:
         self._make_queue = make
         self._replay = Replay(self._make, wall_clock())
         self._before = MidMap()
-        """The place in the old segments of each payload in the new ones, by its new place."""
+        """The old place of each payload in the new segments, by its new place."""
 
     def _make(self, qid: str, number: int) -> LogQueue:
         queue = self._make_queue(qid)
@@ -308,7 +308,7 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
     try:
         for name in disk.directories_in(directory):
             if name.startswith(_ASIDE) and name.endswith(_UNFINISHED):
-                # Only links and copies are in it: what it was made from is still in its place.
+                # Only links and copies are in it: what they were made from is still there.
                 shutil.rmtree(f"{directory}/{name}")  # of an interrupted run
         # With the lock held: a server, or another repair, would change what is examined.
         found = examine(directory, disk)
@@ -331,7 +331,7 @@ def _repair(directory: str, found: ExaminedJournal, lock: int, disk: Disk) -> Re
     write_last(lock, found.last, disk)
     segments, counts = _keep(directory, found, aside, disk)
     disk.sync_directory(directory)
-    for last in (segments.numbers[-1] - 1, segments.numbers[-1]):  # both places of `lock`: one alone may be lost
+    for last in (segments.numbers[-1] - 1, segments.numbers[-1]):  # both numbers in `lock`: one alone may be lost
         write_last(lock, last, disk)
     # After the new ones count: until here, the old ones are all there is.
     for old in numbers_in(directory, disk):

@@ -20,9 +20,9 @@ from ..queues.store import PayloadStore
 
 _logger = logging.getLogger(__name__)
 _GAIN = 32 << 10
-"""Bytes that compaction has to free to be worth it on a full disk."""
+"""Bytes that compaction has to free to be worthwhile on a full disk."""
 _ONE_BY_ONE = frozenset((Staged.KIND, records.Letter.KIND))
-"""Kinds that are copied as what they are, each by itself: others become a MOVED, many at a time."""
+"""Kinds whose records are copied unchanged and one by one. Other kinds become a MOVED, many at a time."""
 _FOUND = 32
 """The most records that are copied between two looks at the time."""
 _LOOKED_AT = 128

@@ -20,7 +20,7 @@ from .ingest_run import File, IngestRun
 _logger = logging.getLogger(__name__)
 _NAMES = 4096
 """The most reported names that are kept; if there are more, the directory is listed: that takes less memory than names
-of a million files, and finds them all the same."""
+of a million files, and still finds all of them."""
 _NAMED = 20
 """The most files that the server's log names as not being messages."""
 _TRY_AGAIN = 1 * SECOND
@@ -34,7 +34,7 @@ class Ingesters:
     def __init__(self) -> None:
         self._ingesters: dict[LogQueue, Ingester] = {}
         self.busy: dict[Ingester, None] = {}
-        """The ingesters that may have work, in the order of their turns."""
+        """The ingesters that may have work, in the order of the rotation."""
 
     def open(self, queue: LogQueue, context: EngineContext) -> None:
         """Makes the ingester of a queue, for the files that are in the queue's directory and those to come."""

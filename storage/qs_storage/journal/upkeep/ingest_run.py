@@ -22,7 +22,7 @@ from ...metadata import AttributeStore, store_for
 from ...names import NEW, PRIVATE, WITHHELD, parse_message, token_of
 
 MAX_SIZE = 64 << 20
-"""Bytes of the largest file that becomes a message: it is in memory as a whole, and one frame has it."""
+"""Bytes of the largest file that becomes a message: the whole file is in memory, and in one frame."""
 _FILES = 200
 """The most files that are ingested together."""
 _BYTES = 256 << 10
@@ -74,7 +74,7 @@ class IngestRun:
         self.postponed = names
         """Names to look at in a later run."""
         self.listing = listing
-        """None once it is exhausted."""
+        """Yields the names in the directory; None once all were yielded."""
         self.refused: list[tuple[str, str]] = []
         """(name, reason) of files that cannot be ingested."""
         self.error: OSError | None = None
@@ -157,7 +157,7 @@ class IngestRun:
             return None
         path = f"{self.path}/{os.fsdecode(name)}"
         try:
-            # Opened before it is renamed: what is read is the file that was looked at, whoever renames another one
+            # Opened before it is renamed: the file that is read is the one that was looked at, whatever is renamed
             # over it.
             fd = self._disk.open(path, READ)
         except FileNotFoundError:

@@ -42,7 +42,7 @@ _BYTES = 512 << 10
 _PACE = 40
 """The most slices of compaction at once: some 80 ms, only while every batch is as large as it may be."""
 _FASTER = 165
-"""With this, it is so many at 2.2 times the live bytes."""
+"""The factor with which the number of slices reaches `_PACE` at 2.2 times the live bytes."""
 
 
 @dataclass(eq=False)
@@ -55,11 +55,13 @@ class BackgroundWork:
     pool: Pool
     disk: Disk
     garbage: list[str]
-    """Obsolete segments, oldest first: to be taken into the pool, or removed. Those that are left could not be."""
+    """Obsolete segments, oldest first: to be taken into the pool, or removed. After `run`, those for
+    which that failed."""
     sync: Callable[[], None] | None
-    """Makes the copies of obsolete segments' messages durable before these are removed; None if they are."""
+    """Makes the copies of obsolete segments' messages durable before the segments are removed; None if
+    all are durable."""
     recycled: int
-    """How many of them the pool takes."""
+    """The number of obsolete segments that the pool takes."""
     surplus: list[str]
     """Files that the pool has given up, to be removed."""
     wanted: int | None
@@ -71,7 +73,7 @@ class BackgroundWork:
     made: list[PoolFile] = field(default_factory=list)
     """Files for the pool."""
     lacks_room: bool = False
-    """True if there was no room to make a file. That is no failure: who refuses pushes for it says so."""
+    """True if the disk had no space for a file. That is not a failure: a refused push says so."""
     error: OSError | None = None
     """The error of work that failed."""
     _running: threading.Lock = field(default_factory=threading.Lock)
