@@ -1,16 +1,17 @@
 """The time of a queue server: the wall clock's at the first start, and from then on a time that no step moves.
 
-Windows, delays, keys, retention and ids go by this time. What it ensures:
+Windows, delays, keys, retention and ids go by this time. Ensures:
 
-1. It never goes back, and never jumps, whatever the wall clock does.
-2. It runs at most 2 % faster or slower than real time, so that every length lasts as long as it says, within 2 %.
-3. It approaches the wall clock at that rate when the two differ, and the log says when that begins and ends.
-4. It goes on over a restart. Until the machine boots again, it counts the time in between, also if the wall clock was
-   set meanwhile. After a boot, only the wall clock knows how long that took: the time is the wall clock's then, but not
-   earlier than it was before.
+1. The time never goes back, and never jumps, whatever the wall clock does.
+2. The time runs at most 2 % faster or slower than real time, so that every duration is right within 2 %.
+3. When the time and the wall clock differ, the time approaches the wall clock at that rate. The server's log says when
+   this begins and ends.
+4. The time goes on over a restart. Until the machine boots again, a restart counts the time in between, even if the
+   wall clock was set meanwhile. After a boot, only the wall clock knows how long that took: then the time is the wall
+   clock's, but not earlier than before the boot.
 
-It assumes that the kernel's clock since boot is right. It has no timer: it looks at the wall clock when it is read,
-once a second at most, so that an idle server stays idle.
+Assumes that the kernel's clock since boot is right. There is no timer: reading the time compares it with the wall
+clock, once a second at most, so that an idle server stays idle.
 """
 
 import logging

@@ -26,8 +26,8 @@ _BLOCK = 4096
 class Disk:
     """The file operations of the storage. Every method may raise OSError.
 
-    Ensures that whatever the storage does with files goes through one object, so that tests can replace it: by a full
-    disk, by one that fails at the n-th call, by one that loses what was not synced. Operations that need no code of
+    Ensures that all file operations of the storage go through one object, so that tests can replace it: by a full disk,
+    by a disk that fails at the n-th call, by one that loses data that was not synced. Operations that need no code of
     their own are the system's functions themselves, which saves each request some calls.
 
     Never follows a link in the place of a file of the server's own: see `open_file`."""

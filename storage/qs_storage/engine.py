@@ -297,9 +297,9 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Describes a claim. consumer: see `names.owned_name`; seq: its number, 1, 2, 3, …; bytes: of payload; first, last:
-    its smallest and greatest id, or None; checksum: of the ids, so that a consumer can tell that a claim has the same
-    messages as before; since: microseconds."""
+    """Describes a claim. consumer: see `names.owned_name`; seq: its number, 1, 2, 3, …; bytes: the bytes of payload;
+    first, last: its smallest and greatest id, or None; checksum: the checksum of the ids, so that a consumer can tell
+    that a claim has the same messages as before; since: microseconds."""
 
     consumer: str
     seq: int

@@ -45,7 +45,7 @@ class MessageStore(ABC):
     far: ClassVar[int]
     """Ids from here on are mistakes: new ids do not follow them."""
     of_queues: ClassVar[bool] = False
-    """Which changes `Watch` reports."""
+    """True for a directory whose entries are directories: see `Watch.add`."""
 
     def __init__(self, path: str, qid: str, options: Options, context: EngineContext) -> None:
         """path: an existing directory. OSError."""
@@ -268,7 +268,8 @@ class Publisher:
         """Clients of pending pushes, by first id."""
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none. Returns their ids. NoKeysError for a key; QueueFullError, OSError."""
+        """Writes messages that are not visible yet, all or none. Returns their ids. NoKeysError for a key;
+        QueueFullError, OSError."""
         for draft in drafts:
             if draft.key is not None:
                 raise NoKeysError(self.options.storage)

@@ -199,7 +199,7 @@ class RootDirectory:
                 self.failures[qid, mid] = error
 
     def sync(self) -> None:
-        """Makes the queues' names durable. OSError."""
+        """Makes the names of the queues' directories durable. OSError."""
         if self.dirty:
             self._disk.sync_directory(self.path)
             self.dirty = False

@@ -1,13 +1,14 @@
 """Looks at the elements of a queue, changes them, and updates the index.
 
-The disk is the truth: each operation looks at its element first (`look`), and keeps other servers of ours away from
-it (`exclusive`). The index says where to look.
+The disk is the truth: each operation looks at its element first (`look`), and keeps other servers of qs away from it
+(`exclusive`). The index says where to look.
 
-A lease says how often an element was received, and until when a server of ours has it locked. It is an extended
-attribute of the element, `user.qs.state`, or, where the file system has none, a hidden file `.NAME.state` in the
-queue's directory. A server of ours sets the time of a locked element's last change to the end of its lease; any other
-program sets it to the present. So a lock is ours while that time is not after the end of the lease: another program's
-lock can only follow ours, and dirq's `purge`, which goes by that time, spares our lock as long as any.
+A lease says how often an element was received, and until when a server of qs has locked the element. A lease is an
+extended attribute of the element, `user.qs.state`, or, where the file system has none, a hidden file `.NAME.state` in
+the queue's directory. A server of qs sets the time of a locked element's last change to the end of its lease; any other
+program sets that time to the present. So a lock belongs to a server of qs while the time of the last change is not
+after the end of the lease. Another program's lock can only follow later. dirq's `purge` compares the same time, and so
+spares the lock of a server as long as any other.
 """
 
 import contextlib
@@ -63,11 +64,11 @@ _KIND = Kind("user.qs.state", ".state", 16, lambda lease: b"%d %d %d" % lease, _
 class Elements(MessageStore):
     """The elements of a queue: looks at them, and changes them. `WatchedElements` lists them.
 
-    Ensures that a server of ours and any program of dirq never have an element at the same time: a lock of the layout
-    is taken for each receive. What dirq does not know, the count of receives and the end of a window, is in the lease.
+    Ensures that a server of qs and a program of dirq never have an element at the same time, by taking a lock of the
+    layout for each receive. The lease has what dirq does not know: the count of receives and the end of a window.
 
     Assumes that clocks of programs on the directory agree. The disk is the truth: each operation looks at its element
-    first (`look`), and keeps other servers of ours away from it (`exclusive`)."""
+    first (`look`), and keeps other servers of qs away from it (`exclusive`)."""
 
     far = FAR
     of_queues = True
@@ -91,7 +92,7 @@ class Elements(MessageStore):
     # -- what the engine is told
 
     def touch(self, mid: int | None = None, folder: str = "") -> None:
-        """Has the next commit sync an element's lease or lock, or the names in an intermediate directory."""
+        """Makes the next commit sync an element's lease or lock, or the names in an intermediate directory."""
         if self.context.durability is not Durability.NONE:
             self._activity.dirty.add(self.qid)
             if self.context.always and mid is not None:
@@ -101,7 +102,7 @@ class Elements(MessageStore):
                 self._unsynced_folders.add(folder)
 
     def touch_new_folder(self, folder: str) -> None:
-        """Has the next commit sync an intermediate directory and its name."""
+        """Makes the next commit sync an intermediate directory and its name."""
         self._folders_made = True
         self.touch(folder=folder)
 

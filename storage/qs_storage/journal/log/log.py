@@ -1,7 +1,7 @@
 """The write-ahead log: collects the records of a batch, and writes them as one frame.
 
-Everything here is passive. Nothing calls the log's owners, begins a segment by itself or waits for anything but its own
-write: before a batch, its owner secures room (see `upkeep.room`), and within it an append is arithmetic.
+Everything here is passive: nothing calls the log's owners, begins a segment by itself, or waits for anything but its
+own write. Before a batch, its owner secures room (see `upkeep.room`); within a batch, an append is arithmetic.
 """
 
 import errno
