@@ -1,8 +1,8 @@
 """The wire contract of qs: messages, XML, framing, errors and limits. No I/O, no clock.
 
 The contract itself is `qs.xsd` beside this file. `command_line`, `terminal` and `extras` are what all commands have in
-common. They need no contract, and a command that shows its help should not wait for it: so the contract is imported
-when the first name of it is asked for.
+common. The contract is imported when its first name is asked for, so that a command does not wait for the contract only
+to show its help.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the contract, and for `parse` the XML library, when a name of it is asked for."""
+    """Imports the contract (for `parse` the XML library) when one of its names is asked for."""
     from importlib import import_module  # noqa: PLC0415
 
     try:

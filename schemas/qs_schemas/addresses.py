@@ -1,7 +1,8 @@
 """Reads the addresses of servers as they are written at command lines, in the environment and in programs.
 
 An address must never be misread: a scheme says whether a token is sent with TLS, and a host that is a mistyped port
-would be looked up somewhere else. So anything that is not clearly an address is refused, with what was probably meant.
+would be looked up somewhere else. So anything that is not clearly an address is refused, and the error says what was
+probably meant.
 """
 
 import re
@@ -12,7 +13,7 @@ _SCHEMES = {"qs": False, "qss": True}
 
 
 class ServerAddress(NamedTuple):
-    """The address of a queue server or a bus. tls: True for qss://, False for qs://, None for an address without a
+    """The address of a queue server or a bus. tls: is True for qss://, False for qs://, None for an address without a
     scheme, where flags or certificates decide."""
 
     host: str
@@ -62,7 +63,7 @@ def _checked(text: str, rest: str, port: int) -> tuple[str, int]:
 
 def address(text: str, port: int) -> tuple[str, int]:
     """Returns host and port of HOST, HOST:PORT, [IPV6]:PORT, [IPV6], or an IPv6 address alone. port: the port of an
-    address that names none. Raises ValueError, whose text does not say where the address came from."""
+    address that names none. Raises ValueError, whose text does not name the flag or variable that holds the address."""
     import ipaddress  # noqa: PLC0415 - a command with the default address needs none
 
     bracketed = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", text, re.DOTALL)

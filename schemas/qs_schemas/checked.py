@@ -3,8 +3,8 @@
 Bytes that are given for a field of text are decoded, and any other type is refused, whenever the field is set.
 Otherwise a queue's name that is bytes would become a queue called `b'orders'`, somewhere else and later.
 
-What is read from a document is text already. The parsers of this package set it unchecked, under the field's name with
-a `_` in front, since each request would pay for a check that finds nothing.
+Values that are read from a document are text already. The parsers of this package set them unchecked, under the field's
+name with a `_` in front, since each request would pay for a check that finds nothing.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ def _text_or_none(name: str, value: object) -> str | None:
 
 
 def _texts(name: str, value: Any) -> Any:
-    """Returns a list of text. A list that holds only text is returned itself, so that the caller may go on to fill
-    it."""
+    """Returns a list of text. Returns a list that holds only text itself, so that the caller may go on to fill the
+    list."""
     if value is None or (isinstance(value, list) and all(type(entry) is str for entry in value)):
         return value
     if isinstance(value, str | bytes | bytearray | memoryview) or not hasattr(value, "__iter__"):
@@ -48,7 +48,7 @@ def _texts(name: str, value: Any) -> Any:
 
 
 def _check_of(hint: Any) -> _Check | None:
-    """Returns the function that checks the values of a field, None when the field does not hold text."""
+    """Returns the function that checks the values of a field, or None if the field does not hold text."""
     if hint is str:
         return text
     if isinstance(hint, types.UnionType) and set(get_args(hint)) == {str, types.NoneType}:
@@ -66,11 +66,11 @@ def checked(*, kw_only: bool = ...) -> Callable[[type[_C]], type[_C]]: ...
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def checked(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
-    """Makes a dataclass with slots whose fields of text check what they are given, also by its constructor."""
+    """Makes a dataclass with slots whose fields of text check every value that is set, also by the constructor."""
     if cls is None:
         return partial(checked, kw_only=kw_only)
-    # dataclass() would compile three methods for each class, of which the constructor is replaced: that took longer
-    # than all else that a short command does.
+    # dataclass() would compile three methods for each class, and the constructor among them is replaced anyway:
+    # compiling all three took longer than all else that a short command does.
     # Messages can be changed, so they have no hash: as keys they would be lost.
     for name, method in (("__repr__", _repr), ("__eq__", _equal), ("__hash__", None)):
         setattr(cls, name, method)
@@ -118,7 +118,7 @@ def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., Non
         if name in checks:
             scope[f"check_{name}"] = checks[name]
             value = f"check_{name}({name!r}, {name})"
-            if checks[name] is not _texts:  # most are as they have to be, and a call takes time
+            if checks[name] is not _texts:  # most values are a str already, and a call takes time
                 value = f"{name} if {name}.__class__ is str else {value}"
             if checks[name] is _text_or_none:
                 value = f"None if {name} is None else {value}"

@@ -1,6 +1,6 @@
 """Parses the arguments of every command of qs.
 
-A mistake is answered in one line, with the name that was perhaps meant. Help is in colours on a terminal. Every command
+A mistake is answered in one line, with the name that was perhaps meant. Help has colours on a terminal. Every command
 has `--version` and `--print-completion`. Only Python's own library is imported, so help needs no extra.
 """
 
@@ -25,8 +25,8 @@ _CANDIDATES = 20
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Wraps each paragraph of a description to the terminal. A paragraph with indented lines, an example, stays as it
-    is."""
+    """Wraps each paragraph of a description to the terminal's width. A paragraph with indented lines, which is an
+    example, stays as it is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -44,8 +44,8 @@ class CommandParser(argparse.ArgumentParser):
     1. A mistake exits with 2 and one line that says what is wrong and what was perhaps meant, never with the whole
        usage.
     2. A message of a mistake never shows the value of an unknown flag: it may be a secret.
-    3. A flag has no abbreviations: one in a script would break with the next flag that begins alike.
-    4. Help and version that cannot be written end with one line, and no traceback.
+    3. A flag has no abbreviations: an abbreviation in a script would break with the next flag that begins alike.
+    4. If the help or the version cannot be written, the process ends with one line and no traceback.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -57,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         self._within = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses arguments, and refuses those that it does not know."""
+        """Parses arguments, and exits with 2 if there are unknown ones."""
         # By itself argparse has the main command refuse what a subcommand does not know. That one cannot say which flag
         # of the subcommand was meant.
         if self._within:  # `_parse` calls this method again
@@ -91,8 +91,8 @@ class CommandParser(argparse.ArgumentParser):
             file.write(text)
 
     def say(self, text: str) -> None:
-        """Writes to standard output. Ends the process with 141 when its reader has gone, and with 1 and a line when it
-        cannot be written."""
+        """Writes to standard output. Ends the process with 141 if the reader of the pipe has gone, and with 1 and one
+        line if the text cannot be written."""
         if sys.stdout is None:
             return
         try:
@@ -125,7 +125,8 @@ class CommandParser(argparse.ArgumentParser):
                 yield word.partition("=")[0]
 
     def _explain_flag(self, message: str, unknown: Sequence[str]) -> str | None:
-        """Returns the message with the flag that was perhaps meant by one of the unknown, None if no flag is near."""
+        """Returns the message with the flag that was perhaps meant by one of the unknown flags, or None if no flag is
+        near."""
         for word in unknown:
             if not word.startswith("--"):
                 continue
@@ -153,7 +154,7 @@ class CommandParser(argparse.ArgumentParser):
         return (action for action in self._actions if isinstance(action.choices, dict))
 
     def _commands(self) -> dict[str, argparse.ArgumentParser]:
-        """Returns the subcommands by name, none for a command without."""
+        """Returns the subcommands by name; an empty dict for a command without subcommands."""
         found: dict[str, argparse.ArgumentParser] = {}
         for action in self._subparsers_actions():
             found.update(dict(action.choices or {}))
@@ -175,8 +176,9 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     """Returns the name that a misspelt word is nearest to, or None if none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
-    # By the letters that they share, all that could be meant; of these the one with the fewest slips of a finger. It is
-    # no slip to leave out the end. Where half of the letters are wrong, it is a guess, and none is better.
+    # `get_close_matches` finds candidates by the letters that they share; of these the one with the fewest slips wins.
+    # To leave out the end of a name is not a slip. Where half of the letters are wrong, any name would be a guess, and
+    # none is returned.
     near = get_close_matches(word, names, _CANDIDATES)
     slips = {name: 0 if name.startswith(word) else _slips(word, name) for name in near}
     most = len(word.strip("-")) / 2
@@ -184,8 +186,8 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def _slips(word: str, name: str) -> int:
-    """Counts the slips that make a word of a name: letters left out, added, mistaken, or two exchanged (the distance of
-    Damerau and Levenshtein, with each letter exchanged once at most)."""
+    """Counts the typing slips between a name and a word: letters left out, added, mistaken, or two exchanged (the
+    distance of Damerau and Levenshtein, with each letter exchanged once at most)."""
     before: list[int] = []
     row = list(range(len(name) + 1))
     for at, letter in enumerate(word, 1):
@@ -201,8 +203,8 @@ def _slips(word: str, name: str) -> int:
 
 def file_name(text: str) -> str:
     """Parses the name of a file or a directory. Raises ArgumentTypeError if it is empty."""
-    # An empty name, as of an unset variable, must not leave the flag out: a file that makes a connection safe would be
-    # missing without a word.
+    # An empty name, for instance from an unset variable, must not count as a flag that was left out: a file that makes
+    # a connection safe would be missing without notice.
     if not text:
         raise argparse.ArgumentTypeError("the name of the file is empty: name one, or leave the flag out")
     return text
@@ -223,7 +225,7 @@ def installed_version() -> str:
 
 
 def add_standard_flags(parser: argparse.ArgumentParser, name: str = "qs") -> None:
-    """Adds --version and --print-completion. name: the program's, printed before the version."""
+    """Adds --version and --print-completion. name: the name of the program, printed before the version."""
     parser.add_argument("--version", action=_ShowVersion, const=name)
     parser.add_argument("--print-completion", action=_ShowCompletion, choices=SHELLS, metavar="SHELL")
 
@@ -241,7 +243,7 @@ class _ShowVersion(argparse.Action):
 
 
 class _ShowCompletion(argparse.Action):
-    """Prints the file with which a shell completes the command's arguments."""
+    """Prints the shell's completion file for the command's arguments."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
         text = f"print what makes TAB complete commands and flags, and exit: for {', '.join(SHELLS)}"

@@ -1,4 +1,4 @@
-"""The public names of the package `qs_schemas`, except `parse`, which imports lxml: few clients ever need it."""
+"""The public names of the package `qs_schemas`, except `parse`: that function needs lxml, which few clients use."""
 
 from .errors import TABLE, ErrorCode, ProtocolError
 from .framing import Framer
@@ -52,8 +52,8 @@ from .peer import Fault, Peer, read_document
 from .serializing import LINE_END, serialize
 from .wire import NAMESPACE
 
-# Messages know neither parser nor serializer, which are built on them. So they are handed over here, where both are
-# there.
+# The parser and the serializer import the message classes, so the message classes cannot import them. This module
+# imports both, and hands the functions over.
 set_codec(read_document, serialize)
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The error table of the protocol, and the one exception that bad input raises in this package.
 
-A row is a code, which groups errors as HTTP does, and a type, by which programs tell apart those of one code. Clients
+A row is a code, which groups errors as HTTP does, and a type, by which programs tell errors of one code apart. Clients
 match on both, so a row may be added and never changed. A test compares the table with docs/protocol.md.
 """
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """A row of the table."""
+    """A row of the table of errors."""
 
     code: int
     kind: str
@@ -43,8 +43,8 @@ TABLE: tuple[ErrorCode, ...] = (
 
 
 class ProtocolError(Exception):
-    """The peer has sent something that breaks the contract. error: the row of the table; text: says what is wrong,
-    where, and what to do; req: the correlation id of the document, None if it could not be read."""
+    """Reports that the peer has sent something that breaks the contract. error: the row of the table; text: says what
+    is wrong, where, and what to do; req: the correlation id of the document, None if it could not be read."""
 
     def __init__(self, error: ErrorCode, text: str, req: str | None = None) -> None:
         super().__init__(text)

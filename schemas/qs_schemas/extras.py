@@ -1,7 +1,7 @@
 """Names the extra of qsbus that brings a missing package.
 
-`pip install qsbus` is small: the clients and `qs`. A command that needs more ends with the one line to type, and not
-with a traceback, which would name a package that nobody has heard of.
+`pip install qsbus` is small: the clients and `qs`. A command that needs another package ends with one line that says
+what to type. A traceback would name a package that the user has never heard of.
 """
 
 import sys
@@ -19,7 +19,7 @@ def install(extra: str) -> str:
 
 
 class NotInstalledError(ModuleNotFoundError):
-    """A package of an extra is not installed. The text names it, and says what to type."""
+    """Reports that a package of an extra is not installed. The text names the package, and says what to type."""
 
     def __init__(self, extra: str, missing: ModuleNotFoundError) -> None:
         super().__init__(f"{missing.name} is not installed: {install(extra)}", name=missing.name)

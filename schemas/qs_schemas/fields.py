@@ -1,6 +1,6 @@
-"""Makes a message of the elements of a valid document, by plans that are worked out once for each class.
+"""Makes a message from the elements of a valid document, by plans that are worked out once for each class.
 
-A plan has a reader for each element that its class has a field for. Everything else in a document is passed over: a
+A plan has a reader for each element that its class has a field for. All other elements are passed over, so that a
 client may send back the entries of an answer as they came.
 """
 
@@ -35,10 +35,10 @@ _NO_ID = 0
 
 
 class Element(Protocol):
-    """An element of a tree. Its tag is `{namespace}name`, and no str for a comment.
+    """Describes an element of a tree. The tag of an element is `{namespace}name`; the tag of a comment is not a str.
 
-    lxml's elements are the only ones, but lxml is imported in `parsing.py` alone, also for types: this module has to be
-    importable where lxml is not wanted.
+    lxml's elements are the only implementation. This module does not import lxml, not even for types, so that programs
+    without lxml can import this module.
     """
 
     @property
@@ -55,7 +55,7 @@ class Element(Protocol):
 
 
 class RefusedError(Exception):
-    """A document is well-formed XML and breaks the contract. The stream can be read further."""
+    """Reports that a document is well-formed XML but breaks the contract. The stream can be read further."""
 
     def __init__(self, text: str, error: ErrorCode = BAD_REQUEST) -> None:
         super().__init__(text)
@@ -96,9 +96,9 @@ def _text(element: Element) -> str:
 
 
 def _reason(element: Element) -> str:
-    """Reads a reason. Raises RefusedError if it is too long."""
+    """Reads the reason of a release or a reject. Raises RefusedError if the reason is too long."""
     reason = element.text or ""
-    # The bound is in bytes of UTF-8, as it is kept in memory. The schema counts characters.
+    # The bound is in bytes of UTF-8, as the reason is kept in memory. The schema counts characters.
     if (size := len(reason.encode())) > REASON:
         raise RefusedError(f"'reason' has {size} bytes of UTF-8, and at most {REASON} bytes are kept: shorten it")
     return reason
@@ -109,7 +109,7 @@ def _whole(element: Element) -> int:
 
 
 def _mid(element: Element) -> int | str:
-    """Reads the id of a message. Returns the text itself when it is no id of this protocol."""
+    """Reads the id of a message. Returns the text itself if it is not an id of this protocol."""
     text = _text(element)
     return text if _AN_ID.fullmatch(text) is None else int(text)
 
@@ -135,7 +135,7 @@ def _figure(element: Element) -> Figure:
 
 
 def _options_reader(removes: bool) -> _Read:
-    """Makes the reader of `options`. removes: True if an empty value is allowed, which removes the option."""
+    """Makes the reader of `options`. removes: True if an empty value is allowed and removes the option."""
 
     def options(element: Element) -> QueueOptions:
         given = [(_OPTIONS[name], value) for name, value in element.items() if name in _OPTIONS]
@@ -161,7 +161,7 @@ def _payload_reader(inline: Callable[[Element], str]) -> _Read:
                 if encoded:
                     raise RefusedError("the payload says encoding='base64' and holds elements")
                 return inline(element).encode()
-            # What is left are comments: their text is not the payload's.
+            # The children that are left are comments, whose text does not belong to the payload.
             text += "".join([child.tail or "" for child in element])
         if not encoded:
             return text.encode()
@@ -220,8 +220,8 @@ def _list_reader(field: str, read: _Read) -> _Reader:
 
 
 def _mid_reader(kinds: _Kinds, named: bool) -> _Reader:
-    """Makes the reader of `mid`. named: True if a request says with `mid` which message it means. If not, the reader
-    ignores the `mid` of a request."""
+    """Makes the reader of `mid`. named: True if a request names its message by `mid`; if False, the reader ignores the
+    `mid` of a request."""
 
     def reader(values: _Values, element: Element) -> None:
         if named or values["type"] != "request":
@@ -232,7 +232,8 @@ def _mid_reader(kinds: _Kinds, named: bool) -> _Reader:
 
 
 def _messages_reader(fields: frozenset[str], read_entry: _Read, named: bool) -> _Reader:
-    """Makes the reader of `messages`. named: see `_mid_reader`, for the ids in the list."""
+    """Makes the reader of `messages`. named: True if a request names its messages by the ids in the list; if False, the
+    reader ignores the ids of a request."""
 
     def reader(values: _Values, element: Element) -> None:
         request = values["type"] == "request"
@@ -253,15 +254,15 @@ def _early_reader(messages: _Reader) -> _Reader:
 
 
 class Plan(NamedTuple):
-    """Reads the messages of a class. Elements and attributes that the class has no field for are passed over."""
+    """Reads the messages of one class. Passes over elements and attributes that the class has no field for."""
 
     cls: type[Message]
     op: _Kinds
     children: dict[str, _Reader]
 
     def message(self, children: Iterable[tuple[str, Element]], op: Element, envelope: _Values) -> Message:
-        """Makes the message of a valid document. children: those of the root, each with its tag; envelope: type, req
-        and resp. Raises RefusedError when a field is missing or its value is wrong."""
+        """Makes the message of a valid document. children: the root's children, each with its tag; envelope: the values
+        of type, req and resp. Raises RefusedError when a field is missing or its value is wrong."""
         values = envelope
         _read_attributes(op, self.op, values)
         for tag, child in children:
@@ -274,7 +275,7 @@ class Plan(NamedTuple):
         if isinstance(mid := values.get("mid"), str):
             if request:
                 raise RefusedError(f"no message has the id {mid[:100]!r}", NOT_FOUND)
-            # An answer may have an id that is none of ours: the message can still be read, and pushed again.
+            # An answer may have an id in a foreign form: the message can still be read, and pushed again.
             values["mid"] = None
         return self.cls(**values)
 
@@ -297,7 +298,7 @@ def plans(inline: Callable[[Element], str]) -> dict[str, Plan]:
 
 
 def _names(cls: type[Message], field: str) -> bool:
-    """Tells whether the requests of a class say with this field which messages they mean."""
+    """Tells whether the requests of a class name their messages by this field."""
     return field in cls.selects or any(field in group for group in cls.required)
 
 

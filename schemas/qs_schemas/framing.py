@@ -1,13 +1,13 @@
-"""Splits a stream of bytes into documents, and keeps from a parser what could cost it too much.
+"""Splits a stream of bytes into documents, and refuses documents that would cost a parser too much.
 
-A document says itself where it ends: there is no length in front of it. So finding its end is half of parsing it, for
+No length stands in front of a document: only its markup says where it ends. So finding the end is half of parsing, for
 bytes from anybody, cut anywhere. There are three ways, from quick to slow, with the same result:
 
-1. `next_plain` lets a reader try documents in the usual form. It finds the end by itself.
+1. `next_plain` lets a reader try documents in the usual form. The reader finds the end.
 2. One match of `_usual` finds the end of a whole document of elements, attributes and text.
 3. `_scan` goes tag by tag, over pieces, comments, sections, and documents that break a bound.
 
-It checks what it needs to find the end, and no more: references, namespaces and the like are the parser's business.
+The framer checks only what is needed to find the end. The parser checks references, namespaces and the rest.
 """
 
 import re
@@ -27,8 +27,9 @@ _SPACES = re.compile(_SPACE + rb"*+")
 EMPTY_LINE = b"\r\n\r\n"
 _UNFINISHED = len(EMPTY_LINE) - 1
 _BLANK = 0x20
-# Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes. Those of groups
-# are written as atomic groups: Python 3.11.2, Debian's, forgets where a possessive one began when its last round fails.
+# Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes. Repetitions of
+# groups are written as atomic groups: Python 3.11.2, Debian's, forgets where a possessive repetition began when its
+# last round fails.
 # Bytes of a name (XML 1.0, productions 4 and 4a); `_check_characters` looks at those of several bytes.
 _FIRST, _FURTHER = rb"A-Za-z_:\xc3-\xf3", rb"A-Za-z0-9_:.\-\x80-\xbf\xc2-\xf3"
 _NAME = rb"[%b][%b]*+" % (_FIRST, _FURTHER)
@@ -59,8 +60,8 @@ _LONGEST_OPENER = len(_DOCTYPE)
 _USUAL_DEPTH = 6
 _RUN_DEPTH = 3
 _SHORTEST = len(b"<a/>")
-# Entries of a list, as nearly everybody writes them: of a list that comes in pieces, those that are there at once. A
-# `<` in a value is looked for afterwards.
+# Entries of a list, as nearly everybody writes them: for a list that comes in pieces, the entries that have come
+# together. A `<` in a value is looked for afterwards.
 _OF_LISTED = rb'(?>(?: (?:qid|mid|receives|pushed-at|visible-at|delay|key)="[^"]*+"){0,7})'
 _LISTED = re.compile(
     rb'(?>(?:<message%b><payload(?: encoding="base64")?>[^<]*+</payload></message>|<mid%b>[^<]*+</mid>)+)'
@@ -78,16 +79,16 @@ T = TypeVar("T")
 
 
 class _Part(NamedTuple):
-    """A part of a tag that comes in pieces. run: matches the bytes of the part; then: the byte behind it -> the next
-    part. Any other byte there is an error."""
+    """Describes a part of a tag that comes in pieces. run: matches the bytes of the part; then: the byte behind the
+    part -> the next part. Any other byte behind the part is an error."""
 
     run: re.Pattern[bytes]
     then: dict[int, str]
 
 
 def _part(run: bytes, **then: bytes) -> _Part:
-    """Makes a part. run: its bytes, written like a set in a pattern; then: name of a next part -> the bytes that lead
-    to it, written in the same way."""
+    """Makes a part. run: the bytes of the part, written like a set in a pattern; then: name of a next part -> the bytes
+    that lead to that part, written in the same way."""
     sets = {name: re.compile(rb"[%b]" % bytes_of) for name, bytes_of in then.items()}
     behind = {byte: name for name, found in sets.items() for byte in range(256) if found.match(bytes((byte,)))}
     return _Part(re.compile(rb"[%b]*+" % run if run else rb""), behind)
@@ -122,10 +123,11 @@ def _in_no_name() -> re.Pattern[str]:
 
 @lru_cache(maxsize=16)
 def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
-    """Returns a pattern of one whole document that is nothing but elements, attributes and text, and within the
+    """Returns a pattern of one whole document that consists only of elements, attributes and text and is within the
     bounds."""
-    # Nearly every document is; one match is five times as fast as a step for each tag. It does not compare the names of
-    # the tags: where they differ, the parser says so, and the stream is closed as it would be here.
+    # Nearly every document is such a document, and one match is five times as fast as a step for each tag. The pattern
+    # does not compare the names of start and end tags: where they differ, the parser reports the error, and the stream
+    # is closed as it would be here.
     start = rb"<" + _NAME + rb"(?>(?:" + _WHOLE_ATTRIBUTE + rb"){0,%d})" % attributes + _SPACE + rb"*+"
     end = rb"</" + _NAME + _SPACE + rb"*+>"
     element = start + rb"(?:/>|>[^<]*+" + end + rb")"
@@ -135,10 +137,11 @@ def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
 
 
 def _runs() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """Returns a pattern of comments and instructions before a root, and one of these, CDATA sections and whole elements
-    inside of a root. They let through nothing that single steps would not, and are ten times as quick."""
-    # They are for documents that have too many elements, and so are refused already, and whose end has to be found all
-    # the same. They compare the names of a start and its end by a group for each level, which is why there are few.
+    """Returns two patterns: of comments and instructions before a root; and of comments, instructions, CDATA sections
+    and whole elements inside a root. They accept nothing that single steps would refuse, and are ten times as fast."""
+    # They are for documents that have too many elements, and so are refused already, but whose end still has to be
+    # found. They compare the names of a start tag and its end tag by a group for each level, which is why there are few
+    # levels.
     comment = rb"<!--(?>(?:[^-]++|-(?!-))*)-->"
     cdata = rb"<!\[CDATA\[(?>(?:[^\]]++|\](?!\]>))*)\]\]>"
     instruction = rb"<\?(?>(?:[^?]++|\?(?!>))*)\?>"
@@ -161,22 +164,22 @@ _RUN_BEFORE_ROOT, _RUN = _runs()
 class Framer:
     """Splits a stream into documents. `feed` bytes, then call `next_document` until it returns None.
 
-    1. What is found does not depend on how the bytes are cut.
+    1. The documents that are found do not depend on how the bytes are cut.
     2. Each byte is looked at a bounded number of times. Only the document that has begun, and bytes behind it, are
        kept.
     3. A document that is returned has no DTD, and is within the bounds of length, depth, attributes and elements.
     4. Markup that can never become a document is refused as soon as it has come, and not when the time for a document
-       is over: a client that speaks something else is told at once. Then the stream is unreadable, and each further
+       is over, so that a client with another protocol is told at once. Then the stream is unreadable, and each further
        call raises the same error.
-    5. A document that breaks a bound, and whose end can be found, is an error that does not close: the next one is
-       read.
+    5. A document that breaks a bound, and whose end can be found, raises an error that leaves the stream open: the next
+       document is read.
 
-    It must never hold a server for long: no pattern looks twice at the same bytes, whatever they are.
+    A framer must never hold up a server for long: no pattern looks twice at the same bytes, whatever they are.
     """
 
     def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
-        """keep_too_large: bytes of a document over the limit are kept in `too_large`: a client finds in them the ids of
-        messages that it has to release."""
+        """keep_too_large: True to keep the bytes of a document over the limit in `too_large`, where a client finds the
+        ids of messages that it has to release."""
         self._limits = limits
         self._bound = limits.document
         self._why = ""
@@ -218,8 +221,8 @@ class Framer:
         self._possible = 0  # everything before is free of bytes that no document has
 
     def bound(self, document: int, why: str = "") -> None:
-        """Changes the bound of a document's bytes, for the one that has begun and for all that follow. why: text that
-        follows the number in the error."""
+        """Changes the bound of a document's bytes, for the document that has begun and for all later ones. why: text
+        that follows the number in the error."""
         self._bound = document
         self._most = min(document, self._far)
         self._why = why
@@ -240,7 +243,7 @@ class Framer:
         self._last = -1
 
     def _forget(self) -> None:
-        """Drops the buffer: all of it has been passed over."""
+        """Drops the whole buffer, whose bytes have all been read."""
         if self.buffer:
             self._behind = self.buffer[-_UNFINISHED:]
         self.buffer, self._start = b"", 0
@@ -248,7 +251,7 @@ class Framer:
     # An empty line may come together with its document, or later, and in pieces.
 
     def _look_behind(self, data: bytes | bytearray | memoryview) -> None:
-        """Looks for an empty line in white space that comes after everything before it was read."""
+        """Looks for an empty line in white space that comes after all earlier bytes have been read."""
         self._forget()
         spaces = _SPACES.match(data)
         if self._behind and spaces is not None:
@@ -261,14 +264,14 @@ class Framer:
         self.early = self.buffer.find(EMPTY_LINE, self.buffer.rfind(b">", 0, end), end) >= 0
 
     def _look_at_root(self, document: bytes, root: int) -> None:
-        """Looks for the prefixes that a serializer of .NET declares, also where nothing follows its documents. root:
-        where the tag of the root starts."""
+        """Looks for the prefixes that a .NET serializer declares, to recognize an early client whose documents end
+        without an empty line. root: where the tag of the root starts."""
         if not self.early and document.find(_XMLNS, root, document.find(b"<", root + 1)) >= 0:
             tag = _TAG.match(document, root)
             self.early = tag is not None and any(name in _DOTNET for name, _ in _ATTRIBUTE.findall(tag[3] or b""))
 
     def _own(self) -> bytearray:
-        """Returns the buffer as a bytearray, which can grow, with nothing before the next document."""
+        """Returns the buffer as a bytearray, which can grow, and drops the bytes before the next document."""
         buffer = self.buffer
         if isinstance(buffer, bytes):
             self.buffer = buffer = bytearray(memoryview(buffer)[self._start :])
@@ -280,11 +283,11 @@ class Framer:
         return buffer
 
     def next_plain(self, read: Callable[[bytes | bytearray, int], tuple[T, int] | None]) -> T | None:
-        """Lets `read` read the next document, passes over it, and returns the result. Returns None, and passes over
-        nothing, if `read` cannot read it, or if a part of the document has been looked at before.
+        """Lets `read` read the next document, passes over the document, and returns the result. Returns None, and
+        passes over nothing, if `read` declines the document, or if a part of the document has been looked at before.
 
-        read: takes the data and where a document begins in it; returns its result and where the document ends, or
-        None.
+        read: takes the data and the offset at which a document begins; returns a result and the offset at which the
+        document ends, or None to decline.
         """
         buffer = self.buffer
         rest = len(buffer) - self._start
@@ -306,7 +309,8 @@ class Framer:
         return event
 
     def _has_end(self) -> bool:
-        """Tells whether a document may end in the buffer; if not, none is worth trying. Looks once at each byte."""
+        """Tells whether a document may end in the buffer; if not, no way of reading is worth trying. Looks once at each
+        byte."""
         if self._last < 0:
             self._last = max(0, self.buffer.rfind(b"qs>"))
         return self._last > self._start
@@ -314,8 +318,9 @@ class Framer:
     def next_document(self) -> bytes | None:
         """Returns the next whole document, or None until more bytes have come.
 
-        Raises ProtocolError: 400 that closes (not XML, DOCTYPE, tags that do not match) and 413 for the stream, from
-        then on at each call; 400 that does not close for a document over a bound, which is then skipped.
+        Raises ProtocolError. Two errors make the stream unreadable, and every later call raises them again: 400 for
+        bytes that are not XML, a DOCTYPE or tags that do not match, and 413 for a document that is too long. A 400 for
+        a document over another bound skips the document and leaves the stream open.
         """
         if self._failed is not None:
             raise self._failed
@@ -323,7 +328,7 @@ class Framer:
             if self._start >= len(self.buffer):
                 self._forget()
                 return None
-            # Only before the first step of a document: else the bytes of one that comes in pieces were looked at again.
+            # Only before the first step of a document, or the bytes of one that comes in pieces are looked at again.
             long = len(self.buffer) - self._start > _LONG
             whole = None if long and not self._has_end() else self._usual.match(self.buffer, self._start)
             if whole is not None and whole.end(1) - whole.start(1) <= self._most:
@@ -342,12 +347,12 @@ class Framer:
             raise
 
     def _has_few(self, document: bytes) -> bool:
-        """Tells whether a document of nothing but tags and text has no more elements than allowed."""
+        """Tells whether a document that consists only of tags and text has no more elements than allowed."""
         begun = document.count(b"<")
         return begun <= self._limits.elements or begun - document.count(b"</") <= self._limits.elements
 
     def close(self, error: ProtocolError) -> None:
-        """Stops reading: drops what is kept, and whatever comes later."""
+        """Stops reading: drops the kept bytes, and all bytes that come later. error: is raised by all later calls."""
         if self._failed is None and self._keep_too_large and error.error is TOO_LARGE:
             self.too_large = bytes(self.buffer)
         # Where the next document begins is not known any more: what is taken for one could be a part of a payload.
@@ -370,9 +375,9 @@ class Framer:
         return None
 
     def _check_bytes(self, end: int, quickly: bool) -> None:
-        """Refuses bytes that no document has. quickly: a long piece of ASCII text passes with other control characters
-        than NUL, as that takes a tenth of the time; the parser will find them. Otherwise no parser will look at the
-        document: all of it is looked at, so that what is found does not depend on how the bytes are cut."""
+        """Refuses bytes that no document has. quickly: True to let a long piece of ASCII text pass with control
+        characters other than NUL, which the parser will find; the check takes a tenth of the time. False for a document
+        that no parser will see: all its bytes are checked, so that the result does not depend on how they are cut."""
         piece = self.buffer[self._possible if quickly else 0 : end]
         self._possible = end
         if quickly and len(piece) > _LONG and piece.isascii() and 0 not in piece:
@@ -435,7 +440,7 @@ class Framer:
         return document
 
     def _too_large(self) -> ProtocolError:
-        if self._most < self._bound:  # it is the end of a document of too many elements that is too far
+        if self._most < self._bound:  # the document has too many elements, and its end is too far away
             return ProtocolError(TOO_LARGE, f"{self._too_many()}, and does not end within {_REST} bytes behind these")
         return ProtocolError(TOO_LARGE, f"the document is over the limit of {self._most} bytes{self._why}")
 
@@ -448,7 +453,7 @@ class Framer:
         """Goes from text to the next tag or section, and past it if it is whole. Returns False when more bytes are
         needed."""
         buffer, end = self.buffer, self._end
-        if self._pieces > self._limits.elements:  # only its end is of interest
+        if self._pieces > self._limits.elements:  # only the end of the document is of interest
             run = (_RUN if self._depth else _RUN_BEFORE_ROOT).match(buffer, self._at, end)
             if run is not None:
                 self._at = run.end()
@@ -477,7 +482,7 @@ class Framer:
         return True
 
     def _pass_listed(self) -> None:
-        """Goes past the entries of a list that stand here whole, as single steps would."""
+        """Goes past the entries of a list that are complete in the buffer, with the result that single steps have."""
         run = _LISTED.match(self.buffer, self._at, self._end)
         if run is None:
             return
@@ -526,8 +531,8 @@ class Framer:
         return True
 
     def _pass_attributes(self) -> None:
-        """Goes past the attributes that stand here whole, as single steps would: a long tag that comes in two pieces
-        would otherwise take seconds."""
+        """Goes past the attributes that are complete in the buffer, with the result that single steps have. Without
+        this, a long tag that comes in two pieces takes seconds."""
         run = _WHOLE_ATTRIBUTES.match(self.buffer, self._at, self._end)
         if run is not None:
             self._values += len(_VALUE.findall(run[0]))
@@ -557,8 +562,8 @@ class Framer:
             self._open(name[2], self._values, empty)
 
     def _check_characters(self) -> None:
-        """Refuses a tag that is no UTF-8 or has characters in its names that no name has. Not in a document of too many
-        elements, which `_RUN` passes over: none of it is read."""
+        """Refuses a tag that is not UTF-8, or with characters in its names that no name has. Skips the check in a
+        document of too many elements, which is refused already, and whose elements `_RUN` skips unchecked too."""
         tag = self.buffer[self._opened : self._at]
         if tag.isascii() or self._pieces > self._limits.elements:
             return
@@ -575,8 +580,8 @@ class Framer:
 
     def _count(self) -> None:
         self._pieces += 1
-        # The document is refused, and the next one should still be read: so its end is looked for, but not further than
-        # `_REST`. 8 MiB of tags held the framer for seven seconds.
+        # The document is refused, and the next one should still be read. So the end of this one is looked for, but not
+        # further than `_REST`. Without that bound, 8 MiB of tags held up the framer for seven seconds.
         if self._pieces == self._limits.elements + 1:
             self._broken = self._broken or self._too_many()
             self._far = self._opened + _REST
@@ -647,8 +652,8 @@ class Framer:
         return True
 
     def _check_instruction(self, instruction: bytes) -> None:
-        # Only a declaration at the very beginning is none. Its encoding is looked at, since the parser is told to take
-        # UTF-8 whatever the declaration says.
+        # Only an instruction at the very beginning is a declaration. Its encoding is checked, since the parser is told
+        # to take UTF-8 whatever the declaration says.
         if self._opened != 0 or _DECLARATION.match(instruction) is None:
             self._broken = self._broken or "a processing instruction is refused: documents need none"
             return
@@ -658,8 +663,8 @@ class Framer:
 
 
 def _req(document: bytes, root: int) -> str | None:
-    """Returns the correlation id of a document that no parser gets to see, None if it has none or one with escapes: the
-    answer can quote only what needs no decoding."""
+    """Returns the correlation id of a document that no parser will see. Returns None if the document has no id, or one
+    with escapes: the answer can quote only what needs no decoding."""
     tag = _TAG.match(document, root)
     for name, value in _ATTRIBUTE.findall(tag[3] or b"" if tag else b""):
         if name == b"req":

@@ -1,7 +1,7 @@
 """Bounds that keep one peer from exhausting the other.
 
-The peer chooses what it sends, so every size and count that it can choose has a bound. Those in `Limits` are
-parameters, for which these are the defaults; the others are fixed.
+The peer chooses what it sends, so every size and count that it can choose has a bound. The bounds in `Limits` are
+parameters with defaults; the other bounds are fixed.
 """
 
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ _ENVELOPE = 3072
 
 
 def binary_payload(document: int) -> int:
-    """Returns how many bytes of a payload that is no text fit into one push: it travels as base64, four bytes for
-    three. document: the bound of the document."""
+    """Returns how many bytes of a payload that is not text fit into one push. Such a payload travels as base64, four
+    bytes for three. document: the bound of the document."""
     return max(document - _ENVELOPE, 0) // 4 * 3
 
 
@@ -67,7 +67,7 @@ ANSWER_FACTOR = 6
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of the documents that one side accepts from the other. All are at least 1."""
+    """Limits the documents that one side accepts from the other. All limits are at least 1."""
 
     document: int = DOCUMENT
     """Bytes from the first `<` to the last `>`."""

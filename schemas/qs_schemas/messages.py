@@ -1,13 +1,13 @@
 """The messages of the protocol: one class for each operation and its answer, and the error.
 
 A request and its answer are the same class; `type` tells them apart, as bucker's clients know it: what `recv()` returns
-after `send(ListQueues())` is a `ListQueues`. The fields of a class are those of both. Every field can be set; None,
-False and empty lists are not written.
+after `send(ListQueues())` is a `ListQueues`. A class has the fields of both. Every field can be set; None, False and
+empty lists are not written.
 
 Durations are seconds, times are microseconds since the Epoch, payloads are bytes (a str is stored as UTF-8). A field of
 text takes a str, or bytes in UTF-8, which it decodes; anything else raises a TypeError at once: see `checked`. `parse`
 and `serialize` check everything else. They are built on these classes, so this module imports neither: the package
-hands them over with `set_codec`.
+hands the functions over with `set_codec`.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from .checked import checked
 
 
 class Receipt(NamedTuple):
-    """A message id with the count of receives that its holder saw. A delete with a receipt fails when the message has
-    been received again since."""
+    """Names a message by its id and the count of receives that the consumer saw. A delete with a receipt fails if the
+    message has been received again since."""
 
     mid: int
     receives: int
@@ -27,7 +27,7 @@ class Receipt(NamedTuple):
 
 @checked
 class Draft:
-    """An entry of a list-form push: a message to store."""
+    """Describes a message to store: an entry of a list-form push."""
 
     payload: bytes | str
     delay: float | None = None
@@ -37,8 +37,8 @@ class Draft:
 
 
 class ClientState:
-    """The state that a client keeps with a message that it has received. It is no field: it does not travel, is not
-    compared, and has no value until it is set."""
+    """Holds the state that a client keeps with a message that it has received. `lease` is not a field: it does not
+    travel, is not compared, and has no value until it is set."""
 
     __slots__ = ("lease", "settled")
 
@@ -51,8 +51,8 @@ class ClientState:
 
 @dataclass(slots=True)
 class Delivery(ClientState):
-    """An entry of a list-form answer: a message that was delivered, or peeked at. See `GetMessage` for the fields that
-    both have."""
+    """Holds a message that was delivered or peeked at: an entry of a list-form answer. `GetMessage` documents the
+    fields that both classes have."""
 
     mid: int
     payload: bytes
@@ -72,13 +72,14 @@ class Delivery(ClientState):
 
     @property
     def text(self) -> str:
-        """The payload decoded as UTF-8. Raises UnicodeDecodeError when it is not UTF-8."""
+        """The payload decoded as UTF-8. Raises UnicodeDecodeError if the payload is not UTF-8."""
         return self.payload.decode()
 
 
 @checked
 class QueueOptions:
-    """Options of a queue, in `new-queue`, `set-queue` and the answer of `get-queue`. None: not named."""
+    """Holds the options of a queue, in `new-queue`, `set-queue` and the answer of `get-queue`. An option that a request
+    does not name is None."""
 
     storage: str | None = None
     visibility: float | None = None
@@ -102,7 +103,8 @@ class QueueOptions:
 
 @dataclass(slots=True)
 class QueueInfo:
-    """An entry of a `queue-stats` answer. A figure that the queue's storage does not know is None.
+    """Holds the figures of one queue: an entry of a `queue-stats` answer. A figure that the queue's storage does not
+    know is None.
 
     `pushed`, `delivered`, `expired`, `deleted`, `dead` and `retired` count since the start of the server.
     """
@@ -136,7 +138,7 @@ class QueueInfo:
 
 @dataclass(slots=True)
 class Claim:
-    """The messages that a consumer claimed in one transaction."""
+    """Describes the messages that a consumer claimed in one transaction."""
 
     seq: int
     """The number that the consumer has given the claim."""
@@ -157,7 +159,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Part:
-    """A staged part to publish, and its attempt: others of the same part are dropped."""
+    """Names a staged part to publish, and which attempt of the part: the part's other attempts are dropped."""
 
     number: int
     attempt: int
@@ -165,8 +167,8 @@ class Part:
 
 @dataclass(slots=True)
 class Figure:
-    """One figure of a `server-stats` answer. Name and labels are those of Prometheus, without the prefix of the name.
-    docs/protocol.md lists them."""
+    """Holds one figure of a `server-stats` answer. Name and labels are as in Prometheus, without the prefix of the
+    name. docs/protocol.md lists them."""
 
     name: str
     value: float
@@ -175,7 +177,7 @@ class Figure:
 
 @checked(kw_only=True)
 class Message(ClientState):
-    """The envelope that all messages have."""
+    """Holds the envelope that all messages have."""
 
     op: ClassVar[str] = ""
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -210,7 +212,8 @@ class Message(ClientState):
         self.req = req
 
     def answers(self, resp: str, req: str | None = None) -> None:
-        """Turns the message into a response. resp: the id of the response; req: of the request, if it had one."""
+        """Turns the message into a response. resp: the id of the response; req: the id of the request, if it had
+        one."""
         self._type, self._resp, self._req = "response", resp, req  # type: ignore[misc]
 
     @staticmethod
@@ -226,7 +229,7 @@ class Message(ClientState):
 
 
 class _Codec(NamedTuple):
-    """The two conversions that `Message.parse` and `Message.xml` offer."""
+    """Holds the two conversions that `Message.parse` and `Message.xml` offer."""
 
     read: Callable[[bytes], Message]
     write: Callable[[Message], bytes]
@@ -235,15 +238,15 @@ class _Codec(NamedTuple):
 def set_codec(read: Callable[[bytes], Message], write: Callable[[Message], bytes]) -> None:
     """Gives `Message.parse` and `Message.xml` their conversions. The package calls it once, when it is imported.
 
-    read: returns the message in the bytes of one document, and raises ProtocolError when there is not exactly one;
-    write: returns the bytes of the document, with its line end.
+    read: returns the message in the bytes of one document, and raises ProtocolError if the bytes are not exactly one
+    document; write: returns the bytes of a message's document, with the line end.
     """
     Message._codec = _Codec(read, write)
 
 
 @checked
 class Error(Message):
-    """Says what went wrong. Code and kind are a row of the error table, and the text is for people."""
+    """Says what went wrong. code and kind: a row of the error table; text: words for people."""
 
     code: int = 500
     kind: str = "internal"
@@ -261,7 +264,7 @@ class ListQueues(Message):
 
 @checked
 class NewQueue(Message):
-    """Creates a queue. exist_ok: a queue that exists is no conflict if it has the options that are named."""
+    """Creates a queue. exist_ok: True to accept a queue that exists, if it has the options that the request names."""
 
     op: ClassVar[str] = "new-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -277,7 +280,7 @@ class NewQueue(Message):
 
 @checked
 class SetQueue(Message):
-    """Changes options of a queue. Those that `options` does not name stay."""
+    """Changes options of a queue. Options that `options` does not name stay as they are."""
 
     op: ClassVar[str] = "set-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("options",))
@@ -329,7 +332,7 @@ class ListMessages(Message):
 
 @checked
 class PushMessage(Message):
-    """Stores a message, or (list form) several, all or none. The answer carries mid or mids."""
+    """Stores a message, or in the list form several messages: either all or none. The answer carries mid or mids."""
 
     op: ClassVar[str] = "push-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("payload", "messages"))
@@ -348,7 +351,7 @@ class PushMessage(Message):
 
 @checked
 class GetMessage(Message):
-    """Receives or peeks at one message by its id, or (list form) peeks at those of `mids` that exist."""
+    """Receives or peeks at one message by its id, or in the list form peeks at those messages of `mids` that exist."""
 
     op: ClassVar[str] = "get-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))
@@ -408,8 +411,9 @@ class ReceiveMessage(Message):
 
 @checked
 class DeleteMessage(Message):
-    """Acknowledges: removes one message, or (list form) those of `mids` that exist. receives: the count that the
-    consumer saw; a message that has been received again since is another consumer's, and stays."""
+    """Acknowledges: removes one message, or in the list form those messages of `mids` that exist. receives: the count
+    of receives that the consumer saw; a message that has been received again since belongs to another consumer, and
+    stays."""
 
     op: ClassVar[str] = "delete-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))
@@ -421,7 +425,8 @@ class DeleteMessage(Message):
 
 @checked
 class ReleaseMessage(Message):
-    """Gives a message back: it is visible again now, or after `delay` seconds, or as the queue's back-off says."""
+    """Gives a message back: the message is visible again now, or after `delay` seconds, or as the queue's back-off
+    says."""
 
     op: ClassVar[str] = "release-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
@@ -441,7 +446,8 @@ class ReleaseMessage(Message):
 
 @checked
 class RejectMessage(Message):
-    """Makes a message a dead letter now, whatever its count of receives. reason: kept with it, at most 1 KiB."""
+    """Makes a message a dead letter now, whatever its count of receives. reason: text that is kept with the message, at
+    most 1 KiB."""
 
     op: ClassVar[str] = "reject-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
@@ -466,7 +472,8 @@ class ExtendMessage(Message):
 
 @checked
 class CopyMessage(Message):
-    """Stores one message, or (list form) those of `mids` that exist, in other queues too, under the same ids."""
+    """Stores one message, or in the list form those messages of `mids` that exist, also in other queues, under the same
+    ids."""
 
     op: ClassVar[str] = "copy-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"), ("queues",))
@@ -478,7 +485,8 @@ class CopyMessage(Message):
 
 @checked
 class PurgeQueue(Message):
-    """Removes every message of a queue, those in flight too. The answer's count: how many."""
+    """Removes every message of a queue, also those in flight. The answer's `count` is the number of removed
+    messages."""
 
     op: ClassVar[str] = "purge-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -488,7 +496,7 @@ class PurgeQueue(Message):
 
 @checked
 class PauseQueue(Message):
-    """Pauses a queue: it delivers nothing until it is resumed, and takes pushes all the while."""
+    """Pauses a queue: the queue delivers nothing until it is resumed, but still takes pushes."""
 
     op: ClassVar[str] = "pause-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -497,7 +505,7 @@ class PauseQueue(Message):
 
 @checked
 class ResumeQueue(Message):
-    """Resumes a paused queue: it delivers messages again."""
+    """Resumes a paused queue, which then delivers messages again."""
 
     op: ClassVar[str] = "resume-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
@@ -533,7 +541,8 @@ class QueueStats(Message):
 
 @checked
 class ServerStats(Message):
-    """Asks for the figures of the server, or of the bus. connections: with those of each connection."""
+    """Asks for the figures of the server, or of the bus. connections: True to ask for the figures of each connection
+    too."""
 
     op: ClassVar[str] = "server-stats"
     figures: list[Figure] = field(default_factory=list)
@@ -542,7 +551,7 @@ class ServerStats(Message):
 
 @checked
 class Subscribe(Message):
-    """Subscribes: the server sends messages as they become visible, without being asked for each."""
+    """Subscribes to queues: the server sends messages as they become visible, without a request for each."""
 
     op: ClassVar[str] = "subscribe"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid", "queues"),)
@@ -579,7 +588,7 @@ class Authenticate(Message):
 @checked
 class Ping(Message):
     """Asks for an answer, which names the program that answers. name: `qs-server` or `qs-bus`; None in a request, and
-    from a server of an earlier version."""
+    in the answer of a server of an earlier version."""
 
     op: ClassVar[str] = "ping"
     name: str | None = None
@@ -587,8 +596,8 @@ class Ping(Message):
 
 @checked
 class ClaimMessages(Message):
-    """Claims the oldest visible messages, in one transaction: they become the claim `seq` of the consumer. A repeated
-    request with the same `seq` gets the same claim."""
+    """Claims the oldest visible messages in one transaction, as the consumer's claim `seq`. A repeated request with the
+    same `seq` gets the same claim."""
 
     op: ClassVar[str] = "claim-messages"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
@@ -628,8 +637,8 @@ class AckClaim(Message):
 
 @checked
 class ReleaseClaim(Message):
-    """Makes the messages of a claim visible again, for operators. owner: the principal that the consumer belongs to,
-    empty for clients without one, None for the client itself."""
+    """Makes the messages of a claim visible again, for operators. owner: the principal that the consumer belongs to;
+    empty for clients without a principal, None for the client that asks."""
 
     op: ClassVar[str] = "release-claim"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
@@ -652,8 +661,8 @@ class ListClaims(Message):
 
 @checked
 class StageMessages(Message):
-    """Stores messages durably and invisibly, until their batch is published. A part may be staged by several attempts,
-    of which one is published."""
+    """Stores messages durably and invisibly, until their batch is published. Several attempts may stage the same part;
+    one of them is published."""
 
     op: ClassVar[str] = "stage-messages"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (

@@ -6,12 +6,12 @@
 3. No entity is expanded, no DTD loaded, no file or connection opened.
 4. The time that a document takes grows with its bytes, whatever they are.
 
-The schema by itself does not ensure the last: lxml works out a path for every fault, and libxml2 keeps 50 bytes for
-every white space before a name. So these are refused before the schema sees them: elements of answers in a request, a
-list over its bound, a value over VALUE. And a list is validated in one go only if it is short: otherwise entry by
-entry, up to the first faulty one.
+The schema by itself does not ensure point 4: lxml works out a path for every fault, and libxml2 keeps 50 bytes for
+every white space before a name. So three things are refused before the schema sees them: elements of answers in a
+request, a list over its bound, a value over VALUE. And a short list is validated in one go, but a long one entry by
+entry, up to the first faulty entry.
 
-Assumes that the framer has cut the document out, and so has bounded its length, depth, attributes and elements.
+Assumes that the framer has cut out the document and bounded its length, depth, attributes and elements.
 """
 
 import copy
@@ -31,7 +31,7 @@ from .wire import ANSWERED, NAMESPACE
 LIBXML = ".".join(map(str, etree.LIBXML_VERSION))
 """The version of the library that parses."""
 _ROOT, _OP, _PAYLOAD, _ERROR = (f"{NS}{name}" for name in ("qs", "op", "payload", "error"))
-# How many times `list_length` entries they may have: names are short, and a batch of Spark has thousands of parts.
+# How many times `list_length` entries each list may have: names are short, and a batch of Spark has thousands of parts.
 _LISTS = {
     f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10, f"{NS}figures": 10, f"{NS}claims": 10,
 }  # fmt: skip
@@ -47,9 +47,8 @@ entry that is 3,200 faults, and some 10 ms."""
 
 def _new_parser() -> etree.XMLParser:
     """Makes a parser for one document."""
-    # One parser for all would be slow for ever after a document of very many attributes: each further one would take a
-    # hundred times as long. And its log of errors would be that of all threads.
-    # UTF-8, whatever a declaration says. huge_tree lifts libxml2's own bounds; the framer's hold.
+    # One parser for all documents would be slow for ever after a document of very many attributes: each further one
+    # would take a hundred times as long. And all threads would share its log of errors.
     return etree.XMLParser(
         encoding="utf-8", resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False,
         huge_tree=True, collect_ids=False, remove_pis=True,
@@ -67,9 +66,10 @@ _KINDS = {
 
 
 def _schema_of_entries() -> tuple[etree.XMLSchema, dict[str, frozenset[str]]]:
-    """Returns a schema like qs.xsd, in which lists may hold anything and their entries are valid as roots; and list ->
-    the tags of its entries."""
-    # With it a long list is validated entry by entry: `_fault`. It is made of qs.xsd, so that there is one contract.
+    """Returns a schema like qs.xsd, in which lists may hold anything and their entries are valid as roots; and a dict:
+    list -> the tags of its entries."""
+    # `_fault` validates a long list entry by entry with this schema, which is made from qs.xsd, so that there is one
+    # contract.
     xsd: Any = copy.deepcopy(_XSD)
     entries = {}
     for kind in {_KINDS[name] for name in _LISTS}:
@@ -104,12 +104,12 @@ _EXPECTED = _documentation()
 def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> Message:  # noqa: B008 - frozen
     """Parses a document into its message.
 
-    document: one whole document, as the framer gives it; serving: see `Peer`. Raises ProtocolError: 400 when it is
-    not well-formed (closes), not valid, or lacks what its operation needs; 404 when a request names a message by an id
-    that is not one of ours; 501 when the operation is unknown.
+    document: one whole document, as the framer gives it; serving: see `Peer`. Raises ProtocolError: 400 if the document
+    is not well-formed (this one closes the connection), is not valid, or lacks what its operation needs; 404 if a
+    request names a message by an id that is not in the form of this server; 501 if the operation is unknown.
     """
     root = _tree(document)
-    req = root.get("req")  # first, so that a client is told which of its documents was wrong
+    req = root.get("req")  # read first, so that a client is told which of its documents was wrong
     try:
         # Comments would cut the text of an element in two. The framer passes them, and few documents have any.
         if b"!" in document and b"<!--" in document:  # the first test is quick, and mostly enough
@@ -117,7 +117,7 @@ def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> 
         return _message(root, len(document), limits, serving)
     except RefusedError as refused:
         error, text = refused.error, refused.text
-    except Exception as unforeseen:  # those before it have to be answered
+    except Exception as unforeseen:  # the requests before this one have to be answered
         error, text = BAD_REQUEST, f"the document cannot be read: {type(unforeseen).__name__}: {unforeseen}"
     # A req that is too long is itself an error, and is not sent back.
     raise ProtocolError(error, text, None if req is None or len(req) > REQ else req)
@@ -126,7 +126,7 @@ def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> 
 def parse_payload(payload: bytes) -> Any:
     """Parses a payload that is an XML document of its own, in the encoding that it declares. Returns its root element.
 
-    Expands no entity and loads nothing. Raises ValueError when it is not well-formed.
+    Expands no entity and loads nothing. Raises ValueError if the payload is not well-formed.
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False)
     try:
@@ -136,8 +136,8 @@ def parse_payload(payload: bytes) -> Any:
 
 
 def _tree(document: bytes) -> etree._Element:
-    """Returns the root of a document that is well-formed, its namespaces too."""
-    if _DOCTYPE.match(document) is not None:  # the framer passes no DTD; if it did, no entity is read here
+    """Returns the root of a document. Raises ProtocolError if the document or its namespaces are not well-formed."""
+    if _DOCTYPE.match(document) is not None:  # the framer passes no DTD; even if it did, no entity is read here
         raise ProtocolError(MALFORMED, "not well-formed: a DOCTYPE is refused")
     parser = _new_parser()
     try:
@@ -184,7 +184,8 @@ def _message(root: etree._Element, length: int, limits: Limits, serving: bool) -
 
 
 def _type(root: etree._Element, serving: bool) -> str:
-    """Returns the message's type. A server is sent requests and errors only, whatever else the document says."""
+    """Returns the message's type. serving: True for a server, to which every document is a request, or an error if the
+    document says so."""
     kind = root.get("type", "request")
     if serving and kind != "error":
         return "request"
@@ -197,7 +198,7 @@ def _type(root: etree._Element, serving: bool) -> str:
 
 
 def _check_operation(op: etree._Element) -> None:
-    """Refuses an unknown operation, before the schema is asked: that is 501."""
+    """Refuses an unknown operation with 501, before the schema would refuse it with 400."""
     names = [child.tag for child in op]
     for name in names:
         if name not in _PLANS and isinstance(name, str) and name.startswith(NS):
@@ -214,7 +215,7 @@ def _check_list(element: etree._Element, limits: Limits) -> None:
 
 
 def _check_request(tags: dict[Any, Any]) -> None:
-    """Refuses in a request the elements that only answers have. Attributes are ignored where they have no meaning: a
+    """Refuses in a request the elements that only answers have. Attributes of answers are ignored instead, so that a
     client may send back the entries of an answer as they came."""
     for tag in tags:
         if tag in _ANSWERED:
@@ -262,12 +263,12 @@ def _name(element: etree._Element) -> str:
 
 
 def _fault(root: etree._Element, children: list[tuple[Any, Any]], may_be_long: bool) -> str | None:
-    """Returns the first error that the schema finds in a document, None if it is valid. may_be_long: True if a value
-    may be over VALUE, which is refused at once."""
+    """Returns the first error that the schema finds in a document, or None if the document is valid. may_be_long: True
+    if a value may be longer than VALUE; such a value is refused first."""
     if may_be_long:
         _check_values(root, children)
     lists = [(child, _ENTRIES[tag]) for tag, child in children if tag in _LISTS]
-    # Of a short list lxml may log all faults: see `_AT_ONCE`.
+    # lxml may log all faults of a short list: see `_AT_ONCE`.
     if all(len(child) <= _AT_ONCE for child, _ in lists):
         return None if _SCHEMA.validate(root) else _explain(_SCHEMA.error_log)
     if not _SCHEMA_OF_ENTRIES.validate(root):
@@ -284,12 +285,14 @@ def _fault(root: etree._Element, children: list[tuple[Any, Any]], may_be_long: b
 def _check_stripped(
     root: etree._Element, children: list[tuple[Any, Any]], may_be_long: bool, fault: str | None
 ) -> None:
-    """Takes out what is foreign, and refuses what the schema refuses then. fault: the error of the schema in the
-    document as it came. Nearly all documents are valid as they come, so this is called for the others only."""
+    """Removes elements and attributes of other namespaces, and raises RefusedError if the document is still not valid.
+    Called only for the few documents that are not valid as they came. fault: the schema's error in the document as it
+    came."""
     unexpected = _unexpected(children)
     if unexpected is not None:  # checked here: the schema would log every other fault too
         raise RefusedError(_not_expected(unexpected))
-    # Foreign elements make it invalid, foreign attributes may: only then is it worth looking for them.
+    # Foreign elements make a document invalid, and foreign attributes may, so only an invalid document is searched for
+    # them.
     if _strip_foreign(root):
         fault = _fault(root, children, may_be_long)
     if fault is not None:
@@ -301,7 +304,7 @@ def _not_expected(element: etree._Element) -> str:
 
 
 def _unexpected(children: list[tuple[Any, Any]]) -> Any:
-    """Returns the first child of qs that is unknown or there already, or None."""
+    """Returns the first child of `qs` that is unknown or repeated, or None if there is none."""
     due = set(_KINDS)
     for tag, child in children:
         if tag in due:
@@ -315,7 +318,7 @@ def _unexpected(children: list[tuple[Any, Any]]) -> Any:
 
 
 def _strip_foreign(root: etree._Element) -> bool:
-    """Takes out comments, and elements and attributes of other namespaces, except inside of payloads. Returns True if
+    """Removes comments, and elements and attributes of other namespaces, except inside of payloads. Returns True if
     there were any."""
     stripped = False
     pending = [root]
@@ -335,12 +338,13 @@ def _strip_foreign(root: etree._Element) -> bool:
 
 
 def _is_foreign(name: object) -> bool:
-    """Tells whether a tag or an attribute's name is of another namespace. The tag of a comment is no str."""
+    """Tells whether a tag or an attribute's name is of another namespace. The tag of a comment is not a str."""
     return not isinstance(name, str) or (name.startswith("{") and not name.startswith(NS))
 
 
 def _keep_only(element: etree._Element, children: list[etree._Element], kept: set[etree._Element]) -> None:
-    """Removes all children but those to keep. The text behind a removed one goes to the one before it."""
+    """Removes all children but those to keep. The text behind a removed child is appended to the text behind the last
+    kept child before it, or to the element's own text."""
     last = None
     texts = [element.text or ""]
     for child in children:
@@ -348,8 +352,8 @@ def _keep_only(element: etree._Element, children: list[etree._Element], kept: se
         if child not in kept:
             texts.append(tail)
             if len(child):
-                # What stands in an element that is removed keeps its namespaces: lxml looks for each in all those that
-                # it has found, which takes a minute for a document. What nobody refers to is dropped at once.
+                # The content of a removed element would keep its namespaces: lxml looks for each of them in all that it
+                # has found, which takes a minute for some documents. Content that nobody refers to is dropped at once.
                 child.clear()
             element.remove(child)
             continue
@@ -374,8 +378,8 @@ def _inline(element: Any) -> str:
     """Serializes the inline XML in a payload."""
     if len(element) > LIST:
         raise RefusedError(f"a payload of more than {LIST} elements side by side has to be sent as text, escaped")
-    # A copy of each: a serializer writes every declaration that stands above an element, and of a copy those that it
-    # uses.
+    # Each child is copied: for an original the serializer writes every namespace declaration above it, for a copy only
+    # the declarations that it uses.
     children = [etree.tostring(copy.copy(child), encoding="unicode", with_tail=True) for child in element]
     return escape_inline(element.text or "") + "".join(children)
 
@@ -397,7 +401,7 @@ def _error(root: etree._Element) -> Error:
 
 
 def _explain(log: Any) -> str:
-    """Returns the first error of the schema, without its namespace, and with what was expected."""
+    """Returns the first error of the schema, without its namespace, and with the elements that were expected."""
     entries = list(log)
     if not entries:
         return "the document is not valid against qs.xsd"

@@ -1,7 +1,7 @@
-"""One side of a connection, without the connection: bytes in, events out; a message in, bytes out.
+"""Implements one side of a connection without the socket: bytes in, events out; a message in, bytes out.
 
-It does no I/O and does not wait. So the server, the bus, the blocking and the async client use the same peer, and tests
-put two of them back to back.
+This module does no I/O and does not wait. So the server, the bus, the blocking and the async client use the same peer,
+and tests put two peers back to back.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +19,9 @@ from .text import replace_uncarriable
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """An event: a document that came in breaks the contract. error: the row of the table; text: says what is wrong, and
-    where; req: the correlation id of the document, if known. After a fault whose error closes, no event follows."""
+    """Reports, as an event, that a document from the other side breaks the contract. error: the row of the table; text:
+    words that say what is wrong, and where; req: the correlation id of the document, if known. After a fault whose
+    error closes, no event follows."""
 
     error: ErrorCode
     text: str
@@ -32,23 +33,22 @@ class Fault:
 
 
 def error_message(error: ErrorCode, text: str, req: str | None = None, resp: str | None = None) -> Error:
-    """Makes a message of an error of the table. It can be sent whatever the text quotes: characters that XML cannot
-    carry are replaced."""
+    """Makes a message for an error of the table. Characters of the text that XML cannot carry are replaced, so the
+    message can be sent whatever the text quotes."""
     return Error(error.code, error.kind, replace_uncarriable(text), req=req, resp=resp)
 
 
 def _parse(document: bytes, limits: Limits, serving: bool = False) -> Message:
-    """Parses a document with the XML library."""
-    # It is imported for the first document that is not plain: most clients get none, and start sooner without it.
-    # Servers import it when they start.
+    """Parses a document with the XML library, which is imported when the first document needs it."""
+    # Most clients get only plain documents, and start sooner without the library. Servers import it when they start.
     from .parsing import parse  # noqa: PLC0415
 
     return parse(document, limits, serving)
 
 
 def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
-    """Reads the one message in the bytes. Raises ProtocolError if there is none, or more than one, or if it breaks the
-    contract."""
+    """Reads the one message in the bytes. Raises ProtocolError if the bytes hold no document or more than one, or if
+    the document breaks the contract."""
     framer = Framer(limits)
     framer.feed(data)
     document = framer.next_document()
@@ -61,11 +61,12 @@ def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B
 
 
 class Peer:
-    """The state of one stream. Call `receive_data`, then iterate over `events`; `send` returns the bytes of a message.
+    """Keeps the state of one stream. Call `receive_data`, then iterate over `events`; `send` returns the bytes of a
+    message.
 
     1. Each document that comes in is one event, in order: a message, or a `Fault` if it breaks the contract.
     2. A plain document is read without a parser, with the result that the parser has.
-    3. After a fault whose error closes, no event follows, and what comes in is dropped.
+    3. After a fault whose error closes, no event follows, and later bytes are dropped.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class Peer:
         early: bool = False,
         keep_too_large: bool = False,
     ) -> None:
-        """serving: this side answers, so a document with an operation is a request whatever its type says, except
-        `error`: early clients of bucker send `response`; early: the other side is sent documents that end with an empty
-        line from the first on; keep_too_large: see `Framer`."""
+        """serving: True if this side answers: then a document with an operation is a request whatever its type says
+        (early clients of bucker send `response`), except `error`; early: True to end all documents to the other side
+        with an empty line, from the first on; keep_too_large: see `Framer`."""
         self._limits = limits
         self._serving = serving
         self._framer = Framer(limits, keep_too_large=keep_too_large)
@@ -99,36 +100,36 @@ class Peer:
         `next_event` has read a document that shows it."""
 
     def bound_documents(self, most: int | None, why: str = "") -> None:
-        """Takes documents of at most so many bytes from now on, None for the bound of the limits: a client that has not
-        authenticated gets less. why: text that follows the number in the fault."""
+        """Changes the bound of incoming documents from now on: a client that has not authenticated gets a lower one.
+        most: bytes, None for the bound of the limits; why: text that follows the number in the fault."""
         document = self._limits.document
         self._framer.bound(document if most is None else min(document, most), self._why if most is None else why)
 
     @property
     def too_large(self) -> bytes:
-        """The bytes that have come of the document that was over the limit."""
+        """The bytes of the document that was over the limit, as far as they have come."""
         return self._framer.too_large
 
     @property
     def begun(self) -> bool:
-        """Tells whether a document has begun to arrive and is not complete."""
+        """True if a document has begun to arrive and is not complete."""
         return self._framer.begun
 
     def end_of_data(self) -> Fault | None:
-        """Takes the end of the other side's stream. Call it after the events. Returns a fault if the stream ended
-        inside a document."""
+        """Takes the end of the other side's stream. Call this after the last of the `events`. Returns a fault if the
+        stream ended inside a document."""
         if self._closed or not self._framer.begun:
             return None
         self._closed = True
         return Fault(MALFORMED, "not well-formed: the stream ended inside a document")
 
     def events(self) -> Iterator[Message | Fault]:
-        """Yields the messages and faults in the bytes so far."""
+        """Yields the messages and faults in the bytes that have come."""
         while (event := self.next_event()) is not None:
             yield event
 
     def next_event(self) -> Message | Fault | None:
-        """Returns the next message or fault, or None until more bytes come."""
+        """Returns the next message or fault, or None until more bytes have come."""
         framer = self._framer
         self.drained = False
         if self._closed or not framer.buffer:
@@ -144,7 +145,8 @@ class Peer:
             self.early = framer.early
             if document is None:
                 return None
-            # The framer has put it together, and is done with it: a plain document needs no parser for that.
+            # The framer has put the document together, and is done with it: a plain document needs no parser after
+            # that.
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
                 return found[0]
             return _parse(document, self._limits, self._serving)
@@ -156,8 +158,8 @@ class Peer:
             return Fault(error.error, error.text, error.req)
 
     def send(self, message: Message) -> bytes:
-        """Returns the document of a message, for the other side. Raises ValueError when a field holds what XML cannot
-        carry, or in a request a name, key or id that is longer than the contract allows."""
+        """Returns the document of a message, for the other side. Raises ValueError if a field holds a character that
+        XML cannot carry, or if a request has a name, key or id that is longer than the contract allows."""
         document = None if self.early else write(message)
         if document is not None:
             return document

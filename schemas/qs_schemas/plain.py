@@ -1,17 +1,18 @@
 """Reads the documents that nearly all clients send into messages, without a parser.
 
-It takes 0.15 to 0.25 of the parser's time, which is why it is there (scripts/bench/documents.py).
+This reader takes 0.15 to 0.25 of the parser's time (scripts/bench/documents.py).
 
 A document is plain when it is written as qs writes it: no declaration, prefix, comment or CDATA section, `qs` in the
 default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no white
-space between elements but before `op`, `op` first, then `qid`, then the rest. `_READERS` has the operations.
+space between elements but before `op`, `op` first, then `qid`, then the rest. `_READERS` lists the operations.
 
-This is safe because it accepts only a part of what the framer and the parser accept, with the same result. A pattern
-has to match the whole document, and a value is taken only where the schema takes it and no rule of XML would change it:
-names are of printable characters without `<`, `>` and `&`, numbers of digits alone, payloads of characters that XML
-has, without carriage returns, and with no references but those of `_REFERENCES`. Anything missing, unknown, repeated,
-over a bound, or doubtful is declined: then the framer and the parser get the same bytes, and report what is wrong. No
-pattern looks further than the first unexpected byte, nor at any byte more than a few times.
+This is safe because the reader accepts only a part of what the framer and the parser accept, with the same result. A
+pattern has to match the whole document, and a value is taken only where the schema takes it and no rule of XML would
+change it: names are of printable characters without `<`, `>` and `&`, numbers of digits alone, payloads of characters
+that XML has, without carriage returns, and with no references but those of `_REFERENCES`. A document with anything
+missing, unknown, repeated, over a bound, or doubtful is declined: then the framer and the parser get the same bytes,
+and report what is wrong. No pattern looks further than the first unexpected byte, nor at any byte more than a few
+times.
 """
 
 import re
@@ -107,11 +108,12 @@ _REFERENCES = (
     (b"&lt;", b"<"), (b"&gt;", b">"), (b"&#10;", b"\n"), (b"&quot;", b'"'), (b"&#13;", b"\r"), (b"&apos;", b"'"),
     (b"&#9;", b"\t"), (b"&amp;", b"&"),
 )  # fmt: skip
-"""`&amp;` last, so that what it yields is not taken for a reference."""
+"""Replacements of the references that a plain text may have. `&amp;` comes last, so that its result is not taken for a
+reference."""
 
 
 class _NotPlainError(Exception):
-    """The document is not plain after all: the framer and the parser have to read it."""
+    """Reports that the document is not plain after all: the framer and the parser have to read it."""
 
 
 def _payload(encoded: bytes | None, written: bytes) -> bytes:
@@ -128,7 +130,7 @@ def _decoded(encoded: bytes | None, text: bytes) -> bytes:
 
 
 def _text(written: bytes) -> bytes:
-    """Reads the text of an element. written: without `<`."""
+    """Reads the text of an element. written: the text as it stands in the document, without any `<`."""
     return _unescaped(written, _TEXT, _NOT_IN_TEXT)
 
 
@@ -156,13 +158,13 @@ def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
         shorter = written.replace(reference, meant)
         left -= (len(written) - len(shorter)) // (len(reference) - 1)
         written = shorter
-    if left:  # none of these overlaps another: so some `&` begins none of them
+    if left:  # none of these overlaps another, so some `&` is not the start of a known reference
         raise _NotPlainError
     return written
 
 
 def _value(written: bytes) -> str:
-    """Reads the value of an attribute. written: what stands between the quotes."""
+    """Reads the value of an attribute. written: the bytes between the quotes."""
     if written.translate(_NAME) != written:
         raise _NotPlainError
     return written.decode()
@@ -170,7 +172,8 @@ def _value(written: bytes) -> str:
 
 @lru_cache(_REMEMBERED)
 def _qid(written: bytes) -> str:
-    """Reads a queue's name. written: at most as many bytes as a name may have characters."""
+    """Reads a queue's name. written: at most as many bytes as a name may have characters; longer ones are not looked
+    at."""
     try:
         qid = written.decode()
     except UnicodeDecodeError:
@@ -182,7 +185,8 @@ def _qid(written: bytes) -> str:
 
 
 class _KnownAttribute(NamedTuple):
-    """An attribute that is read here: the message's field, a pattern of its values, and the function that reads one."""
+    """Describes an attribute that is read here: the message's field, a pattern of the values, and the function that
+    reads a value."""
 
     field: str
     pattern: re.Pattern[bytes]
@@ -220,8 +224,8 @@ _KNOWN = {
 
 @lru_cache(_REMEMBERED)
 def _attributes(of: bytes, written: bytes) -> tuple[tuple[str, Any], ...]:
-    """Reads attributes. Returns fields and their values, as a tuple that is cached and so must not be changed. of: a
-    key of `_KNOWN`; written: all between the tag's name and its `>`."""
+    """Reads attributes. Returns fields and their values, as a tuple that is cached and so must not be changed. of: the
+    element, a key of `_KNOWN`; written: all bytes between the tag's name and the `>`."""
     known = _KNOWN.get(of, {})
     values: dict[str, Any] = {}
     at = 0
@@ -255,14 +259,14 @@ def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:
 
 
 def _check_length(entries: int, elements: int, limits: Limits) -> None:
-    """Declines a list over a bound. elements: those of its entries."""
+    """Declines a list over a bound. entries: the number of entries; elements: the number of elements in all entries."""
     if entries > limits.list_length or elements + _ELEMENTS > limits.elements:
         raise _NotPlainError
 
 
 def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
     """Makes a PushMessage in half of the time that its constructor takes."""
-    # Pushes are the most frequent requests, and their texts have been checked here.
+    # Pushes are the most frequent requests, and their texts have been checked by this reader.
     message = object.__new__(PushMessage)
     message._type = "request"  # type: ignore[misc] # text, which needs no check
     message._req = message._resp = message._key = None  # type: ignore[misc]
@@ -360,7 +364,7 @@ def _set_attributes(message: Message, op: bytes, written: bytes) -> None:
 
 
 def _check_stage(message: Message) -> None:
-    """Declines a request without one of its numbers, so that the parser says which is missing."""
+    """Declines a request to stage that lacks one of its numbers, so that the parser reports which is missing."""
     if not isinstance(message, StageMessages) or None in (message.batch, message.part, message.attempt):
         raise _NotPlainError
 
@@ -412,7 +416,7 @@ def _delete(data: _Data, at: int, qid: str | None, request: bool, limits: Limits
 
 
 def _copy(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
-    """Reads an answer, which has no `queues`."""
+    """Reads an answer to copy-message. Declines requests, which have `queues`."""
     if request:
         raise _NotPlainError
     mids, end = _mids(data, at, request, limits)
@@ -470,10 +474,10 @@ _READERS: dict[bytes, _Reader] = {
 class PlainReader:
     """Reads plain documents within limits.
 
-    1. A message that it returns is the one that the framer and the parser would make of the same bytes.
-    2. A document that it declines has changed nothing: the caller goes on with the framer.
+    1. A message that `read` returns is the one that the framer and the parser would make of the same bytes.
+    2. A declined document leaves the reader unchanged: the caller goes on with the framer.
 
-    Assumes nothing of the bytes. It must never look at a byte more than a few times, whatever they are.
+    Assumes nothing about the bytes, and must never look at a byte more than a few times.
     """
 
     def __init__(self, limits: Limits, serving: bool = False) -> None:
@@ -485,8 +489,8 @@ class PlainReader:
         )  # otherwise nothing is plain
 
     def read(self, data: bytes | bytearray, at: int = 0) -> Found | None:
-        """Reads the plain document that begins at an offset, with or without white space before it. Returns None when
-        the document is not plain or not complete. Does not look at what stands behind the document."""
+        """Reads the plain document that begins at an offset, with or without white space before it. Returns None if the
+        document is not plain or not complete. Does not look at what stands behind the document."""
         head = _HEAD.match(data, at)
         if head is None or not self._fits:
             return None

@@ -72,8 +72,8 @@ def _attributes(source: object, named: _Named) -> str:
 
 
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
-    """Writes the element of a payload. shortest: write text as base64 too where that is shorter: a payload of millions
-    of line breaks would grow five times, and a request has to be within the server's limit."""
+    """Writes the element of a payload. shortest: True to write text as base64 too where base64 is shorter: a payload of
+    millions of line breaks would grow five times, and a request has to be within the server's limit."""
     if type(payload) is bytes and is_simple(payload):  # most are, and this saves the calls below
         return b"<payload>" + payload + b"</payload>"
     raw = _raw(payload)
@@ -93,7 +93,7 @@ def _raw(payload: bytes | str) -> bytes:
 
 
 def _payload(raw: bytes, text: bytes | None, shortest: bool) -> bytes:
-    """Writes the element of a payload. text: the payload escaped, None when XML cannot carry it as text."""
+    """Writes the element of a payload. text: the escaped payload, None if XML cannot carry the payload as text."""
     if text is None or (shortest and len(text) > len(_BASE64) + (len(raw) + 2) // 3 * 4):
         return b"<payload%b>%b</payload>" % (_BASE64, to_base64(raw))
     return b"<payload>" + text + b"</payload>"
@@ -121,10 +121,11 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 
 class WrittenQueues(list[Any]):
-    """The `queues` of a long answer, which a server writes in slices, so that others do not wait for all of it.
+    """Holds the `queues` of a long answer, which a server writes in slices, so that other clients do not wait for the
+    whole answer.
 
-    It keeps the names, and of the figures only the bytes that are sent: a hundred thousand objects that live until an
-    answer is sent would make Python's garbage collector go over all that the server has, for up to a second.
+    The list keeps the names, and of the figures only the bytes that are sent: a hundred thousand objects that live
+    until an answer is sent would make Python's garbage collector go over all that the server has, for up to a second.
     """
 
     def __init__(self) -> None:
@@ -132,7 +133,7 @@ class WrittenQueues(list[Any]):
         self.pieces: list[bytes] = []
 
     def add(self, queues: Sequence[str | QueueInfo]) -> None:
-        """Adds queues, and writes them."""
+        """Adds queues, and writes their bytes at once."""
         self.extend([queue.qid if isinstance(queue, QueueInfo) else queue for queue in queues])
         self.pieces.append(_entries(queues))
 
@@ -198,9 +199,9 @@ _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "figures": _figures,
     "payload": write_payload,
 }  # fmt: skip
-# Both stand in the one element `messages`, or `m` for early clients.
+# Both lists stand in the one element `messages`, or `m` for early clients.
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
-# In a request, whose document has to be within the server's limit.
+# For a request, whose document has to be within the server's limit.
 _SHORTEST: dict[str, Callable[[Any], bytes]] = {
     "payload": lambda payload: write_payload(payload, True),
     "messages": lambda entries: _messages(entries, True),
@@ -216,14 +217,15 @@ _LENGTHS = {
 
 
 def check_lengths(message: Message) -> None:
-    """Checks the bounds of all texts of a request before it is sent: names, keys, ids. Raises ValueError, which says
-    the field, the length and the bound. The types of qs.xsd have the same bounds, for those who send by other means."""
+    """Checks the bounds of all texts of a request before it is sent: names, keys, ids. Raises ValueError, which names
+    the field, the length and the bound. The types of qs.xsd have the same bounds, for clients that do not use this
+    package."""
     for field, (most, is_name) in _LENGTHS.items():
         for value in _texts_of(message, field):
             if 0 < len(value) <= most and (value.isprintable() or not is_name):
                 continue
             kept = strip(value) if is_name else value
-            # A token that is too long is a secret all the same.
+            # A token that is too long is still a secret.
             shown = "" if field == "token" else f" {kept[:40]!r}{'…' if len(kept) > 40 else ''}"
             if len(kept) > most or not (kept or field == "req"):
                 raise ValueError(f"{field}{shown} has {len(kept)} characters, and 1 to {most} are allowed")
@@ -236,7 +238,7 @@ _CONTROLS = frozenset(map(chr, (*b"\t\n\r", *range(0x7F, 0xA0))))
 
 
 def _texts_of(message: Message, field: str) -> list[str]:
-    """Returns the values of a field of text: of the message, its options, and the entries of its lists."""
+    """Returns all values of a field of text in a message, its options, and the entries of its lists."""
     if field == "queues":
         queues: list[str] = getattr(message, field, [])
         if isinstance(message, QueueStats):  # its entries are figures of an answer
@@ -250,7 +252,7 @@ def _texts_of(message: Message, field: str) -> list[str]:
 
 
 class _Plan:
-    """The places of a message class's fields in its documents, worked out once for each class."""
+    """Holds where the fields of a message class stand in its documents, worked out once for each class."""
 
     def __init__(self, cls: type[Message], shortest: Mapping[str, Callable[[Any], bytes]]) -> None:
         fields = fields_of(cls)
@@ -272,9 +274,9 @@ _REQUEST_PLANS = {cls: _Plan(cls, _SHORTEST) for cls in OPERATIONS.values()}
 def serialize(message: Message, early: bool = False) -> bytes:
     """Writes the document of a message, with its line end.
 
-    early: for an early client: the document ends with an empty line, as such a client's own do, and the answer to
-    list-messages has its ids in `m`, where such clients look for them, at most 200. Raises ValueError when a field
-    holds what XML cannot carry (payloads can hold anything), and TypeError for a bare Message.
+    early: True for an early client: the document ends with an empty line, as such a client's own documents do, and the
+    answer to list-messages has at most 200 ids, in `m`, where such clients look for them. Raises ValueError if a field
+    holds a character that XML cannot carry (payloads can hold any), and TypeError for a bare Message.
     """
     end = _EARLY_END if early else _END
     head = f'{_HEAD} type="{escape(message.type)}"'

@@ -1,10 +1,10 @@
 """Writes the most frequent requests and answers like `serialize`, in 0.4 to 0.6 of its time.
 
-That is why there are two ways. scripts/bench/documents.py measures them, and a property test compares them.
+scripts/bench/documents.py measures both ways, and a property test compares their results.
 
 1. A template writes byte for byte what `serialize` would.
 2. It writes only fields of exactly the types that `messages` names, within the bounds of the contract. For every other
-   message `write` returns None, and the caller uses `serialize`, which writes it or says what is wrong with it.
+   message `write` returns None, and the caller uses `serialize`, which writes the message or says what is wrong.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ Written = tuple[str, str, bytes]
 
 
 class _NoTemplateError(Exception):
-    """No template is for this message."""
+    """Reports that no template can write this message."""
 
 
 # `type(...) is` and not isinstance: True is an int too, and a subclass may be written in another way.
@@ -74,8 +74,8 @@ def _qid(qid: str | None) -> str:
 
 
 def _id(name: str, value: str) -> str:
-    """Writes `req` or `resp`."""
-    # Nearly all are letters, digits and hyphens, and finding that out costs less than `escape`.
+    """Writes the attribute `req` or `resp`, with a space in front."""
+    # Nearly all are letters, digits and hyphens, and this check costs less than `escape`.
     if len(value) > REQ:
         raise _NoTemplateError
     return f' {name}="{value if value.isascii() and value.replace("-", "0").isalnum() else escape(value)}"'
@@ -91,7 +91,7 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
     return f"<messages>{''.join(written)}</messages>".encode()
 
 
-# The functions below read `_key`, `_qid` and the like: behind a property, the value costs a call each time.
+# The functions below read `_key`, `_qid` and the like: reading through the property would cost a call each time.
 def _push(message: PushMessage) -> Written:
     attributes = "" if message.delay is None else _seconds("delay", message.delay)
     if message._key is not None:
@@ -178,7 +178,7 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
 
 
 def _is_dead(message: Delivery | GetMessage) -> bool:
-    """Tells whether the message has a field of a dead letter, or of a message that was released with a reason."""
+    """Tells whether a message has a field that only dead letters have, or messages that were released with a reason."""
     return (
         message.reason is not None
         or message.dead_from is not None
@@ -295,7 +295,7 @@ def write(message: Message) -> bytes | None:
         if resp is not None:
             head += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
         attributes, text, rest = template(message)
-    except (_NoTemplateError, KeyError, TypeError, AttributeError):  # the last: of a field that holds something else
+    except (_NoTemplateError, KeyError, TypeError, AttributeError):  # the last: a field holds another type
         return None
     head = f"{head}><op{attributes}><{message.op}/></op>{text}"
     return b"".join((head.encode(), rest, b"</qs>\r\n")) if rest else f"{head}</qs>\r\n".encode()

@@ -1,7 +1,7 @@
-"""Colours for people at a terminal, and standard output that cannot be written.
+"""Chooses colours for people at a terminal, and handles standard output that cannot be written.
 
-A pipe, a file, `NO_COLOR` (no-color.org) and `TERM=dumb` get plain text: programs read it, and a colour would be part
-of the words.
+A pipe, a file, `NO_COLOR` (no-color.org) and `TERM=dumb` get plain text: programs read these, and a colour would be
+part of the words.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*|^    [a-z][\w-]*(?=[ \n])", re.
 
 
 def has_colours(stream: Any, environ: Mapping[str, str] = os.environ) -> bool:
-    """Tells whether what is written to a stream may have colours. stream: a text or binary file, or None."""
+    """Tells whether text that is written to a stream may have colours. stream: a text or binary file, or None."""
     if stream is None or environ.get("NO_COLOR") or environ.get("TERM", "dumb") == "dumb":
         return False
     return bool(stream.isatty())
@@ -42,7 +42,8 @@ def paint_help(text: str) -> str:
 
 
 def silence_stdout() -> None:
-    """Redirects standard output to /dev/null, after its reader has gone or the disk is full."""
-    # The interpreter flushes it once more when it ends. That would fail again, with a traceback and another exit code.
+    """Redirects standard output to /dev/null. Call this after the pipe's reader has gone, or the disk is full."""
+    # The interpreter flushes standard output once more when it ends. That would fail again, with a traceback and
+    # another exit code.
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,8 @@
 """Writes text and payloads so that XML can carry them and one document stays one line; reads and writes base64.
 
-Most text needs no change. So the first thing that each function does is a check that costs next to nothing, made of a
-few calls into C. Payloads of a list are joined by a byte that XML text cannot have, converted with one call, and split
-again: that takes half the time for a list of small ones.
+Most text needs no change. So each function begins with a cheap check, made of a few calls into C. Payloads of a list
+are joined by a byte that XML text cannot have, converted with one call, and split again: that takes half the time for a
+list of small payloads.
 """
 
 import base64
@@ -22,8 +22,8 @@ _WRITTEN = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b"\n", b"&#10;"
 """`&` first, so that what the others yield is not escaped again. Line breaks, so that a document stays one line, and
 since XML reads a carriage return as a line feed."""
 _MARKUP = _CONTROLS + b"".join(raw for raw, _ in _WRITTEN)
-# Tables for `bytes.translate`: bytes that a table leaves unchanged have none of `_MARKUP`. That is quicker than to
-# delete them and to compare lengths.
+# Tables for `bytes.translate`: bytes that a table leaves unchanged have none of `_MARKUP`. This check is quicker than
+# to delete the bytes and to compare lengths.
 _UNESCAPED = bytes(byte if byte not in _MARKUP else byte ^ 1 for byte in range(256))
 # The same table, and the control characters, for several payloads that are joined.
 _UNESCAPED_JOINED = bytes(byte if byte not in _MARKUP or byte == SEPARATOR else byte ^ 1 for byte in range(256))
@@ -41,10 +41,10 @@ def map_payloads(
     """Converts each payload, and returns the results in the same order.
 
     convert_joined: converts several payloads that are joined by SEPARATOR, and returns the results joined in the same
-    way, or None when it cannot; convert: converts one payload. Neither makes a SEPARATOR of any other byte.
+    way, or None if it cannot; convert: converts one payload. Neither function turns any other byte into a SEPARATOR.
     """
-    # One payload that is no text makes `convert_joined` give up on all that are joined with it: then each is converted
-    # alone, and the result is the same.
+    # A payload that is not text makes `convert_joined` give up on all payloads that are joined with it: then each is
+    # converted alone, and the result is the same.
     found: list[bytes | None] = []
     for at in range(0, len(payloads), _MOST_PAYLOADS):
         some = payloads[at : at + _MOST_PAYLOADS]
@@ -58,7 +58,7 @@ def map_payloads(
 
 @functools.cache  # made when first needed: sets of so many characters take a tenth of a program's start
 def _remarkable() -> re.Pattern[str]:
-    """Returns a pattern of the characters that are no Char of XML 1.0 (production 2) or have to be escaped."""
+    """Returns a pattern of the characters that are not a Char of XML 1.0 (production 2) or have to be escaped."""
     return re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -72,7 +72,7 @@ def escape(text: str) -> str:
     """Escapes text for an element or an attribute in double quotes. Tab and line breaks become character references, so
     that neither a line reader nor attribute normalization (XML 1.0, 2.11 and 3.3.3) changes them.
 
-    Raises ValueError when XML cannot carry one of the characters.
+    Raises ValueError if XML cannot carry one of the characters.
     """
     if text.isascii():
         written = text.encode()  # bytes are quicker to check: they have tables
@@ -88,7 +88,7 @@ def escape(text: str) -> str:
 
 
 def replace_uncarriable(text: str) -> str:
-    """Replaces characters that XML cannot carry by U+FFFD, for error texts that quote what came in."""
+    """Replaces characters that XML cannot carry by U+FFFD, for error texts that quote a peer's input."""
     return _not_xml().sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -109,7 +109,8 @@ def is_simple(payload: bytes) -> bool:
 
 
 def escape_payload(payload: bytes) -> bytes | None:
-    """Escapes a payload for an element. Returns None when it is not text that XML can carry, and travels as base64."""
+    """Escapes a payload for an element. Returns None if XML cannot carry the payload as text, and it has to travel as
+    base64."""
     # Bytes throughout: a payload is the long part of a document, and most need no change at all.
     return _escaped(payload, _UNESCAPED, _CONTROLS)
 
@@ -132,8 +133,8 @@ def _escaped(payload: bytes, as_it_is: bytes, controls: bytes) -> bytes | None:
 
 
 def is_xml_text(payload: bytes) -> bool:
-    """Tells whether the payload is UTF-8 without noncharacters. Control characters, which XML cannot carry either, are
-    for the caller to find: the callers have tables for that."""
+    """Tells whether the payload is UTF-8 without noncharacters. Does not look for control characters, which XML cannot
+    carry either: the callers have tables for those."""
     if any(noncharacter in payload for noncharacter in _NONCHARACTERS):
         return False
     try:
@@ -149,5 +150,5 @@ def to_base64(payload: bytes) -> bytes:
 
 
 def from_base64(text: str) -> bytes:
-    """Decodes base64 text, and ignores white space in it. Raises ValueError when the text is anything else."""
+    """Decodes base64 text, and ignores white space in it. Raises ValueError if the text is not base64."""
     return base64.b64decode(text.encode("ascii").translate(None, b" \t\r\n"), validate=True)

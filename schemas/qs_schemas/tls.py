@@ -1,7 +1,7 @@
-"""One side of a TLS session: ciphertext in, plaintext out, and the reverse. No socket and no waiting.
+"""Implements one side of a TLS session: ciphertext in, plaintext out, and the reverse. No socket and no waiting.
 
 The server, the bus and the clients all use this channel, so TLS is the same wherever the bytes come from. The package
-does not import this module: importing `ssl` takes a program that speaks no TLS a noticeable time.
+does not import this module: importing `ssl` would delay the start of a program that uses no TLS.
 """
 
 import ssl
@@ -47,25 +47,25 @@ _TEXTS = {
 
 
 class TlsError(Exception):
-    """The session cannot begin, or cannot go on. The text says in one line what is wrong: for usual mistakes in words
-    for the person who made the certificates, else in those of OpenSSL."""
+    """Reports that the session cannot begin, or cannot go on. The text says in one line what is wrong: for usual
+    mistakes in words for the person who made the certificates, otherwise in OpenSSL's words."""
 
 
 class TlsChannel:
-    """One side of a TLS session.
+    """Keeps one side of a TLS session.
 
     1. Plaintext that is given to `send` before the handshake is complete is sent after it.
     2. OpenSSL's buffers never hold more than a record, however much the caller gives at once.
     3. After a TlsError the session is over. `take` may still have an alert that tells the other side.
 
-    A channel is not for several threads at once.
+    Only one thread may use a channel at a time.
     """
 
     __slots__ = ("_begun", "_closed", "_incoming", "_kept", "_outgoing", "_sealed", "_tls", "ended", "established")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None) -> None:
-        """host: the name or the address that the server's certificate has to be for. Raises TlsError if it is
-        neither."""
+        """host: the name or the address that the server's certificate has to be for. Raises TlsError if the text is
+        neither a name nor an address."""
         self.established = False
         """True once the handshake is complete."""
         self.ended = False
@@ -73,7 +73,7 @@ class TlsChannel:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._begun = False  # something has been received
         self._closed = False
-        self._kept = bytearray()  # to be sent after the handshake
+        self._kept = bytearray()  # plaintext to send after the handshake
         self._sealed: list[bytes] = []  # records that `take` gives before those in `_outgoing`
         try:
             self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host)
@@ -83,8 +83,9 @@ class TlsChannel:
             self._shake_hands()
 
     def receive(self, data: Data) -> bytes:
-        """Takes ciphertext from the socket, b"" at its end. Returns the plaintext that it completes, maybe b"". Raises
-        TlsError if it is not TLS, not intact, not acceptable, or ends before the handshake does."""
+        """Takes ciphertext from the socket, b"" at the end of the stream. Returns the plaintext that is now complete,
+        maybe b"". Raises TlsError if the ciphertext is not TLS, not intact, not acceptable, or ends before the
+        handshake does."""
         if not data:
             self.ended = True
             if not self.established:
@@ -128,19 +129,20 @@ class TlsChannel:
         """Says to the other side that nothing more is sent. Receiving goes on."""
         if not self._closed:
             self._closed = True
-            with suppress(ssl.SSLError):  # it waits for the other side's end, or the session has failed
+            with suppress(ssl.SSLError):  # raised while the other side has not ended, or after a failure
                 self._tls.unwrap()
 
     def peer_names(self) -> PeerNames:
-        """Returns the names in the other side's certificate; none if it sent none, or none was asked for."""
+        """Returns the names in the other side's certificate. Returns none if the other side sent no certificate, or was
+        not asked for one."""
         found = self.peer_certificate()
         names = tuple(name for kind, name in found.get("subjectAltName", ()) if kind in _KINDS)
         common = tuple(value for part in found.get("subject", ()) for key, value in part if key == "commonName")
         return names or common[-1:]
 
     def peer_certificate(self) -> dict[str, Any]:
-        """Returns the other side's verified certificate as `ssl.SSLSocket.getpeercert` has it, empty if there is
-        none."""
+        """Returns the other side's verified certificate in the form of `ssl.SSLSocket.getpeercert`; an empty dict if
+        there is none."""
         return self._tls.getpeercert() or {}
 
     def _shake_hands(self) -> None:
@@ -164,7 +166,7 @@ class TlsChannel:
                 return b""
         parts: list[bytes] = []
         try:
-            # b"" says that the other side sends no more. Where nothing has come, there is an SSLWantReadError.
+            # b"" says that the other side sends no more. Without new bytes, `read` raises SSLWantReadError instead.
             while plain := self._tls.read(_RECORD):
                 if not incoming.pending and not parts:
                     return plain  # the usual case
@@ -177,13 +179,13 @@ class TlsChannel:
         except ssl.SSLZeroReturnError:
             self.ended = True
         except ssl.SSLError as error:
-            if not self._closed:  # otherwise bytes that still arrive are of no use
+            if not self._closed:  # after `close`, bytes that still arrive are of no use
                 _fail(error)
         return b"".join(parts)
 
 
 def _fail(error: ssl.SSLError) -> NoReturn:
-    """Raises TlsError for an error of OpenSSL."""
+    """Raises TlsError in place of an OpenSSL error, with a text for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = str(error.verify_message).rstrip(".")
         raise TlsError(f"the other side's certificate is not accepted: {text}") from None

@@ -1,7 +1,8 @@
-"""The tables that say where each field of a message stands in its document.
+"""Holds the tables that say where each field of a message stands in its document.
 
-The parser, the plain reader and the serializer all work by them, so a field is read as it is written. The attribute's
-name is the field's with dashes: `max_bytes` is `max-bytes`. One is named otherwise: `uncounted` is `count="no"`.
+The parser, the plain reader and the serializer all use these tables, so a field is read as it is written. An attribute
+has the name of its field, with dashes: `max_bytes` is `max-bytes`. The one exception is `uncounted`, which is
+`count="no"`.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ would be rounded up to one of ten digits, which no document can have."""
 
 
 def _duration(text: str) -> float:
-    # Not refused: qs.xsd allows nine digits behind the point, and an older server or a person may have written them.
+    # Not refused: qs.xsd allows nine digits behind the point, and an older server or a person may have written this.
     return min(float(text), LONGEST)
 
 
@@ -108,5 +109,5 @@ def attribute(field: str) -> str:
 
 
 def fields_of(cls: type[Message]) -> frozenset[str]:
-    """Returns the fields of a message class, those of the envelope included."""
+    """Returns the names of the fields of a message class, also those of the envelope."""
     return frozenset(cls.__dataclass_fields__)
